@@ -43,6 +43,7 @@ from webapp.http.client import Outbound
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.high_water import HighWater
+from webapp.records.notification import Notification
 from webapp.records.owners import last_backup, must_be_servable, open_owners
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import seconds_ahead
@@ -183,6 +184,7 @@ async def _stored_state(
             found.append(note("clients", says, fix=fix))
         found += await examine_registrations(service)
         found += await examine_events(service)
+        found += await examine_notifications(service)
         found += await _step_back(service.elicitations.high_water, clock())
     return found
 
@@ -256,6 +258,23 @@ async def examine_events(service: Service) -> Sequence[Finding]:
             found.append(note("events", f"events that wait for {name}: {waiting}", fix=fix))
         else:
             found.append(ok("events", f"{name} has received all events"))
+    return found
+
+
+async def examine_notifications(service: Service) -> Sequence[Finding]:
+    """Check each table `[notify.NAME]` for messages that could not be sent yet."""
+    waiting = await service.elicitations.all(Notification, status="waiting", skips_unreadable=True)
+    found = list[Finding]()
+    for name in service.notifier.tables:
+        failed = [row for row in waiting if row.table == name and row.why is not None]
+        if failed:
+            whys = ", ".join(sorted({row.why or "" for row in failed}))
+            says = f"{len(failed)} messages to {name} could not be sent yet ({whys})"
+            fix = f"correct [notify.{name}] in elicit.toml, then try it: elicit notify test {name}"
+            found.append(note("notify", says, fix=fix))
+        else:
+            says = f"{name}: no message waits for a retry; to try it: elicit notify test {name}"
+            found.append(ok("notify", says))
     return found
 
 

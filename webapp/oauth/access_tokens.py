@@ -127,6 +127,27 @@ class AccessTokens:
             return None
         return renewed.access_token if renewed.is_shared(tool, client) else None
 
+    async def invalidate(
+        self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
+    ) -> None:
+        """Mark the access token as expired, because an author's request with it was refused.
+
+        The next use renews it. An account without a refresh token has to be connected again. A
+        token that was issued a moment ago stays valid, so that a tool cannot cause one refresh
+        after the other.
+        """
+
+        async def expired() -> list[Value]:
+            found = await self._connections.read(owner, id)
+            if found is None or not found.is_connected or not found.is_shared(tool, client):
+                return []
+            now, issued_at = self._now, found.issued_at or found.connected_at
+            if found.access_token != refused or abs(now - issued_at) < FRESH:
+                return []
+            return [replace(found, expires_at=now)] if found.works(now=now) else []
+
+        await self._elicitations.write_afresh(expired)
+
     async def fall_due(self, found: Connection) -> None:
         """Ask the provider a second time after a refusal that proved nothing by itself."""
         with suppress(Failed):  # the failure is logged, and the row has the time of the next try

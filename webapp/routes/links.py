@@ -38,7 +38,7 @@ from flows.schema.schema import Fault, parse
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Changed
 from webapp.kinds.decision import WITHDRAWN
-from webapp.kinds.page_kind import PageKind, has_rules
+from webapp.kinds.page_kind import PageKind
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of, with_zones
 from webapp.pages.updates import State, state_of
@@ -134,7 +134,7 @@ async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str
     browser = service.browser.hash_of(page.cookies)
     if elicitation.is_by_code and browser is not None and code is None:
         with suppress(NotAllowed, NotPossible):  # the page says why
-            await service.user_codes.bind(elicitation.id, browser=browser)
+            await service.identity.user_codes.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 
@@ -199,7 +199,7 @@ async def _submit_answer(
     if await shown.ended() is not None:
         return await pressed(elicitation, answer=parsed.content)
     faults: Sequence[Fault] = (*zone_faults, *parsed.faults)
-    if not faults and has_rules(elicitation):
+    if not faults:
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if not faults:
         ticks = set(filter(page.is_ticked, _TICKS))

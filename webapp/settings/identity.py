@@ -14,6 +14,7 @@ from flows.oauth.provider import Client
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules
+from webapp.identity.operators import OperatorRules
 from webapp.settings.parsers import duration, each, matching, one_of, only, switch, words
 from webapp.settings.table import Setting, Values, rows_of, setting
 
@@ -51,6 +52,7 @@ DPOP = Setting(
 # These fields have no effect without a sign-in.
 _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
+    "operators",
 )
 # A client that sees no scope requests none, and many issuers then return nothing useful.
 _ASKED_FOR = ("openid",)
@@ -71,6 +73,7 @@ OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
 # Claims that all people of an organization share: valid only together with another claim.
 _EVERYBODYS = frozenset({"iss", "tid"})
 _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
+_OPERATOR_CLAIMS_AT_MOST = 20  # a cookie contains them
 
 
 def _claim(text: str) -> tuple[str, ...]:
@@ -97,6 +100,31 @@ def _scope(text: str) -> str | None:
     if len(found) > 1:
         raise ValueError("set only one scope.")
     return found[0] if found else None
+
+
+def _operators(text: str) -> OperatorRules:
+    subjects, claims, problems = set[str](), set[tuple[str, str]](), list[str]()
+    for word in words(text):
+        name, equals, value = word.partition("=")
+        if not equals or name == "sub":
+            subjects.add(value if equals else name)
+        elif name.lower() in OF_PEOPLES_OWN:
+            problems.append(
+                f"{word!r}: people can change this claim or share it with others; use a group or a "
+                "role that the issuer assigns, such as groups=ops."
+            )
+        elif not _NAME.fullmatch(name) or not value.strip("="):
+            problems.append(
+                f"{word!r} is not a claim and its value, such as groups=ops; write a subject that "
+                "contains = as sub=SUBJECT."
+            )
+        else:
+            claims.add((name, value))
+    if len(claims) > _OPERATOR_CLAIMS_AT_MOST:
+        problems.append(f"name at most {_OPERATOR_CLAIMS_AT_MOST} claims; use one group for all.")
+    if problems or "" in subjects:
+        raise ValueError(*problems or ["sub= needs a subject of ELICIT_ISSUER."])
+    return OperatorRules(subjects=frozenset(subjects), claims=frozenset(claims))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +241,21 @@ class IdentitySettings:
         says="the scopes that the server's pages request at sign-in, in addition to `openid` and "
         "`profile`, if the issuer needs them to return groups, such as `groups`",
     )
+
+    operators: OperatorRules = setting(
+        "ELICIT_OPERATORS",
+        parse=_operators,
+        otherwise="nobody; on your own machine, `elicit operator` prints a one-time link",
+        says="who may open [the operator's pages](../how-to/operating.md#the-operators-pages) at "
+        "`{ELICIT_URL}/operator`: subjects of `ELICIT_ISSUER`, or a claim that it assigns, such as "
+        "`groups=ops`, between commas or spaces. Claims that people can change are refused. A "
+        "sign-in proves this for as long as `ELICIT_APPROVERS_SIGN_IN` says",
+    )
+
+    @property
+    def sign_in_claims(self) -> frozenset[tuple[str, str]]:
+        """The claims to check when a person signs in."""
+        return self.approval.claims | self.operators.claims
 
     @property
     def approval(self) -> ApprovalRules:

@@ -120,6 +120,13 @@ EVENTS = MetricFamily(
     "`failed` (will be retried), `given_up`, or `not_kept` (too many were waiting). See "
     "[events](../how-to/webhooks.md).",
 )
+NOTIFICATIONS = MetricFamily(
+    name="elicit_notifications_total",
+    kind="counter",
+    labels=("table", "result"),
+    says="Attempts to send a message to an address of a table `[notify.NAME]`: `sent`, `failed` "
+    "(will be retried) or `given_up`. See [notifications](../how-to/approvals.md#notifications).",
+)
 API_REFUSED = MetricFamily(
     name="elicit_api_refused_total",
     kind="counter",
@@ -142,7 +149,8 @@ SWEPT = MetricFamily(
 )
 COUNTED = (
     *(ASKED, OUTCOMES, WAKE, HELD, TAKEN_OVER, STORE, STORE_RESULTS, PROVIDER, PROVIDER_RESULTS),
-    *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
+    *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, NOTIFICATIONS),
+    *(SWEEPER_LAG, SWEPT),
 )
 
 # Read from the store, which all processes share. Any process can report these.

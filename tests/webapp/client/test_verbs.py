@@ -346,7 +346,7 @@ async def test_errors_contain_message_of_server(shop: Programs, here: AskingEnv)
 
 
 async def test_confirm_returns_false_if_user_cannot_be_asked(here: AskingEnv) -> None:
-    key, _ = await here.service.api_keys.new(
+    key, _ = await here.service.identity.api_keys.new(
         program="shop",
         scopes=["ask"],  # type: ignore[list-item]  # as words
         owners=["bob"],
@@ -469,6 +469,15 @@ async def test_unsupported_question_raises_and_is_no_decline(shop: Programs, way
             await (question if way == "await" else getattr(question, way)())
 
 
+async def known_city(city: str) -> None: ...
+
+
+async def test_check_of_a_program_is_refused(shop: Programs) -> None:
+    async with shop.elicit():
+        with pytest.raises(InvalidQuestion, match="check=known_city does not work over the HTTP"):
+            await elicit.form("Which city?", initial="Ulm", check=known_city)
+
+
 async def listed(shop: Programs, *, key: str | None = None, **more: Any) -> list[ListedQuestion]:
     way = httpx.AsyncHTTPTransport(verify=TLS)
     found = list_questions(shop.here.url, api_key=key or shop.key, transport=way, **more)
@@ -487,7 +496,7 @@ async def test_program_lists_questions_of_all_its_users(shop: Programs, here: As
     assert {one.user: one.id for one in found} == ids
     assert all(one.url and one.url.startswith(f"{here.url}/e/") for one in found)
     assert {one.id for one in await listed(shop, user="bob")} == {ids["bob"]}
-    key, _ = await here.service.api_keys.new(
+    key, _ = await here.service.identity.api_keys.new(
         program="desk",
         scopes=[KeyScope.APPROVE],
         owners=["ann", "bob"],
