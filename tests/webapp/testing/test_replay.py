@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from flows import elicit
 from tests.support.mcp_server import new_server
+from tests.support.samples import FILES, PAGES
 from tests.webapp.testing import replayed_servers as planted
 from tests.webapp.testing.conftest import DECLARES
 from webapp.testing import AskedPerson, elicit_person
@@ -126,6 +128,36 @@ async def test_table_names_lines_and_questions(library, tmp_path):
     assert "form 'Who are you?'" in first
     assert first.split()[-2:] == ["2", "1"]
     assert second.split()[-4:] == ["the", "result", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("spoken", "declares", "payments"),
+    [("2025-11-25", "form", 3), ("2025-11-25", "nothing", 6), ("2026-07-28", "form", 6)],
+)
+async def test_page_tells_how_often_its_sample_pays(spoken, declares, payments, tmp_path):
+    # finding: XA9
+    page = PAGES["docs/explanation/what-runs-again.md"]
+    for replay in (False, True):
+        sample = sample_in(tmp_path)
+        options: dict[str, Any] = {"revision": spoken, "declares": DECLARES[declares]}
+        async with elicit_person(sample.mcp, replay=replay, **options) as person:
+            for _ in range(3):
+                person.accepts()
+            await person.call("pay_everybody")
+            assert len(sample.paid) == (6 if replay else payments)
+            assert f"it pays {payments} times" in page
+            for call in person.replayed:
+                assert str(call) in page, call
+
+
+def sample_in(folder: Path) -> Any:
+    (folder / "payouts.py").write_text(FILES["payouts.py"])
+    spec = spec_from_file_location("payouts", folder / "payouts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sample = module_from_spec(spec)
+    spec.loader.exec_module(sample)
+    return sample
 
 
 async def test_questions_asked_together_are_replayed(library, revision):
