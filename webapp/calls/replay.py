@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import os
 import sys
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -251,6 +252,9 @@ class _BodyRun:
     def did(self, effect: str) -> None:
         """Note a side effect of the segment that runs now."""
         place = _authors_line(inspect.currentframe())
+        if place is None and threading.current_thread() is not threading.main_thread():
+            begins = self._segments[-1].begins  # a library's function in a thread, for the author
+            place = f"after {begins}, in a thread:"
         if place is not None:
             self._count(f"{place} {effect}")
 

@@ -1,6 +1,8 @@
 """Replay mode: each body runs again after each question, and repeated side effects are listed."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -189,3 +191,35 @@ async def test_declined_question_is_replayed(library, revision):
         person.declines()
         assert (await person.call("ask_name")).text == "None"
         assert person.replayed[0].starts == 2
+
+
+async def test_network_processes_and_threads_are_seen(library, revision):
+    # finding: XA9
+    server = new_server(library)
+    received: list[bytes] = []
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read())
+        writer.close()
+
+    async def connect() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await writer.wait_closed()
+
+    @server.tool()
+    async def work() -> str:
+        await connect()
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-S", "-c", ""], check=True)
+        await elicit.confirm("Go on?")
+        await connect()
+        return "done"
+
+    async with await asyncio.start_server(receive, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        async with elicit_person(server, revision=revision, replay=True) as person:
+            person.accepts()
+            assert (await person.call("work")).text == "done"
+            network, process = person.replayed[0].repeated
+            assert "connects to the network (3 times)" in network
+            assert process == "after the start, in a thread: starts a process (2 times)"
