@@ -25,7 +25,7 @@ async def serve(keys: int) -> None:
         settings = settings_here(base, Path(folder))
         async with connect(settings) as service:
             made = [
-                await service.api_keys.new(
+                await service.identity.api_keys.new(
                     program="shop",
                     scopes=[KeyScope.ASK],
                     expires_at=utc_now() + timedelta(days=1),

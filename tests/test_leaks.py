@@ -516,8 +516,7 @@ MAY_START = {
     "crash/process_pool.py": {
         "fork": "a child has the standard error of the nursery, and its ears"
     },
-    "mutation/reach.py": {"fork": "a run of tests, which has ears of its own"},
-    "mutation/trial.py": {"fork": "the same"},
+    "mutation/trial.py": {"fork": "a run of tests, which has ears of its own"},
     "oidc/official_clients.py": {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",

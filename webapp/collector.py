@@ -67,7 +67,7 @@ class Collector:
         self.has_missed = asyncio.Event()
         self._added: tuple[datetime, Mapping[MetricFamily, Samples]] | None = None
         self._stepped_back_at = 0.0
-        self._metrics = service.telemetry.metrics
+        self._metrics = service.elicitations.telemetry.metrics
         if self._metrics is not None:
             self._metrics.follow = self.wrote
             service.elicitations.subscribers.append(self._hear)

@@ -173,17 +173,18 @@ def _checked_key(key: object) -> str | None:
 def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
     """Return the call of a block. Raises NotConfigured."""
     caller = service.identity.caller_of_user(user)
-    assert service.users is not None  # otherwise its users would be unknown
+    assert service.identity.users is not None  # otherwise its users would be unknown
     named = {"key": key} if key is not None else {"block": secrets.token_urlsafe(18)}
-    return service.call(
+    return Call(
+        service,
         caller,
         ToolCall(
-            server=service.users.application,
+            server=service.identity.users.application,
             tool=APPLICATION,
             client=None,
             arguments=json.dumps(named),
         ),
-        presenter=_ByAuthor(show, service.user_codes),
+        presenter=_ByAuthor(show, service.identity.user_codes),
     )
 
 
@@ -223,6 +224,10 @@ class _BlockVerbs(Verbs):
     ) -> Json:
         with self._interrupted():
             return await super().once(name, work, key=key, again=again)
+
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        with self._interrupted():
+            await super().on_end(callback, payload, key=key)
 
     @contextmanager
     def _interrupted(self) -> Generator[None]:

@@ -7,6 +7,7 @@ the repr, which does not contain the token.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -15,7 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Json
-from flows.question import Resources
+from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
+from flows.question import Resources, reporting_errors
 
 Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, str | None]]
 Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
@@ -27,9 +29,12 @@ class BearerAuth(httpx.Auth):
     If the provider's API refuses a request's token (401), `renew` is called once with that token
     and returns a newer one or None. The request is then sent again if its body allows that. A
     synchronous client waits for `renew` with `wait`.
+
+    If the token is bound to `key`, each request has a proof of that key (DPoP), made at the time
+    `now`. A request that lacks the API's nonce is sent again with it, once.
     """
 
-    __slots__ = ("_origins", "_renew", "_scheme", "_token", "_wait")
+    __slots__ = (*("_key", "_nonces", "_now", "_origins", "_renew", "_scheme", "_token", "_wait"),)
 
     def __init__(
         self,
@@ -39,21 +44,35 @@ class BearerAuth(httpx.Auth):
         renew: Renew | None = None,
         wait: Wait | None = None,
         scheme: str = "Bearer",
+        key: str | None = None,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         self._token = token
-        self._scheme = scheme
+        self._key = key
+        self._now = now
+        self._nonces: dict[str, str] = {}
+        self._scheme = scheme if key is None else HEADER
         self._origins = frozenset(origins)
         self._renew = renew
         self._wait = wait
 
     def is_for(self, url: httpx.URL) -> bool:
         """Return True if requests to this URL get the access token."""
-        return f"{url.scheme}://{url.netloc.decode('ascii')}" in self._origins
+        return _origin(url) in self._origins
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         # httpx follows redirects itself and removes the header when the origin changes.
         if self.is_for(request.url):
             request.headers["Authorization"] = f"{self._scheme} {self._token}"
+            if self._key is not None and self._now is not None:
+                request.headers[HEADER] = proof_of(
+                    self._key,
+                    method=request.method,
+                    url=request.url,
+                    now=self._now(),
+                    nonce=self._nonces.get(_origin(request.url)),
+                    token=self._token,
+                )
         yield request
 
     async def async_auth_flow(
@@ -62,6 +81,9 @@ class BearerAuth(httpx.Auth):
         sent, can_be_resent = self._token, _can_be_resent(request)
         (first,) = self.auth_flow(request)
         reply = yield first
+        if can_be_resent and self._lacks_nonce(reply):
+            (again,) = self.auth_flow(request)
+            reply = yield again
         if self._is_refused(reply, sent):
             # Renew even if the request cannot be repeated, to notice a revoked token.
             if self._token == sent and self._renew is not None:
@@ -76,6 +98,9 @@ class BearerAuth(httpx.Auth):
         sent, can_be_resent = self._token, _can_be_resent(request)
         (first,) = self.auth_flow(request)
         reply = yield first
+        if can_be_resent and self._lacks_nonce(reply):
+            (again,) = self.auth_flow(request)
+            reply = yield again
         if self._is_refused(reply, sent):
             if self._token == sent and self._renew is not None and self._wait is not None:
                 self._token = self._wait(self._renew(sent)) or sent
@@ -84,6 +109,16 @@ class BearerAuth(httpx.Auth):
 
     def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
         return reply.status_code == 401 and self._has_carried(reply.request, sent)
+
+    def _lacks_nonce(self, reply: httpx.Response) -> bool:
+        """Return True if the API refused the request for its nonce, which is then remembered."""
+        if self._key is None or not self.is_for(reply.request.url):
+            return False
+        nonce, origin = wanted_nonce(reply), _origin(reply.request.url)
+        if nonce is None or nonce == self._nonces.get(origin):
+            return False
+        self._nonces[origin] = nonce
+        return True
 
     def _is_other(self, request: httpx.Request, sent: str) -> bool:
         return self._token != sent and self.is_for(request.url)
@@ -98,6 +133,10 @@ class BearerAuth(httpx.Auth):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("an access token cannot be pickled or copied")
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 def _can_be_resent(request: httpx.Request) -> bool:
@@ -118,6 +157,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     details: Mapping[str, str] = {}
     access_token: str
+    dpop_key: str | None = None  # the private key that the access token is bound to
     scheme: str = "Bearer"  # before the token in the Authorization header
     api: str
     api_hosts: tuple[str, ...]
@@ -164,15 +204,40 @@ class Account:
             renew=renew,
             wait=resources.wait,
             scheme=content.scheme,
+            key=content.dpop_key,
+            now=resources.now,
         )
 
     @property
     def access_token(self) -> str:
         """The access token as it was when the tool got the account, for use with other libraries.
 
-        A `client()` adds the access token itself, and renews it when the provider rejects it.
+        A `client()` adds the access token itself, and renews it when the provider rejects it. A
+        token that is bound to a key (`dpop`) works in a `client()` only.
         """
         return self._content.access_token
+
+    async def invalidate(self) -> None:
+        """Report that the provider's API refused `access_token`, for example with 401.
+
+        Call this if you use the token without `client()`, which reports refusals itself. The next
+        `elicit.oauth` then renews the token, once across all processes, or asks the person to
+        connect the account again. This object keeps the refused token. Nothing happens if the token
+        was replaced already, or if it was issued less than 30 seconds ago: another new token would
+        be refused as well.
+
+        Returns:
+            None, once the refusal is stored.
+
+        Raises:
+            NotSupported: The program asks over the HTTP API, where the server renews the token.
+            StoreUnavailable: The refusal could not be stored.
+        """
+        if self._content.connection is not None:
+            with reporting_errors():
+                await self._resources.invalidate(
+                    self._content.connection, self._content.access_token
+                )
 
     def client(self) -> httpx.AsyncClient:
         """Return an httpx client that sends the access token to the provider's API hosts only.

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -19,9 +20,20 @@ from flows.elicitation.flow import CallbackParams, Redirect, RedirectContext, Ta
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Denied, ElicitError, Failed, InvalidQuestion, NotConfigured
 from flows.oauth.discovery import discover
+from flows.oauth.dpop import new_key
 from flows.oauth.id_token import person_in, verified_claims
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, asked_who, authorize_url, get, post
+from flows.oauth.pushed_request import address_to_leave_to
+from flows.oauth.requests import (
+    ApiAccess,
+    ask,
+    ask_proven,
+    asked_who,
+    authorize_parameters,
+    authorize_url,
+    get,
+    post,
+)
 from flows.oauth.responses import (
     Person,
     TokenReply,
@@ -29,9 +41,9 @@ from flows.oauth.responses import (
     details_in,
     keys_of,
     read_person,
-    read_userinfo,
 )
 from flows.oauth.token_errors import refusal_in_callback, refused, tokens_in
+from flows.oauth.userinfo import named_person, userinfo_of
 from flows.origin import origin_of
 
 VERIFIER_BYTES = 64
@@ -105,6 +117,7 @@ class Grant:
     issuer: str
     details: Mapping[str, str] = field(default_factory=dict[str, str])
     tenant: str | None = None
+    dpop_key: str | None = field(default=None, repr=False)
     asked: tuple[str, ...] = ()
     names_scopes: bool = False
 
@@ -126,6 +139,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     userinfo: str | None = None
     client_auth: str = "basic"
     tenant: str | None = None
+    dpop_key: str | None = None
 
     def __repr__(self) -> str:
         return f"StoredAttempt(issuer={self.issuer!r}, token={self.token!r})"
@@ -152,6 +166,7 @@ class OauthFlow:
             token=provider.token,
             client_auth=provider.client_auth,
             tenant=provider.tenant,
+            dpop_key=new_key() if provider.dpop else None,
         )
         return cast("Json", msgspec.to_builtins(stored))
 
@@ -159,12 +174,22 @@ class OauthFlow:
         """Return the redirect to the provider.
 
         Raises:
-            Failed: The provider's metadata cannot be fetched or trusted.
+            Failed: The provider's metadata cannot be fetched or trusted, or it refused the request.
         """
         stored = _stored_attempt(elicitation)
         terms, client = self._client(elicitation, tenant=stored.tenant)
         provider = client.provider
-        authorize = provider.authorize
+        parameters = authorize_parameters(
+            client,
+            redirect_uri=stored.redirect_uri,
+            scopes=stored.scopes,
+            state=context.state,
+            verifier=stored.verifier or None,
+            nonce=stored.nonce,
+            account=terms.account,
+            switches=_switches(context, terms),
+            key=stored.dpop_key,
+        )
         if provider.discovers:
             found = yield from discover(provider)
             if stored.nonce is not None and found.jwks is None:
@@ -173,7 +198,6 @@ class OauthFlow:
                 raise Failed(
                     f"{provider.label} does not publish where it says whose account it is."
                 )
-            authorize = found.authorize
             stored = msgspec.structs.replace(
                 stored,
                 sends_issuer=stored.sends_issuer or found.sends_issuer,
@@ -182,17 +206,16 @@ class OauthFlow:
                 userinfo=found.userinfo,
                 client_auth=found.client_auth(stored.client_auth),
             )
-        url = authorize_url(
-            client,
-            endpoint=authorize,
-            redirect_uri=stored.redirect_uri,
-            scopes=stored.scopes,
-            state=context.state,
-            verifier=stored.verifier or None,
-            nonce=stored.nonce,
-            account=terms.account,
-            switches=_switches(context, terms),
-        )
+            url = yield from address_to_leave_to(
+                client,
+                found,
+                parameters,
+                client_auth=stored.client_auth,
+                now=context.now,
+                key=stored.dpop_key,
+            )
+        else:
+            url = authorize_url(provider.authorize, parameters)
         return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(stored)))
 
     def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
@@ -246,7 +269,7 @@ class OauthFlow:
         _, client = self._client(elicitation, tenant=stored.tenant)
         provider = client.provider
         assert stored.token is not None
-        request = exchange(
+        reply = yield from exchange(
             client,
             endpoint=stored.token,
             code=code,
@@ -254,9 +277,9 @@ class OauthFlow:
             verifier=stored.verifier,
             client_auth=stored.client_auth,
             now=now,
+            key=stored.dpop_key,
         )
-        reply = yield from ask(request, provider)
-        granted = tokens_in(reply, provider, now=now)
+        granted = tokens_in(reply, provider, now=now, is_bound=stored.dpop_key is not None)
         others = {"reply": granted.members, "callback": callback or {}, "tenant": stored.tenant}
         person, details = yield from _person(client, stored, granted, others, now=now)
         must_reach(provider, details)
@@ -268,6 +291,7 @@ class OauthFlow:
             issuer=issuer,
             details=details,
             tenant=stored.tenant,
+            dpop_key=stored.dpop_key,
             asked=stored.scopes,
             names_scopes=bool(granted.scopes),
         )
@@ -356,22 +380,25 @@ def exchange(
     verifier: str,
     client_auth: str,
     now: datetime,
-) -> httpx.Request:
-    """Build the request that redeems a code (RFC 6749, 4.1.3; RFC 7636, 4.5).
+    key: str | None = None,
+) -> Talk[httpx.Response]:
+    """Redeem a code and return the reply (RFC 6749, 4.1.3; RFC 7636, 4.5). Raises Failed.
 
-    An empty `verifier` means that the provider refuses PKCE.
+    An empty `verifier` means that the provider refuses PKCE. The tokens are bound to `key`.
     """
     values = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
     if verifier:
         values["code_verifier"] = verifier
-    return post(
+    build = partial(
+        post,
         client,
         endpoint=endpoint,
-        values={**values, **dict(client.provider.token_extra)},
+        values={**values, **client.provider.targets, **dict(client.provider.token_extra)},
         client_auth=client_auth,
         body=client.provider.body,
         now=now,
     )
+    return (yield from ask_proven(build, client.provider, key=key, now=now))
 
 
 def proven_claims(
@@ -390,18 +417,6 @@ def proven_claims(
     )
 
 
-def named_person(
-    claims: Mapping[str, Any], provider: Provider, *, userinfo: str | None, token: str
-) -> Talk[Person | None]:
-    """Return the person of the claims. If the claims have no readable name, fetch userinfo too."""
-    more = None
-    is_named = any(claims.get(name) for name in ("email", "preferred_username", "name"))
-    if userinfo is not None and not is_named:
-        request = get(userinfo, provider=provider, token=token)
-        more = read_userinfo((yield from ask(request, provider)), provider)
-    return person_in(claims, more=more)
-
-
 def _switches(context: RedirectContext, terms: AccountTerms) -> bool:
     return context.switches and terms.account is None
 
@@ -414,7 +429,8 @@ def _person(
     *,
     now: datetime,
 ) -> Talk[tuple[Person, Mapping[str, str]]]:
-    provider, token, claims = client.provider, granted.tokens.access_token, None
+    provider, claims = client.provider, None
+    access = ApiAccess(token=granted.tokens.access_token, key=stored.dpop_key, now=now)
     if stored.nonce is not None:
         assert stored.issuer is not None
         assert stored.jwks is not None
@@ -422,15 +438,26 @@ def _person(
             granted, client, jwks=stored.jwks, issuer=stored.issuer, nonce=stored.nonce, now=now
         )
     if provider.person is not None:
-        reply = yield from asked_who(provider, provider.person, token=token)
+        reply = yield from asked_who(provider, provider.person, access=access)
         others = {**others, "id_token": claims or {}}
         return read_person(reply, provider, provider.person, others=others)
     person = None
     if not provider.nonce and stored.userinfo is not None:
-        request = get(stored.userinfo, provider=provider, token=token)
-        person = person_in(read_userinfo((yield from ask(request, provider)), provider))
+        says = yield from userinfo_of(
+            client, stored.userinfo, access=access, issuer=stored.issuer, jwks=stored.jwks
+        )
+        person = person_in(says)
     if claims is not None:
-        person = yield from named_person(claims, provider, userinfo=stored.userinfo, token=token)
+        assert stored.issuer is not None
+        assert stored.jwks is not None
+        person = yield from named_person(
+            claims,
+            client,
+            userinfo=stored.userinfo,
+            access=access,
+            issuer=stored.issuer,
+            jwks=stored.jwks,
+        )
     if person is None:
         raise Failed(f"{provider.label} did not say whose account it is.")
     return person, details_in({**others, "id_token": claims or {}}, provider)

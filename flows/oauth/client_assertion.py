@@ -13,12 +13,22 @@ import msgspec
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
 
 TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 LIFE: Final = timedelta(minutes=1)
 SECRET_BYTES_AT_LEAST: Final = 32  # RFC 7518, 3.2
 _JTI_BYTES: Final = 16
 _ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
+
+
+class Signatures(JWSRegistry):
+    """A registry in which EdDSA means Ed25519 alone, as RFC 9864 recommends.
+
+    The registry of joserfc warns at each use of the name EdDSA, which nearly all servers use.
+    """
+
+    algorithms = {**JWSRegistry.algorithms, "EdDSA": JWSRegistry.algorithms["Ed25519"]}  # noqa: RUF012
 
 
 def assertion_of(secret: str, *, client_id: str, audience: str, is_key: bool, now: datetime) -> str:
@@ -35,7 +45,12 @@ def assertion_of(secret: str, *, client_id: str, audience: str, is_key: bool, no
         "iat": int(now.timestamp()),
         "exp": int((now + LIFE).timestamp()),
     }
-    return jwt.encode(header, claims, key, algorithms=[header["alg"]])
+    return jwt.encode(header, claims, key, registry=Signatures(algorithms=[header["alg"]]))
+
+
+def algorithm_of(secret: str, *, client_auth: str) -> str:
+    """Return the algorithm that signs assertions. The secret must have passed `key_fault`."""
+    return _algorithm(_private_key(secret)) if client_auth == "private_key_jwt" else "HS256"
 
 
 def key_fault(secret: str, *, client_auth: str) -> str | None:

@@ -40,6 +40,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
+    dpop_key: str | None = None  # the private key that the tokens are bound to
     expires_at: datetime | None = None
     name: str | None = None
     picture: str | None = None

@@ -102,6 +102,10 @@ class Declaration:
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
 
+    With `dpop`, each account's tokens are bound to a key of its own, which the server proves with
+    each request (RFC 9449). `resource` is the address of the API that the tokens are for, if the
+    provider has to be told (RFC 8707).
+
     `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
     code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person
     choose another account, and `lasting` those for `offline_access`; both override `extra`, but
@@ -145,6 +149,8 @@ class Declaration:
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
     client_auth: ClientAuth = "basic"
+    dpop: bool = False
+    resource: str | None = None
     client_id_parameter: str = "client_id"
     pkce: bool = True
     nonce: bool = True

@@ -23,13 +23,14 @@ LABEL_AT_MOST = 40
 NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # The fields that are addresses. Of these, only the last two may have details in them.
-ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "api")
+ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
         "client_id",
         "code_challenge",
         "code_challenge_method",
+        "dpop_jkt",
         "nonce",
         "redirect_uri",
         "request",
@@ -207,7 +208,7 @@ def _finding_faults(provider: Declaration) -> list[str]:
 
 def _address_faults(provider: Declaration) -> list[str]:
     faults: list[str] = []
-    for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device"):
+    for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device", "resource"):
         address: str | None = getattr(provider, key)
         if address is not None and (fault := fault_of(address)):
             faults.append(f"{key}: {fault}")
@@ -215,6 +216,8 @@ def _address_faults(provider: Declaration) -> list[str]:
         faults.append("issuer: must have no query and no fragment.")
     if provider.authorize is not None and "#" in provider.authorize:
         faults.append("authorize: must have no fragment.")
+    if provider.resource is not None and "#" in provider.resource:
+        faults.append("resource: must have no fragment.")
     faults += [
         f"api_hosts: {fault_of(host) or 'each must be scheme://host, without a path.'}"
         for host in provider.api_hosts
@@ -300,9 +303,12 @@ def _proof_faults(provider: Declaration) -> list[str]:
     own = provider.client_id_parameter
     if not PARAMETER.fullmatch(own) or (own != "client_id" and own in OUR_PARAMETERS):
         faults.append("client_id_parameter: must be letters, digits and _, and no other parameter.")
+    if provider.dpop and provider.token_scheme.lower() != "bearer":
+        faults.append("token_scheme: leave it out, because DPoP has a scheme of its own.")
     if {one.lower() for one in provider.token_types} & _BOUND_TYPES:
         faults.append(
-            "token_types: tokens that are bound to a key cannot be used as Bearer tokens."
+            "token_types: tokens that are bound to a key cannot be used as Bearer tokens. For "
+            "DPoP, write dpop = true."
         )
     if not all(map(PARAMETER.fullmatch, provider.declines)):
         faults.append("declines: an error code must be letters, digits and _.")
@@ -327,6 +333,8 @@ def _parameter_faults(provider: Declaration) -> list[str]:
         ours = OUR_PARAMETERS | {provider.scope_parameter}
         if key in ("token_extra", "refresh_extra"):
             ours = OUR_TOKEN_PARAMETERS
+        if provider.resource is not None:
+            ours |= {"resource"}
         reserved = sorted((ours | {provider.client_id_parameter}) & set(named))
         if reserved:
             faults.append(

@@ -7,6 +7,7 @@ person is therefore shown before the account is used.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import httpx
@@ -16,18 +17,19 @@ from flows.elicitation.flow import Talk
 from flows.errors import Denied, Failed, InvalidQuestion
 from flows.oauth.authorization_code import Grant, must_reach
 from flows.oauth.discovery import discover
+from flows.oauth.dpop import new_key
 from flows.oauth.id_token import person_in
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, asked_who, get, post
+from flows.oauth.requests import ApiAccess, ask, ask_proven, asked_who, post
 from flows.oauth.responses import (
     Person,
     TokenReply,
     details_in,
     members_of,
     read_person,
-    read_userinfo,
 )
 from flows.oauth.token_errors import Refusal, refusal_in, tokens_in
+from flows.oauth.userinfo import userinfo_of
 from flows.origin import origin_of
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -52,6 +54,8 @@ class DeviceCode(Struct, frozen=True, kw_only=True):
     token: str
     client_auth: str
     userinfo: str | None = None
+    jwks: str | None = None
+    dpop_key: str | None = None
     issuer: str
 
     def __repr__(self) -> str:
@@ -67,19 +71,19 @@ class Pending(Struct, frozen=True, kw_only=True):
 def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[DeviceCode]:
     """Request a code for the person. Raises Failed."""
     provider = client.provider
-    endpoint, token, userinfo = provider.device, provider.token, None
+    endpoint, token, userinfo, jwks = provider.device, provider.token, None, None
     client_auth: str = provider.client_auth
     if provider.discovers:
         found = yield from discover(provider)
         endpoint = endpoint or found.device
-        token, userinfo = found.token, found.userinfo
+        token, userinfo, jwks = found.token, found.userinfo, found.jwks
         client_auth = found.client_auth(client_auth)
     if endpoint is None or token is None:
         raise Failed(
             f"{provider.label} does not support connecting without a browser on this machine."
         )
     asked = provider.asks(scopes)
-    values = {"client_id": client.client_id}
+    values = {"client_id": client.client_id, **provider.targets}
     if asked:
         values["scope"] = provider.scope_separator.join(asked)
     request = post(client, endpoint=endpoint, values=values, client_auth=client_auth, now=now)
@@ -105,6 +109,8 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
         token=token,
         client_auth=client_auth,
         userinfo=userinfo,
+        jwks=jwks,
+        dpop_key=new_key() if provider.dpop else None,
         issuer=provider.issuer or origin_of(token),
     )
 
@@ -123,8 +129,10 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         "grant_type": GRANT_TYPE,
         "device_code": code.device_code,
         "client_id": client.client_id,
+        **provider.targets,
     }
-    request = post(
+    build = partial(
+        post,
         client,
         endpoint=code.token,
         values=values,
@@ -133,15 +141,17 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         now=now,
     )
     try:
-        reply = yield request
-    except httpx.HTTPError:
+        reply = yield from ask_proven(build, provider, key=code.dpop_key, now=now)
+    except Failed as error:
+        if not isinstance(error.__cause__, httpx.HTTPError):
+            raise
         return _later(code.interval * 2)  # RFC 8628, 3.5
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         asked_for = _seconds(members_of(reply, provider).get("interval"))
         return _not_yet(refusal, code, provider, asked_for=asked_for)
-    granted = tokens_in(reply, provider, now=now)
-    person, details = yield from _person(provider, code, granted)
+    granted = tokens_in(reply, provider, now=now, is_bound=code.dpop_key is not None)
+    person, details = yield from _person(client, code, granted, now=now)
     must_reach(provider, details)
     return Grant(
         tokens=granted.tokens,
@@ -149,6 +159,7 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         person=person,
         details=details,
         tenant=provider.tenant,
+        dpop_key=code.dpop_key,
         issuer=code.issuer,
         asked=code.scopes,
         names_scopes=bool(granted.scopes),
@@ -178,9 +189,10 @@ def _later(interval: timedelta) -> Pending:
 
 
 def _person(
-    provider: Provider, code: DeviceCode, granted: TokenReply
+    client: Client, code: DeviceCode, granted: TokenReply, *, now: datetime
 ) -> Talk[tuple[Person, Mapping[str, str]]]:
-    token = granted.tokens.access_token
+    provider = client.provider
+    access = ApiAccess(token=granted.tokens.access_token, key=code.dpop_key, now=now)
     others: Mapping[str, Any] = {
         "reply": granted.members,
         "callback": {},
@@ -188,11 +200,13 @@ def _person(
         "id_token": {},
     }
     if provider.person is not None:
-        reply = yield from asked_who(provider, provider.person, token=token)
+        reply = yield from asked_who(provider, provider.person, access=access)
         return read_person(reply, provider, provider.person, others=others)
     if code.userinfo is not None:
-        request = get(code.userinfo, provider=provider, token=token)
-        found = person_in(read_userinfo((yield from ask(request, provider)), provider))
+        says = yield from userinfo_of(
+            client, code.userinfo, access=access, issuer=code.issuer, jwks=code.jwks
+        )
+        found = person_in(says)
         if found is not None:
             return found, details_in(others, provider)
     raise Failed(f"{provider.label} did not say whose account it is.")

@@ -1,4 +1,4 @@
-"""Discovery of an issuer's endpoints and client authentication (RFC 8414).
+"""Discovery of an issuer's endpoints and abilities (OpenID Connect Discovery, RFC 8414).
 
 Risks: the metadata is another issuer's, so its `issuer` must equal the declared one. Or an http
 address leads to a service on this machine: only an issuer on this machine may name http addresses.
@@ -6,7 +6,8 @@ address leads to a service on this machine: only an issuer on this machine may n
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -17,10 +18,33 @@ from flows.oauth.requests import ask, get
 from flows.oauth.responses import is_list, object_in
 from flows.origin import origin_of
 
+SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
+_NAMES_AT_MOST: Final = 100  # of one list in the metadata
+# What this server calls the methods of client authentication, by their registered names.
+METHODS: Final = {
+    "client_secret_basic": "basic",
+    "client_secret_post": "post",
+    "private_key_jwt": "private_key_jwt",
+    "client_secret_jwt": "client_secret_jwt",
+    "none": "none",
+}
+
+
+class MetadataRefused(Failed):
+    """The metadata cannot be used. `why` is for logs: it contains the issuer's own text."""
+
+    def __init__(self, message: str, *, why: str) -> None:
+        self.why = why
+        super().__init__(message)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """The part of an issuer's metadata (RFC 8414) that the flow needs."""
+    """The part of an issuer's metadata (RFC 8414) that the flow and the doctor need.
+
+    The lists are empty if the issuer does not publish them. `par` is the endpoint for pushed
+    authorization requests (RFC 9126).
+    """
 
     authorize: str
     token: str
@@ -29,8 +53,14 @@ class Metadata:
     introspect: str | None
     revoke: str | None
     device: str | None
+    par: str | None
+    requires_par: bool
     sends_issuer: bool
     client_auths: tuple[str, ...]
+    assertion_algorithms: tuple[str, ...]
+    id_token_algorithms: tuple[str, ...]
+    dpop_algorithms: tuple[str, ...]
+    subject_types: tuple[str, ...]
 
     def client_auth(self, ours: str) -> str:
         """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
@@ -43,9 +73,25 @@ class Metadata:
 
 def discover(provider: Provider) -> Talk[Metadata]:
     """Fetch the issuer's metadata and return it. Raises Failed if it is missing or not valid."""
+    return read_metadata((yield from fetch_metadata(provider)), provider)
+
+
+def fetch_metadata(provider: Provider) -> Talk[httpx.Response]:
+    """Fetch the metadata from the address of OpenID Connect, or else of RFC 8414, 3.1.
+
+    Raises:
+        Failed: The issuer did not answer.
+    """
     assert provider.issuer is not None
     url = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    return read_metadata((yield from ask(get(url, provider=provider), provider)), provider)
+    reply = yield from ask(get(url, provider=provider), provider)
+    if not reply.is_client_error:
+        return reply
+    parts = urlsplit(provider.issuer)
+    path = "/.well-known/oauth-authorization-server" + parts.path.rstrip("/")
+    other = f"{parts.scheme}://{parts.netloc}{path}"
+    found = yield from ask(get(other, provider=provider), provider)
+    return reply if found.is_client_error else found
 
 
 def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
@@ -56,14 +102,22 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     """
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
-        raise Failed(f"{provider.label} does not publish its endpoints (HTTP {reply.status_code}).")
+        how = f"HTTP {reply.status_code}" if reply.status_code != 200 else "no JSON"
+        why = f"{provider.label} does not publish its endpoints ({how})."
+        raise Failed(why) if reply.is_server_error else MetadataRefused(why, why=why)
     if says.get("issuer") != provider.issuer:
-        raise Failed(f"{provider.label} published an issuer that differs from the configured one.")
+        raise MetadataRefused(
+            f"{provider.label} published an issuer that differs from the configured one.",
+            why=f"published the issuer {shown(says.get('issuer'))}, and the configured one is "
+            f"'{provider.issuer}'",
+        )
     authorize = _endpoint(says, "authorization_endpoint", provider)
     token = _endpoint(says, "token_endpoint", provider)
     if authorize is None or token is None:
-        raise Failed(f"{provider.label} does not publish the endpoints for connecting.")
-    auths = says.get("token_endpoint_auth_methods_supported")
+        raise MetadataRefused(
+            f"{provider.label} does not publish the endpoints for connecting.",
+            why="the metadata has no authorization_endpoint or no token_endpoint",
+        )
     return Metadata(
         authorize=authorize,
         token=token,
@@ -72,11 +126,26 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         introspect=_endpoint(says, "introspection_endpoint", provider),
         revoke=_if_safe(says.get("revocation_endpoint"), provider),
         device=_if_safe(says.get("device_authorization_endpoint"), provider),
+        par=_endpoint(says, "pushed_authorization_request_endpoint", provider),
+        requires_par=says.get("require_pushed_authorization_requests") is True,
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
-        client_auths=tuple(
-            each for each in (auths if is_list(auths) else ()) if isinstance(each, str)
-        ),
+        client_auths=_names(says, "token_endpoint_auth_methods_supported"),
+        assertion_algorithms=_names(says, "token_endpoint_auth_signing_alg_values_supported"),
+        id_token_algorithms=_names(says, "id_token_signing_alg_values_supported"),
+        dpop_algorithms=_names(says, "dpop_signing_alg_values_supported"),
+        subject_types=_names(says, "subject_types_supported"),
     )
+
+
+def shown(text: object) -> str:
+    """Return an issuer's own text in quotes for a log or a terminal, cut and on one line."""
+    return ascii(text[:SHOWN_AT_MOST]) if isinstance(text, str) else "none"
+
+
+def _names(says: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = says.get(key)
+    found = [one for one in (names if is_list(names) else ()) if isinstance(one, str)]
+    return tuple(one for one in found[:_NAMES_AT_MOST] if one.isascii() and len(one) <= 64)
 
 
 def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
@@ -84,7 +153,10 @@ def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | No
         return None
     address = _if_safe(says[key], provider)
     if address is None:
-        raise Failed(f"{provider.label} published an address that is not safe to open.")
+        raise MetadataRefused(
+            f"{provider.label} published an address that is not safe to open.",
+            why=f"published an {key} that is not https: {shown(says[key])}",
+        )
     return address
 
 

@@ -2,26 +2,30 @@
 
 Risks: a token that was made for another client, another sign-in or by another issuer is accepted,
 or a forged one (`alg` none, or HMAC with the client secret). Only asymmetric signatures by a key
-that the issuer publishes count, and every claim below is compared.
+that the issuer publishes count, and every claim below is compared. HS256 is refused: whoever reads
+the client secret could sign in as anyone, and a published key could be taken for the secret.
 """
 
 import hmac
 import json
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
-from joserfc.jws import JWSRegistry
 
 from flows.errors import Failed
+from flows.oauth.client_assertion import Signatures
 from flows.oauth.provider import Provider
 from flows.oauth.responses import Person, is_list, person_of
 
-ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512))
+ALGORITHMS = (
+    *(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)),
+    *("EdDSA", "Ed25519"),
+)
 LEEWAY_SECONDS = 60
 KEYS_AT_MOST = 100
 RSA_LETTERS_AT_LEAST = 342  # 2048 bits in base64url
@@ -45,12 +49,25 @@ def verified_claims(
     """
     if token is None:
         raise Failed(f"{provider.label} did not say which person signed in.")
+    if not usable_keys(keys or []):
+        raise Failed(f"{provider.label} publishes no usable key to verify an ID token with.")
+    algorithm = algorithm_in(token)
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        raise Failed(
+            f"{provider.label} sent an ID token signed with {algorithm}. This server accepts only "
+            "signatures that a published key verifies, such as RS256 or ES256."
+        )
     claims = signed_claims(token, keys or [])
-    if claims is None or not is_timely(claims, now=now):
-        raise Failed(f"{provider.label} sent an ID token that is not valid.")
+    if claims is None:
+        raise Failed(f"{provider.label} sent an ID token whose signature is not valid.")
+    if not is_timely(claims, now=now):
+        raise Failed(
+            f"{provider.label} sent an ID token that is not valid at the time of this server's "
+            "clock."
+        )
     if (
         claims.get("iss") != issuer
-        or not _is_for(claims, client_id)
+        or not is_for(claims, client_id)
         or not _is_same(claims.get("nonce"), nonce)
     ):
         raise Failed(f"{provider.label} sent an ID token that was issued for another sign-in.")
@@ -76,12 +93,29 @@ def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = Non
     )
 
 
-def signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def algorithm_in(token: str) -> str | None:
+    """Return the algorithm that a token's header names, unverified, or None if it names none."""
+    try:
+        header: object = json.loads(_decoded(token.partition(".")[0]))
+    except (ValueError, RecursionError):
+        return None
+    named = cast("dict[str, object]", header).get("alg") if isinstance(header, dict) else None
+    is_name = isinstance(named, str) and len(named) <= 16 and named.isascii() and named.isalnum()
+    return str(named) if is_name else None
+
+
+def usable_keys(keys: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the published keys that can verify a signature."""
+    return [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
+
+
+def signed_claims(token: str, keys: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the token's claims if one of these keys signed it, else None."""
-    usable = [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
+    is_edwards = (algorithm_in(token) or "").startswith("Ed")
+    usable = [key for key in usable_keys(keys) if (key.key_type == "OKP") is is_edwards]
     if not usable:
         return None
-    registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+    registry = Signatures(algorithms=ALGORITHMS, strict_check_header=False)
     try:
         return jwt.decode(token, KeySet(usable), registry=registry).claims
     except (JoseError, ValueError, TypeError, RecursionError):  # the token can be any bytes
@@ -98,10 +132,24 @@ def unsigned_claims(token: str) -> Mapping[str, Any] | None:
     if len(parts) != 3:
         return None
     try:
-        claims: object = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims: object = json.loads(_decoded(parts[1]))
     except (ValueError, RecursionError):
         return None
     return cast("Mapping[str, Any]", claims) if isinstance(claims, dict) else None
+
+
+def is_for(claims: Mapping[str, Any], client_id: str) -> bool:
+    """Return True if the claims were made for this client, and for no other one."""
+    audience = claims.get("aud")
+    several = audience if is_list(audience) else [audience]
+    if client_id not in several:
+        return False
+    # A token for several audiences must name this client as its authorized party (`azp`).
+    return ("azp" not in claims and len(several) == 1) or claims.get("azp") == client_id
+
+
+def _decoded(part: str) -> bytes:
+    return urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
 def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
@@ -123,27 +171,22 @@ def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
 def _key(key: Mapping[str, Any]) -> Any:
     """Return the public key for verifying signatures, or None if it is unsuitable or invalid."""
     kind, modulus = key.get("kty"), key.get("n")
-    if kind not in ("RSA", "EC") or key.get("use", "sig") != "sig":
+    if kind not in ("RSA", "EC", "OKP") or key.get("use", "sig") != "sig":
         return None
     if kind == "RSA" and not (
         isinstance(modulus, str) and RSA_LETTERS_AT_LEAST <= len(modulus) <= RSA_LETTERS_AT_MOST
     ):
         return None
-    names = ("kty", "kid", "use", "alg", "n", "e", "crv", "x", "y")
+    names = ["kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"]
+    if kind == "OKP":
+        if key.get("crv") != "Ed25519":
+            return None
+        names.remove("alg")  # EdDSA and Ed25519 are two names of one algorithm for this key
     public = {name: key[name] for name in names if isinstance(key.get(name), str)}
     try:
         return KeySet.registry_cls.import_key(public)
     except (JoseError, ValueError, TypeError):
         return None
-
-
-def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:
-    audience = claims.get("aud")
-    several = audience if is_list(audience) else [audience]
-    if client_id not in several:
-        return False
-    # A token for several audiences must name this client as its authorized party (`azp`).
-    return ("azp" not in claims and len(several) == 1) or claims.get("azp") == client_id
 
 
 def _is_same(nonce: Any, ours: str) -> bool:

@@ -121,6 +121,11 @@ class Provider(Declaration):
         """Return the scopes to request for a tool's; none if the provider has no scopes."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """The parameters of each request that name the API that the tokens are for (RFC 8707)."""
+        return {} if self.resource is None else {"resource": self.resource}
+
     def missing(self, scopes: tuple[str, ...], *, granted: tuple[str, ...]) -> tuple[str, ...]:
         """Return the scopes that were granted neither by name nor by a scope that covers them."""
         if not self.has_scopes:

@@ -10,6 +10,7 @@ names another person, RefreshTokenGone is raised (OpenID Connect Core 1.0, 12.2)
 import dataclasses
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from flows.oauth.connection import Connection
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, post
+from flows.oauth.requests import ask_proven, post
 from flows.oauth.responses import TokenSet, members_of, read_token_reply
 from flows.oauth.token_errors import (
     ENDED,
@@ -79,15 +80,17 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         )
     endpoint, client_auth = yield from _token_endpoint(client, connection)
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
-    request = post(
+    build = partial(
+        post,
         client,
         endpoint=endpoint,
-        values={**values, **dict(provider.refresh_extra)},
+        values={**values, **provider.targets, **dict(provider.refresh_extra)},
         client_auth=client_auth,
         body=provider.body,
         now=now,
     )
-    reply = yield from ask(request, provider)
+    key = connection.dpop_key
+    reply = yield from ask_proven(build, provider, key=key, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         raise _no(refusal, provider)
@@ -96,7 +99,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         # Slack puts the first token into the object at `token_path`, but not refreshed tokens.
         provider = dataclasses.replace(provider, token_path=())
     try:
-        granted = read_token_reply(reply, provider, now=now)
+        granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
     except Failed:
         raise _no(no_token_in(reply, provider), provider) from None
     if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):

@@ -5,8 +5,10 @@ headers and bodies only.
 """
 
 import base64
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +18,7 @@ from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
 
 from flows.errors import Failed
 from flows.oauth.client_assertion import TYPE, assertion_of
+from flows.oauth.dpop import HEADER, proof_of, thumbprint_of, wanted_nonce
 from flows.oauth.provider import Client, PersonProbe, Provider
 
 USER_AGENT = "elicit-url"  # GitHub rejects requests without one
@@ -30,13 +33,89 @@ def ask(
     try:
         return (yield request)
     except httpx.HTTPError as error:
-        raise Failed(f"{provider.label} did not answer.") from error
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise Unreachable(
+                f"{provider.label} has a certificate that this server does not trust.",
+                fix="set SSL_CERT_FILE to a file with your certificate authority, or correct the "
+                "certificate there",
+                is_lasting=True,
+            ) from error
+        raise Unreachable(
+            f"{provider.label} did not answer.",
+            fix="allow outgoing https from this machine to it, and check that it runs",
+        ) from error
 
 
-def authorize_url(
+class Unreachable(Failed):
+    """The other side gave no reply that can be used. `fix` says what the operator can do.
+
+    `is_lasting`: trying again does not help before the operator has done that.
+    """
+
+    def __init__(self, message: str, *, fix: str, is_lasting: bool = False) -> None:
+        self.fix = fix
+        self.is_lasting = is_lasting
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiAccess:
+    """An access token for a provider's API, with the key that it is bound to, if any."""
+
+    token: str = field(repr=False)
+    key: str | None = field(default=None, repr=False)
+    now: datetime
+
+
+def ask_as(
+    access: ApiAccess, request: httpx.Request, provider: Provider
+) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
+    """Send a request with an access token. Raises Failed if there is no reply."""
+    scheme = provider.token_scheme if access.key is None else HEADER
+    headers = {**request.headers, "Authorization": f"{scheme} {access.token}"}
+    build = partial(
+        httpx.Request, request.method, request.url, headers=headers, content=request.content
+    )
+    return (
+        yield from ask_proven(build, provider, key=access.key, token=access.token, now=access.now)
+    )
+
+
+def ask_proven(
+    build: Callable[[], httpx.Request],
+    provider: Provider,
+    *,
+    key: str | None,
+    now: datetime,
+    token: str | None = None,
+) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
+    """Send a request with a proof of the key, and once more if the server wants its nonce in it.
+
+    A server asks for its nonce before it uses up what the request contains (RFC 9449, 8).
+    """
+    if key is None:
+        return (yield from ask(build(), provider))
+
+    def proven(nonce: str | None = None) -> httpx.Request:
+        request = build()
+        request.headers[HEADER] = proof_of(
+            key, method=request.method, url=request.url, now=now, nonce=nonce, token=token
+        )
+        return request
+
+    reply = yield from ask(proven(), provider)
+    nonce = wanted_nonce(reply)
+    return reply if nonce is None else (yield from ask(proven(nonce), provider))
+
+
+def authorize_url(endpoint: str | None, parameters: Mapping[str, str]) -> str:
+    url: str = _ADD_PARAMETERS(endpoint, [*parameters.items()])
+    return url
+
+
+def authorize_parameters(
     client: Client,
     *,
-    endpoint: str | None,
     redirect_uri: str,
     scopes: tuple[str, ...],
     state: str,
@@ -44,10 +123,11 @@ def authorize_url(
     nonce: str | None = None,
     account: str | None = None,
     switches: bool = False,
-) -> str:
-    """Return the authorize URL; `switches` lets the person choose another account there.
+    key: str | None = None,
+) -> Mapping[str, str]:
+    """Return the authorization request; `switches` lets the person choose another account there.
 
-    A `verifier` of None means that the provider refuses PKCE.
+    A `verifier` of None means that the provider refuses PKCE. `key` is the key of the tokens.
     """
     provider = client.provider
     ours = {
@@ -59,6 +139,8 @@ def authorize_url(
     if verifier is not None:
         ours["code_challenge"] = _RFC7636.create_s256_code_challenge(verifier)
         ours["code_challenge_method"] = "S256"
+    if key is not None:
+        ours["dpop_jkt"] = thumbprint_of(key)
     if provider.response_mode != "query":
         ours["response_mode"] = provider.response_mode
     more = dict(provider.extra)
@@ -72,8 +154,7 @@ def authorize_url(
         more["nonce"] = nonce
     if scopes:
         more[provider.scope_parameter] = provider.scope_separator.join(scopes)
-    url: str = _ADD_PARAMETERS(endpoint, [*ours.items(), *more.items()])
-    return url
+    return {**ours, **provider.targets, **more}
 
 
 def _with(said: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:
@@ -85,8 +166,8 @@ def _with(said: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[st
     return together
 
 
-def get(url: str, *, provider: Provider, token: str | None = None) -> httpx.Request:
-    return httpx.Request("GET", url, headers=_headers(provider, token=token))
+def get(url: str, *, provider: Provider) -> httpx.Request:
+    return httpx.Request("GET", url, headers=headers_of(provider))
 
 
 def post(
@@ -103,7 +184,7 @@ def post(
     `both` is Basic with the client id in the body too. `basic_raw` is Basic without the encoding
     that the RFC requires, for servers that do not decode it. `none` is a public client's id.
     """
-    headers, sent = _headers(client.provider), dict(values)
+    headers, sent = headers_of(client.provider), dict(values)
     if client_auth in ("basic", "both"):
         headers["Authorization"] = basic_of(client)
     elif client_auth == "basic_raw":
@@ -126,35 +207,21 @@ def post(
     return httpx.Request("POST", endpoint, data=sent, headers=headers)
 
 
-def auth_of(ways: Collection[str]) -> str:
-    """Return `post` if the issuer accepts client_secret_post but not Basic, else `basic`."""
-    is_post = "client_secret_post" in ways and "client_secret_basic" not in ways
-    return "post" if is_post else "basic"
-
-
 def asked_who(
-    provider: Provider, person: PersonProbe, *, token: str
+    provider: Provider, person: PersonProbe, *, access: ApiAccess
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response | None]:
     """Ask the provider's API whose account it is. Return None if the probe has no URL."""
     if person.url is None:
         return None
-    return (yield from ask(_probe(person, person.url, provider=provider, token=token), provider))
-
-
-def _probe(person: PersonProbe, url: str, *, provider: Provider, token: str) -> httpx.Request:
-    if person.post is None:
-        return get(url, provider=provider, token=token)
-    headers = {**_headers(provider, token=token), "Content-Type": "application/json"}
-    return httpx.Request("POST", url, content=person.post, headers=headers)
-
-
-def called(method: str, url: str, *, client: Client, token: str) -> httpx.Request:
-    """Build a request with the access token in its Authorization header and no body."""
-    return httpx.Request(method, url, headers=_headers(client.provider, token=token))
+    request = get(person.url, provider=provider)
+    if person.post is not None:
+        headers = {**request.headers, "Content-Type": "application/json"}
+        request = httpx.Request("POST", person.url, content=person.post, headers=headers)
+    return (yield from ask_as(access, request, provider))
 
 
 def deleted(url: str, *, client: Client, values: Mapping[str, str]) -> httpx.Request:
-    headers = {**_headers(client.provider), "Authorization": basic_of(client)}
+    headers = {**headers_of(client.provider), "Authorization": basic_of(client)}
     return httpx.Request("DELETE", url, json=dict(values), headers=headers)
 
 
@@ -167,9 +234,6 @@ def _basic(id: str, secret: str) -> str:
     return f"Basic {base64.b64encode(f'{id}:{secret}'.encode()).decode()}"
 
 
-def _headers(provider: Provider, *, token: str | None = None) -> dict[str, str]:
+def headers_of(provider: Provider) -> dict[str, str]:
     agent = provider.user_agent or USER_AGENT
-    headers = {"Accept": "application/json", "User-Agent": agent, **dict(provider.headers)}
-    if token is not None:
-        headers["Authorization"] = f"{provider.token_scheme} {token}"
-    return headers
+    return {"Accept": "application/json", "User-Agent": agent, **dict(provider.headers)}

@@ -77,8 +77,13 @@ class TokenReply:
     members: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
-def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
-    """Return the tokens in a reply. Raises Failed if it has no usable access token."""
+def read_token_reply(
+    reply: httpx.Response, provider: Provider, *, now: datetime, is_bound: bool = False
+) -> TokenReply:
+    """Return the tokens in a reply. Raises Failed if it has no usable access token.
+
+    `is_bound`: the request had a proof (DPoP), so the token must be bound to the key.
+    """
     content = _json_object(reply, provider)
     error = (content or {}).get("error")
     if error not in (None, "", False) or (content is not None and content.get("ok") is False):
@@ -93,6 +98,8 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
         raise Failed(f"{provider.label} did not issue an access token.")
     token_type = says.get("token_type") or ""
     known = TOKEN_TYPES | {one.lower() for one in provider.token_types}
+    if is_bound:
+        known = frozenset({"dpop"})
     if not isinstance(token_type, str) or token_type.lower() not in known:
         raise Failed(
             f"{provider.label} issued an access token of a type that this server does not support."

@@ -23,14 +23,16 @@ from flows.oauth.authorization_code import (
     Mixed,
     code_in,
     exchange,
-    named_person,
     proven_claims,
     single,
 )
 from flows.oauth.discovery import Metadata
+from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client
-from flows.oauth.requests import ask, auth_of, authorize_url
+from flows.oauth.pushed_request import address_to_leave_to
+from flows.oauth.requests import ApiAccess, authorize_parameters
 from flows.oauth.token_errors import tokens_in
+from flows.oauth.userinfo import named_person
 
 SCOPES = ("openid", "profile")
 STATE_BYTES = 16
@@ -74,26 +76,35 @@ class SignIn:
     scopes: tuple[str, ...] = ()
     wanted: frozenset[tuple[str, str]] = frozenset()
 
-    def begin(self, metadata: Metadata, *, switches: bool = False) -> Redirect:
+    def begin(self, metadata: Metadata, *, now: datetime, switches: bool = False) -> Talk[Redirect]:
         """Return the redirect to the issuer.
 
         Store `kept` in this browser, where scripts cannot read it. `switches` lets the person
         choose another account if the provider's declaration supports that.
+
+        Raises:
+            Failed: The issuer refused the request.
         """
         leaving = Leaving(
             state=secrets.token_urlsafe(STATE_BYTES),
             nonce=secrets.token_urlsafe(NONCE_BYTES),
             verifier=secrets.token_urlsafe(VERIFIER_BYTES),
         )
-        url = authorize_url(
+        parameters = authorize_parameters(
             self.client,
-            endpoint=metadata.authorize,
             redirect_uri=self.redirect_uri,
             scopes=self.client.provider.asks((*SCOPES, *self.scopes)),
             state=leaving.state,
             verifier=leaving.verifier,
             nonce=leaving.nonce,
             switches=switches,
+        )
+        url = yield from address_to_leave_to(
+            self.client,
+            metadata,
+            parameters,
+            client_auth=metadata.client_auth(self.client.provider.client_auth),
+            now=now,
         )
         return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(leaving)))
 
@@ -110,16 +121,18 @@ class SignIn:
         provider = self.client.provider
         leaving = _leaving_of(kept)
         code = self._code(arrival, leaving, metadata)
-        request = exchange(
+        key = new_key() if provider.dpop else None
+        reply = yield from exchange(
             self.client,
             endpoint=metadata.token,
             code=code,
             redirect_uri=self.redirect_uri,
             verifier=leaving.verifier,
-            client_auth=auth_of(metadata.client_auths),
+            client_auth=metadata.client_auth(provider.client_auth),
             now=now,
+            key=key,
         )
-        granted = tokens_in((yield from ask(request, provider)), provider, now=now)
+        granted = tokens_in(reply, provider, now=now, is_bound=key is not None)
         if metadata.jwks is None:
             raise Failed(f"{provider.label} does not publish its signing keys.")
         assert provider.issuer is not None
@@ -131,8 +144,14 @@ class SignIn:
             nonce=leaving.nonce,
             now=now,
         )
-        token = granted.tokens.access_token
-        person = yield from named_person(claims, provider, userinfo=metadata.userinfo, token=token)
+        person = yield from named_person(
+            claims,
+            self.client,
+            userinfo=metadata.userinfo,
+            access=ApiAccess(token=granted.tokens.access_token, key=key, now=now),
+            issuer=provider.issuer,
+            jwks=metadata.jwks,
+        )
         # Userinfo is used for the label only: the subject comes from the signed id_token.
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:

@@ -5,8 +5,8 @@ account stays forever because the provider sends a non-standard error. So each r
 (`RefusalClass`):
 
 - `ended`: the standard, or the provider's declaration, says that the refresh token has ended.
-- `client`: the provider does not accept the client id, the secret or the grant type. Only the
-  operator can correct that, and no account is at fault.
+- `client`: the provider does not accept the client id, the secret, the grant type, or a request
+  without DPoP. Only the operator can correct that, and no account is at fault.
 - `redirect`: the provider does not accept the redirect address, the operator's fault too.
 - `passing`: the provider or the network is temporarily out of order. It says nothing about the
   account.
@@ -27,6 +27,7 @@ from typing import Any, Final, cast
 import httpx
 
 from flows.errors import Failed
+from flows.oauth.dpop import ERRORS as PROOF_ERRORS
 from flows.oauth.provider import KnownRefusal, Provider, RefusalClass
 from flows.oauth.responses import (
     ERROR_CODE,
@@ -57,6 +58,7 @@ _PASSING_STATUS: Final = frozenset(
     }
 )
 _DESCRIPTIONS: Final = ("error_description", "message", "error_message", "errmsg", "detail")
+_OF_PROOF: Final = re.compile(r"\bdpop\b", re.IGNORECASE)
 _OF_REDIRECT: Final = re.compile(r"redirect[ _]ur[il]", re.IGNORECASE)
 # A description that lists all possible reasons says nothing about the redirect address.
 _OF_OTHER_REASONS: Final = re.compile(r"expired|revoked|already", re.IGNORECASE)
@@ -86,6 +88,13 @@ class Refusal:
     def is_page(self) -> bool:
         """True for a redirect or a page, which names no error and holds no token."""
         return not self.is_readable and self.status < HTTPStatus.BAD_REQUEST
+
+    @property
+    def wants_proof(self) -> bool:
+        """True if the provider wants the proof of a key (DPoP), or did not accept it."""
+        return self.error in PROOF_ERRORS or (
+            self.means == "client" and _OF_PROOF.search(self.description or "") is not None
+        )
 
     @property
     def shown(self) -> str:
@@ -133,6 +142,12 @@ def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRef
     """Return the error. `otherwise` is its sentence if the operator is not at fault."""
     label = provider.label
     match refusal.means:
+        case "client" if refusal.wants_proof:
+            says = (
+                f"{label} requires DPoP, and this server does not use it there, or not as {label} "
+                f"expects{refusal.shown}. Only the server's operator can correct that: trying "
+                "again does not help until then."
+            )
         case "client":
             says = (
                 f"{label} refuses this server's client id or secret{refusal.shown}. Only the "
@@ -162,8 +177,10 @@ def sentence_for(description: Any, provider: Provider) -> str | None:
     return next(found, None)
 
 
-def tokens_in(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
-    """Read the tokens of a reply.
+def tokens_in(
+    reply: httpx.Response, provider: Provider, *, now: datetime, is_bound: bool = False
+) -> TokenReply:
+    """Read the tokens of a reply. `is_bound` is as in `read_token_reply`.
 
     Raises:
         TokenRefused: The provider refused.
@@ -174,7 +191,7 @@ def tokens_in(reply: httpx.Response, provider: Provider, *, now: datetime) -> To
         raise refused(
             refusal, provider, otherwise=f"{provider.label} did not issue an access token"
         )
-    return read_token_reply(reply, provider, now=now)
+    return read_token_reply(reply, provider, now=now, is_bound=is_bound)
 
 
 def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any]) -> Refusal:
@@ -212,7 +229,9 @@ def _class_of(code: str | None, description: str) -> RefusalClass:
     """Return the class of a refusal by the standard's error codes."""
     if code in _PASSING:
         return "passing"
-    if code in _CLIENT:
+    if code in _CLIENT or code in PROOF_ERRORS:
+        return "client"
+    if code in ("invalid_request", "invalid_grant") and _OF_PROOF.search(description):
         return "client"
     is_of_redirect = _OF_REDIRECT.search(description) and not _OF_OTHER_REASONS.search(description)
     if code == "redirect_uri_mismatch" or is_of_redirect:

@@ -104,7 +104,7 @@ async def test_no_key_can_answer_gates_or_questions_of_local_user(here: AskingEn
 
 async def test_key_with_ask_and_approve_scopes_is_refused(here: AskingEnv) -> None:
     with pytest.raises(ValueError, match="create two keys"):
-        await here.service.api_keys.new(
+        await here.service.identity.api_keys.new(
             program="shop",
             scopes=[KeyScope.ASK, KeyScope.APPROVE],
             owners=["ann"],
@@ -142,11 +142,11 @@ async def test_revoked_or_expired_key_is_refused_on_next_request(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(CONFIRM)
-    (key,) = await here.service.api_keys.all()
+    (key,) = await here.service.identity.api_keys.all()
     async with program_at(here, lasts=timedelta(minutes=1)) as short:
         here.clock.tick(minutes=1)
         assert (await short.call("GET", f"/{asked['id']}")).status_code == 401
-    await here.service.api_keys.revoke(key.id)
+    await here.service.identity.api_keys.revoke(key.id)
     assert set((await at_every_route(shop, asked["id"])).values()) == {401}
 
 
@@ -206,8 +206,8 @@ async def test_refused_key_is_logged_with_address_and_id_of_known_key(
     here: AskingEnv, shop: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: XS6
-    (key,) = await here.service.api_keys.all()
-    await here.service.api_keys.revoke(key.id)
+    (key,) = await here.service.identity.api_keys.all()
+    await here.service.identity.api_keys.revoke(key.id)
     with caplog.at_level("WARNING", logger="webapp.api.access"):
         await shop.call("GET", params={"user": "ann"})
         await guessed(here, REFUSED_AT_ONCE)

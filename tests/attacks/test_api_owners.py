@@ -268,7 +268,7 @@ async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list
                 for kind, one in told.items()
             ),
         ]
-    hooks = await env.here.service.webhook_log.webhooks()
+    hooks = await env.here.service.webhooks.log.webhooks()
     return [*found, thing("webhook_id", "a webhook", hooks[0].id, OPERATOR)]
 
 

@@ -259,7 +259,7 @@ async def end(env: PeopleEnv, program: Program, what: str) -> None:
     if what == "token":
         env.here.clock.tick(minutes=3)
         return
-    api_keys = env.here.service.api_keys
+    api_keys = env.here.service.identity.api_keys
     await api_keys.revoke((await api_keys.of(program.key)).id)
 
 

@@ -22,10 +22,12 @@ from flows.errors import InvalidToken, NotAllowed, TooManyAttempts
 from flows.oauth.sign_in import SignedIn
 from tests.support.clock import NOON, Clock
 from tests.support.sessions import ALICE, ISSUER, RING, jar
+from webapp.elicitations.service import Elicitations
+from webapp.elicitations.waiters import Waiters
 from webapp.http.browser import Browser
 from webapp.http.exchange import PEER_KEY
 from webapp.identity.identity import Access, Caller, Identity, IdentityRules, Subject
-from webapp.identity.local_peer import LocalPeers, Peer
+from webapp.identity.local_peer import Peer
 from webapp.identity.pairing import Pairing, address_of, key_of
 from webapp.identity.sessions import LOCAL_ISSUER, Sessions
 from webapp.records.owners import open_owners
@@ -71,34 +73,22 @@ async def world(rules: IdentityRules | None = None, *, url: str = HERE) -> World
     rules, store, clock = rules or IdentityRules(), MemoryStore(), Clock()
     owners = await open_owners(store=store, ring=RING)
     tokens = Tokens(RING, origin=url)
-    sessions = Sessions(
-        tokens=tokens, store=store, public_url=url, issuer=rules.issuer, clock=clock
-    )
-    pairing = Pairing(
+    browser = Browser(public_url=url, csrf_keys=lambda: [b"c" * 32])
+    elicitations = Elicitations(store=store, owners=owners, waiters=Waiters(), clock=clock)
+    identity = Identity(
+        elicitations,
         ring=RING,
         tokens=tokens,
-        store=store,
+        browser=browser,
         public_url=url,
         uid=OUR_UID,
-        clock=clock,
-        people_sign_in=rules.issuer is not None,
-    )
-    browser = Browser(public_url=url, csrf_keys=lambda: [b"c" * 32])
-    locality = LocalPeers(uid=OUR_UID, public_url=url)
-    identity = Identity(
-        owners=owners,
-        locality=locality,
-        uid=OUR_UID,
         rules=rules,
-        sessions=sessions,
-        browser=browser,
-        pairing=pairing,
     )
     return World(
         identity=identity,
-        sessions=sessions,
+        sessions=identity.sessions,
         browser=browser,
-        pairing=pairing,
+        pairing=identity.pairing,
         tokens=tokens,
         clock=clock,
     )

@@ -231,7 +231,7 @@ async def test_restored_database_rows_restore_key_session_and_open_question():
     async with fresh_database() as url:
         store = await open_store(url)
         async with process(store, clock) as here:
-            keys, sessions = here.api_keys, sessions_of(store, clock)
+            keys, sessions = here.identity.api_keys, sessions_of(store, clock)
             text, key = await keys.new(
                 program="shop", scopes=[KeyScope.ASK], expires_at=clock.now + timedelta(days=1)
             )

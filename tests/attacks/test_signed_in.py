@@ -26,7 +26,7 @@ async def is_known(person: Person, link: str) -> bool:
 
 
 def session_of(here: SignedInEnv, person: Person) -> str | None:
-    return person.browser.cookies.get(here.env.service.sessions.cookie_name)
+    return person.browser.cookies.get(here.env.service.identity.sessions.cookie_name)
 
 
 async def test_cookie_of_bound_browser_is_refused_for_another_signed_in_person():
@@ -81,7 +81,7 @@ async def test_planted_session_is_replaced_at_sign_in():
         await sign_in(mallory, await mallory.visit(link), "mallory")
         planted = session_of(here, mallory)
         assert planted is not None
-        alice.browser.cookies.set(here.env.service.sessions.cookie_name, planted)
+        alice.browser.cookies.set(here.env.service.identity.sessions.cookie_name, planted)
         refused = await alice.visit(link)
         assert refused.status == 403
         place = await leave_to_sign_in(alice, refused)

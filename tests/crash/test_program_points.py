@@ -33,7 +33,7 @@ async def ann() -> AsyncIterator[Person]:
 @pytest_asyncio.fixture
 async def key(shop: Shop) -> str:
     async with connect(shop.settings) as service:
-        text, _ = await service.api_keys.new(
+        text, _ = await service.identity.api_keys.new(
             program="shop",
             scopes=[KeyScope.ASK],
             expires_at=service.clock() + timedelta(days=1),

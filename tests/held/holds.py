@@ -309,7 +309,8 @@ async def _question(world: World) -> AsyncGenerator[Held]:
 async def _left(world: World, *, is_made: bool) -> tuple[Call, Person]:
     """Return a call whose process died while it held the payment, with or without a result."""
     service, presenter = world.here.service, Holding()
-    call = service.call(
+    call = Call(
+        service,
         service.identity.caller_of_user("ann"),
         ToolCall(server="shop", tool="report", client="c", arguments="{}"),
         presenter=presenter,
@@ -340,7 +341,7 @@ def _dead(*, is_made: bool) -> Holds:
         async def finish() -> str:
             """Repeat the same call."""
             presenter = Holding()
-            again = world.here.service.call(call.caller, call.tool, presenter=presenter)
+            again = Call(world.here.service, call.caller, call.tool, presenter=presenter)
             task = asyncio.create_task(_run(again))
             await eventually(lambda: task.done() or presenter.shown)
             if not task.done():

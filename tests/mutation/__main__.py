@@ -20,14 +20,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.mutation.fault import Fault, sources_of
-from tests.mutation.reach import import_what_takes_long
-from tests.mutation.subjects import HOUSE
-from tests.mutation.trial import Copy, Outcome, Reach, in_portions, rank
+from tests.mutation.fault import DEAD, OUTCOMES, Fault, Location, faults_of
+from tests.mutation.rooms import HOUSE, room_of, sources_of
+from tests.mutation.trial import (
+    Copy,
+    Outcome,
+    Reach,
+    import_what_takes_long,
+    in_portions,
+    likely_files,
+)
 
-HERE: Final = Path(__file__).parent
-FAULTS: Final = HERE / "faults.json"
-OUTCOMES: Final = HERE / "outcomes.json"
 MORTAL: Final = ("flows/elicitation/states.py", "tests/flows/elicitation/test_run.py")
 
 Outcomes = dict[str, dict[str, str]]
@@ -39,7 +42,7 @@ class Trials:
     def __init__(self, *, reach: Reach | None, paths: Sequence[str], seconds: float) -> None:
         self.known: Outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
         self._reach = reach
-        self._files = [*_files(paths)]
+        self._files = _files(paths)
         self._paths = tuple(paths)
         self._seconds = seconds
         self._sources = sources_of()
@@ -58,25 +61,23 @@ class Trials:
         place = fault.place(self._sources)
         if place is None:
             return Outcome(word="cannot be applied")
-        lines = self._sources[place.module]
-        picked = self._reach.tests(fault, place, lines) if self._reach else set[str]()
-        if self._paths and picked:
-            picked = {test for test in picked if test.startswith(self._paths)}
-        if self._reach and not picked:
+        portions = [*self._portions(fault, place)]
+        if not portions:
             return Outcome(word="not reached")
         killer = self.known.get(fault.id, {}).get("test", "")
         its_file = killer.split("::")[0]
         until = time.monotonic() + self._seconds
         copy = self.copies.get()
         try:
-            with copy.broken(place.module, fault.applied(lines, place)):
-                if its_file and (HOUSE / its_file).exists() and self._has(its_file):
+            with copy.broken(place.module, fault.applied(self._sources[place.module], place)):
+                if (HOUSE / its_file).is_file() and self._has(its_file):
                     one = {killer} if "::" in killer else ()
                     if (outcome := copy.first_failure([its_file], one)).is_killed:
                         return outcome
-                for portion, of_it in self._in_order(picked):
+                for portion in portions:
+                    tests = {test for of_file in portion.values() for test in of_file}
                     left = max(0.0, until - time.monotonic())
-                    outcome = copy.first_failure(portion, of_it, seconds=left)
+                    outcome = copy.first_failure([*portion], tests, seconds=left)
                     if outcome.word != "survived":
                         return outcome
         finally:
@@ -91,29 +92,25 @@ class Trials:
         self.copies.put(copy)
         return outcome
 
-    def _in_order(self, picked: set[str]) -> Iterator[tuple[Sequence[str], set[str]]]:
-        """Yield a few files at a time, with their selected tests. Slow tests come last."""
-        if not self._reach:
-            yield from ((portion, set[str]()) for portion in in_portions(self._files))
+    def _portions(self, fault: Fault, place: Location) -> Iterator[dict[str, set[str]]]:
+        """Yield a few files at a time, with the tests to run there. No tests mean all."""
+        if self._reach:
+            yield from self._reach.portions(fault, self._paths)
             return
-        slow = self._reach.slow(picked)
-        for tests in (picked - slow, slow):
-            for portion in in_portions(self._reach.cheapest_first(tests)):
-                yield portion, tests
+        files = self._files or likely_files(place.module)
+        yield from ({file: set[str]() for file in portion} for portion in in_portions(files))
 
     def _has(self, file: str) -> bool:
         return not self._paths or file.startswith(self._paths)
 
 
-def _files(paths: Sequence[str]) -> Iterator[str]:
-    found = {
-        one.relative_to(HOUSE).as_posix()
-        for path in paths
-        for one in (
-            (HOUSE / path).rglob("test_*.py") if (HOUSE / path).is_dir() else [HOUSE / path]
-        )
-    }
-    yield from sorted(found, key=lambda file: (rank(file), file))
+def _files(paths: Sequence[str]) -> list[str]:
+    found = [
+        one
+        for path in (HOUSE / path for path in paths)
+        for one in (path.rglob("test_*.py") if path.is_dir() else [path])
+    ]
+    return sorted({one.relative_to(HOUSE).as_posix() for one in found})
 
 
 def main() -> int:
@@ -125,7 +122,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="at most, for one fault")
     parser.add_argument("--write", action="store_true", help="into outcomes.json")
     arguments = parser.parse_args()
-    faults = [Fault.read(one) for one in json.loads(FAULTS.read_text())["faults"]]
+    faults = faults_of()
     if arguments.only:
         faults = [fault for id in arguments.only for fault in faults if fault.id == id]
     reach = Reach(json.loads(arguments.reach.read_text())) if arguments.reach else None
@@ -143,9 +140,9 @@ def main() -> int:
             fault, outcome = running[done], done.result()
             outcomes[fault.id] = outcome
             before = trials.known.get(fault.id, {})
-            if before.get("outcome") in ("killed", "timed out") and not outcome.is_killed:
+            if before.get("outcome") in DEAD and not outcome.is_killed:
                 lost.append(fault.id)
-            print(fault.id, fault.subject, outcome.word, outcome.test or "", flush=True)  # noqa: T201 -- the counts are what it is for
+            print(fault.id, room_of(fault.module), outcome.word, outcome.test or "", flush=True)  # noqa: T201 -- the counts are what it is for
             if arguments.write:
                 _write(trials.known, fault, outcome)
         killers = [one.test for one in outcomes.values() if one.is_killed and one.test]

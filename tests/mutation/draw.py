@@ -1,31 +1,38 @@
-"""Draw the faults: `python -m tests.mutation.draw`.
+"""Draw new faults: `python -m tests.mutation.draw SEED`.
 
-This was run once, and faults.json has the result. It needs cosmic-ray (8.7; not in the constraints:
-`pip install cosmic-ray`), whose operators find the possible changes of a module. A place in the
-code is drawn first, then one of its possible changes. Otherwise `+`, which can become eleven other
-operators, would be drawn eleven times as often as `not`. Changes of annotations, docstrings and
-code that only a type checker reads are left out.
+Faults that have a place in the code and were killed stay. The others make room for a new draw: each
+room gets a share of the faults in proportion to its lines. faults.json stores the seed and the
+first id of each draw. The draw needs cosmic-ray (8.7; not in the constraints: `pip install
+cosmic-ray`), whose operators find the possible changes of a module. A place in the code is drawn
+first, then one of its possible changes. Otherwise `+`, which can become eleven other operators,
+would be drawn eleven times as often as `not`. Changes of annotations, docstrings, options of
+dataclasses and structs, and other code that only a type checker reads, are left out.
 """
 
 import ast
 import importlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from pathlib import Path
+from itertools import islice
 from typing import Any, Final
 
-from tests.mutation.fault import PLANTED, Fault, Location, sources_of
-from tests.mutation.subjects import SUBJECTS, modules_of
+from tests.mutation.fault import DEAD, FAULTS, OUTCOMES, Fault, Location, faults_of
+from tests.mutation.rooms import room_of, shares, sources_of
 
-SEED: Final = 20260301
-OF_EACH_SUBJECT: Final = 20
+COUNT: Final = 300
+TOOL: Final = "cosmic-ray 8.7.0"
+DRAWN: Final = "F"  # the first letter of the id of a drawn fault
 NEIGHBOURS_AT_LEAST: Final = 2
 NEIGHBOURS_AT_MOST: Final = 8
-FAULTS: Final = Path(__file__).with_name("faults.json")
+# No running code reads these. mypy checks all but `slots`.
+OF_A_CLASS: Final = ("frozen", "kw_only", "slots")
+FOR_CHECKERS: Final = ("final", "overload", "override")
 
+_Lines = tuple[str, tuple[str, ...], tuple[str, ...]]
 _Change = tuple[str, int]  # the operator's name, and the number of its occurrence in the module
 
 
@@ -41,22 +48,40 @@ class _Bared(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+        is_for_checkers = ast.unparse(node.test) in ("TYPE_CHECKING", "not TYPE_CHECKING")
+        return None if is_for_checkers else self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        made = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+        written = [one for one in made if ast.unparse(one.func) == "dataclass"]
+        of_class: list[ast.ClassDef | ast.Call] = [node, *written]
+        for one in of_class:
+            one.keywords = [word for word in one.keywords if word.arg not in OF_A_CLASS]
+        return self.generic_visit(without_checks(node))
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
-        return self.generic_visit(node)
+        return self.generic_visit(without_checks(node))
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
-        return self.generic_visit(node)
+        return self.generic_visit(without_checks(node))
 
 
 def replace_annotation(node: ast.AnnAssign) -> ast.AnnAssign:
     node.annotation = ast.Name("object", ast.Load())
+    return node
+
+
+def without_checks(
+    node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
+) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef:
+    node.decorator_list = [
+        one for one in node.decorator_list if ast.unparse(one) not in FOR_CHECKERS
+    ]
     return node
 
 
@@ -91,7 +116,7 @@ def changed(code: str, change: _Change) -> str | None:
 
 
 def fault_of(
-    module: str, subject: str, operator: str, mutated: str, sources: Mapping[str, list[str]]
+    module: str, operator: str, mutated: str, sources: Mapping[str, list[str]]
 ) -> Fault | None:
     """Return the changed lines, with as many neighbours as are needed to find them."""
     old, new = sources[module], mutated.split("\n")
@@ -104,7 +129,6 @@ def fault_of(
     for width in range(NEIGHBOURS_AT_LEAST, NEIGHBOURS_AT_MOST + 1):
         fault = Fault(
             id="",
-            subject=subject,
             module=module,
             operator=operator.split("/")[1],
             before=tuple(line.strip() for line in old[max(0, start - width) : start]),
@@ -118,41 +142,68 @@ def fault_of(
     return None
 
 
-def draw_from(subject: str, chance: random.Random) -> list[Fault]:
+def draw(count: int, chance: random.Random, known: Collection[_Lines]) -> list[Fault]:
+    """Draw faults of each room in turn, until each room has its share. None is in `known`."""
     sources = sources_of()
-    codes = {module: "\n".join(sources[module]) for module in modules_of(subject)}
-    found: dict[tuple[str, Any], list[_Change]] = {}
-    for module, code in codes.items():
-        for place, change in places(code):
-            found.setdefault((module, place), []).append(change)
-    order = sorted(found, key=repr)
-    chance.shuffle(order)
     drawn: list[Fault] = []
-    for module, place in order:
-        change = chance.choice(found[module, place])
-        mutated = changed(codes[module], change)
-        made = mutated and fault_of(module, subject, change[0], mutated, sources)
-        if made:
-            drawn.append(made)
-        if len(drawn) == OF_EACH_SUBJECT:
-            break
+    for room, share in shares(sources, count).items():
+        own = [module for module in sources if room_of(module) == room]
+        of_room = draw_from({module: sources[module] for module in own}, chance, sources)
+        new = (fault for fault in of_room if _lines(fault) not in known)
+        drawn += islice(new, share)
     return drawn
 
 
+def draw_from(
+    own: Mapping[str, Sequence[str]], chance: random.Random, sources: Mapping[str, list[str]]
+) -> Iterator[Fault]:
+    """Yield faults of these modules: a module is drawn by its lines, then a place in the module."""
+    left: dict[str, list[list[_Change]]] = {}
+    weights = {module: len(lines) for module, lines in own.items()}
+    while weights:
+        [module] = chance.choices([*weights], [*weights.values()])
+        code = "\n".join(own[module])
+        if module not in left:
+            found: dict[Any, list[_Change]] = {}
+            for place, change in places(code):
+                found.setdefault(place, []).append(change)
+            left[module] = [found[place] for place in sorted(found, key=repr)]
+            chance.shuffle(left[module])
+        if not left[module]:
+            del weights[module]
+            continue
+        change = chance.choice(left[module].pop())
+        mutated = changed(code, change)
+        if mutated and (fault := fault_of(module, change[0], mutated, sources)):
+            yield fault
+
+
+def _lines(fault: Fault) -> _Lines:
+    return fault.module, fault.before[-1:], fault.original
+
+
 def main() -> None:
-    chance = random.Random(SEED)  # noqa: S311 -- repeatable, and no secret
-    drawn = [fault for subject in SUBJECTS for fault in draw_from(subject, chance)]
-    faults = [replace(fault, id=f"F{number:03}") for number, fault in enumerate(drawn, 1)]
-    existing = json.loads(FAULTS.read_text())["faults"] if FAULTS.exists() else []
-    planted = [fault for fault in existing if fault["operator"] == PLANTED]
-    frozen = {
-        "seed": SEED,
-        "tool": "cosmic-ray 8.7.0",
-        "modules": {subject: modules_of(subject) for subject in SUBJECTS},
-        "faults": [*(fault.written() for fault in faults), *planted],
-    }
+    seed = int(sys.argv[1])
+    outcomes = json.loads(OUTCOMES.read_text())
+    sources = sources_of()
+    existing = faults_of()
+    killed = [one for one in existing if outcomes.get(one.id, {}).get("outcome") in DEAD]
+    kept = [one for one in killed if one.place(sources)]
+    chance = random.Random(seed)  # noqa: S311 -- repeatable, and no secret
+    drawn = draw(COUNT, chance, {_lines(fault) for fault in kept})
+    first = 1 + max((int(one.id[1:]) for one in existing if one.id[0] == DRAWN), default=0)
+    new = [replace(one, id=f"{DRAWN}{number}") for number, one in enumerate(drawn, first)]
+    draws = [
+        *json.loads(FAULTS.read_text())["draws"],
+        {"seed": seed, "tool": TOOL, "first": new[0].id},
+    ]
+    faults = sorted([*kept, *new], key=lambda fault: fault.id)
+    frozen = {"draws": draws, "faults": [fault.written() for fault in faults]}
     FAULTS.write_text(json.dumps(frozen, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(len(faults), "faults")  # noqa: T201 -- says what it did
+    ids = {fault.id for fault in faults}
+    left = {id: outcome for id, outcome in outcomes.items() if id in ids}
+    OUTCOMES.write_text(json.dumps(left, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(len(new), "new faults,", len(kept), "kept")  # noqa: T201 -- says what it did
 
 
 if __name__ == "__main__":

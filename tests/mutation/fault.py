@@ -1,14 +1,15 @@
 """A fault: changed lines of our code, found again by their text."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tests.mutation.subjects import HOUSE
-
-PACKAGES: Final = ("flows", "webapp")
 PLANTED: Final = "Planted"  # the operator of a fault that a person wrote, not a tool
+FAULTS: Final = Path(__file__).with_name("faults.json")
+OUTCOMES: Final = Path(__file__).with_name("outcomes.json")
+DEAD: Final = ("killed", "timed out")
 _SAME_MODULE: Final = 0.5  # the weight of the same module, compared with a neighbour
 
 
@@ -28,7 +29,6 @@ class Fault:
     """
 
     id: str
-    subject: str
     module: str
     operator: str
     before: tuple[str, ...]
@@ -88,10 +88,6 @@ def _alike(these: Iterable[str], those: Iterable[str]) -> int:
     return count
 
 
-def sources_of(top: Path = HOUSE) -> dict[str, list[str]]:
-    """Return the lines of every module in which a fault can be."""
-    return {
-        path.relative_to(top).as_posix(): path.read_text("utf-8").split("\n")
-        for package in PACKAGES
-        for path in sorted((top / package).rglob("*.py"))
-    }
+def faults_of() -> list[Fault]:
+    """Return the frozen faults."""
+    return [Fault.read(one) for one in json.loads(FAULTS.read_text())["faults"]]

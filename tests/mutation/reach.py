@@ -1,135 +1,135 @@
-"""Measure which tests run which lines: `python -m tests.mutation.reach MAP [PATH ..]`.
+"""Measure which tests run the line of which fault: `python -m tests.mutation.reach MAP PATH ...`.
 
-It needs coverage (not in the constraints: `pip install coverage`). Each test file runs in its own
-process, forked from a process that has imported the slow libraries. Only passing tests are
-recorded: a test that fails anyway would seem to kill every fault.
+In a copy of the tree, a call before the statement of each fault names the fault. The tests of each
+path then run once, in a process of their own, which costs what any run of these tests costs. MAP
+names the measured files, and for each fault the tests with their seconds. Another run with the same
+MAP adds its files. Only tests that pass are recorded: a test that fails anyway would seem to kill
+every fault.
+
+Statements that run at import, and lines that only other processes run, name no test.
 """
 
-import importlib
+import ast
+import builtins
 import json
-import os
-import signal
 import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
 
-from tests.mutation.subjects import HOUSE, SUBJECTS, modules_of
+from tests.mutation.fault import Fault, faults_of
+from tests.mutation.rooms import sources_of
+from tests.mutation.trial import Copy, Picked, import_what_takes_long
 
-FOLDERS: Final = ("flows", "service", "stores", "mcp", "web", "attacks", ".")
-HEAVY: Final = (
-    *("anyio", "authlib.oauth2", "babel", "cryptography.x509", "fastmcp", "httpx", "hypothesis"),
-    *("itsdangerous", "jinja2", "joserfc.jwt", "litestar.testing", "mcp.server", "msgspec"),
-    *("pydantic", "uvicorn"),
-)
-FILE_AT_MOST_SECONDS: Final = 180
-# Libraries with pytest plugins are imported before pytest can rewrite their asserts.
-QUIETLY: Final = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-
-
-def import_what_takes_long() -> None:
-    for name in HEAVY:
-        importlib.import_module(name)
-
-
-def forget_the_tree() -> None:
-    """Make a forked child import our modules again, from its own path."""
-    for name in [*sys.modules]:
-        if name.split(".")[0] in ("flows", "webapp", "tests", "elicit_url"):
-            del sys.modules[name]
+SECONDS: Final = 3600
+_MARK: Final = "_line_of_fault"  # a builtin while the tests run, so that no module needs an import
+_HEADERS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Watch:
-    """A pytest plugin that sets coverage's context to the running test and records durations."""
+    """A pytest plugin that records the faults whose lines each passing test runs."""
 
-    def __init__(self, coverage: Any) -> None:
-        self.coverage = coverage
-        self.seconds: dict[str, float] = {}
-        self.bad: set[str] = set()
+    def __init__(self, answer: Path) -> None:
+        self._answer = answer
+        self._now: set[str] = set()
+        self._seconds: dict[str, float] = {}
+        self._found: dict[str, dict[str, float]] = {}
+        self._files: set[str] = set()
+        self._bad: set[str] = set()
+        setattr(builtins, _MARK, self._now.add)
 
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.coverage.switch_context(nodeid)
+    def pytest_runtest_logstart(self) -> None:
+        self._now.clear()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+        test = report.nodeid
+        self._files.add(test.split("::")[0])
+        self._seconds[test] = self._seconds.get(test, 0) + report.duration
         if report.outcome != "passed":
-            self.bad.add(report.nodeid)
+            self._bad.add(test)
+        if report.when == "teardown" and test not in self._bad:
+            for fault in self._now:
+                self._found.setdefault(fault, {})[test] = round(self._seconds[test], 3)
+
+    def pytest_sessionfinish(self) -> None:
+        told = {"files": sorted(self._files), "tests": self._found}
+        self._answer.write_text(json.dumps(told))
 
 
-def run_under_coverage(test_file: str, answer: Path) -> None:
-    forget_the_tree()
-    paths = [str(HOUSE / path) for subject in SUBJECTS for path in modules_of(subject)]
-    coverage = importlib.import_module("coverage").Coverage(data_file=None, include=paths)
-    coverage.start()
-    watch = Watch(coverage)
-    with answer.with_suffix(".log").open("w") as log, redirect_stdout(log):
-        pytest.main([*QUIETLY, test_file], plugins=[watch])
-    coverage.stop()
-    data = coverage.get_data()
-    reached = {
-        Path(path).relative_to(HOUSE).as_posix(): {
-            line: [one for one in contexts if one and one not in watch.bad]
-            for line, contexts in data.contexts_by_lineno(path).items()
-        }
-        for path in data.measured_files()
-    }
-    seconds = {one: round(took, 3) for one, took in watch.seconds.items()}
-    answer.write_text(json.dumps({"reached": reached, "seconds": seconds, "bad": [*watch.bad]}))
+def statement(tree: ast.AST, changed: Collection[int]) -> tuple[list[ast.stmt], int] | None:
+    """Return the block and index of the smallest statement of a function at one of these lines."""
+    best: tuple[int, list[ast.stmt], int] | None = None
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            for block in blocks(node):
+                for index, one in enumerate(block):
+                    size = (one.end_lineno or one.lineno) - one.lineno
+                    if any(one.lineno <= line <= one.lineno + size for line in changed) and (
+                        best is None or size <= best[0]
+                    ):
+                        best = size, block, index
+    return best and best[1:]
 
 
-def measure(test_file: str) -> dict[str, Any]:
-    with TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        child = os.fork()
-        if not child:
-            try:
-                os.setsid()
-                run_under_coverage(test_file, answer)
-            finally:
-                os._exit(0)
-        until = time.monotonic() + FILE_AT_MOST_SECONDS
-        while not os.waitpid(child, os.WNOHANG)[0]:
-            if time.monotonic() > until:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                break
-            time.sleep(0.05)
-        return dict(json.loads(answer.read_text())) if answer.exists() else {}
+def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            yield block
 
 
-def test_files(folders: tuple[str, ...]) -> Iterator[str]:
-    for folder in folders:
-        for path in sorted((HOUSE / "tests" / folder).glob("test_*.py")):
-            yield path.relative_to(HOUSE).as_posix()
+def marked(lines: Sequence[str], of_it: Sequence[tuple[Fault, int]]) -> list[str]:
+    """Return the module with a call before each fault's statement."""
+    tree = ast.parse("\n".join(lines))
+    found = [
+        (block, block[index], fault.id)
+        for fault, start in of_it
+        if (place := statement(tree, range(start + 1, start + len(fault.original) + 1)))
+        for block, index in [place]
+    ]
+    for block, node, id in found:
+        mark = ast.parse(f"{_MARK}({id!r})").body
+        index = block.index(node)
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        block[index + is_docstring : index + is_docstring] = mark
+    return ast.unparse(tree).split("\n")
 
 
 def main() -> None:
-    where = Path(sys.argv[1])
-    files = sys.argv[2:] or [*test_files(FOLDERS)]
-    os.chdir(HOUSE)
+    where, paths = Path(sys.argv[1]), sys.argv[2:]
+    sources = sources_of()
+    by_module: dict[str, list[tuple[Fault, int]]] = {}
+    for fault in faults_of():
+        if place := fault.place(sources):
+            by_module.setdefault(place.module, []).append((fault, place.start))
+    known: dict[str, Any] = {"files": [], "tests": {}}
+    if where.exists():
+        known = json.loads(where.read_text())
     import_what_takes_long()
-    reached: dict[str, dict[str, list[str]]] = {}
-    seconds: dict[str, float] = {}
-    bad: list[str] = []
-    if where.exists():  # measure some files again, and use the stored results of the others
-        before = json.loads(where.read_text())
-        reached, seconds, bad = before["reached"], before["seconds"], before["bad"]
-    with ThreadPoolExecutor(2) as pool:
-        for test_file, found in zip(files, pool.map(measure, files), strict=True):
-            print(test_file, "measured" if found else "NOT MEASURED", flush=True)  # noqa: T201 -- it takes minutes, and says how far it is
-            for path, lines in found.get("reached", {}).items():
-                for line, tests in lines.items():
-                    known = reached.setdefault(path, {}).setdefault(line, [])
-                    known.extend(test for test in tests if test not in known)
-            seconds |= found.get("seconds", {})
-            bad += found.get("bad", [])
-            where.write_text(json.dumps({"reached": reached, "seconds": seconds, "bad": bad}))
+    with TemporaryDirectory() as folder:
+        copy = Copy(Path(folder))
+        for module, of_it in by_module.items():
+            text = "\n".join(marked(sources[module], of_it))
+            (copy.top / module).write_text(text, "utf-8")
+        for path in paths:
+            answer = Path(folder) / "answer.json"
+            answer.unlink(missing_ok=True)
+            outcome = copy.run(
+                [path], seconds=SECONDS, plugins=[Picked(), Watch(answer)], stops=False
+            )
+            print(path, outcome.word if answer.exists() else "NOT MEASURED", flush=True)  # noqa: T201 -- it takes minutes
+            if not answer.exists():
+                continue
+            found = json.loads(answer.read_text())
+            known["files"] = sorted({*known["files"], *found["files"]})
+            for id, tests in found["tests"].items():
+                known["tests"].setdefault(id, {}).update(tests)
+            where.write_text(json.dumps(known))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """A frozen fault is found again by its text, or reported as gone."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.mutation.fault import PLANTED, Fault, Location, sources_of
+from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
+from tests.mutation.rooms import sources_of
 
 FAULT = Fault(
     id="F000",
-    subject="claims",
     module="flows/a.py",
     operator="AddNot",
     before=("def is_over(lease):", "now = lease.now"),
@@ -49,11 +48,9 @@ def test_applied_fault_uses_indentation_of_its_location() -> None:
 
 # finding: XH1
 def test_each_planted_fault_has_a_location_and_is_killed() -> None:
-    here = Path(__file__).parent
-    faults = map(Fault.read, json.loads((here / "faults.json").read_text())["faults"])
-    outcomes = json.loads((here / "outcomes.json").read_text())
+    outcomes = json.loads(OUTCOMES.read_text())
     sources = sources_of()
-    planted = [fault for fault in faults if fault.operator == PLANTED]
+    planted = [fault for fault in faults_of() if fault.operator == PLANTED]
     lost = [fault.id for fault in planted if fault.place(sources) is None]
     assert not lost, f"copy the changed lines of the code into faults.json, for {lost}"
     assert [outcomes[fault.id]["outcome"] for fault in planted] == ["killed"] * len(planted)

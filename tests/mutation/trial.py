@@ -5,34 +5,54 @@ that always fails (see `prove` in `__main__`). Or a test fails without the fault
 kill the fault. So the killing tests run once more at the end, on the unchanged tree.
 """
 
-import ast
+import importlib
 import os
+import re
 import resource
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import Phase, settings
 
-from tests.mutation.fault import Fault, Location
-from tests.mutation.reach import FOLDERS, QUIETLY, forget_the_tree
-from tests.mutation.subjects import HOUSE
+from tests.mutation.fault import DEAD, Fault
+from tests.mutation.rooms import HOUSE, room_of
 
-SLOW_SECONDS: Final = 2  # slower tests run after all others
+HEAVY: Final = (
+    *("anyio", "authlib.oauth2", "babel", "cryptography.x509", "fastmcp", "httpx", "hypothesis"),
+    *("itsdangerous", "jinja2", "joserfc.jwt", "litestar.testing", "mcp.server", "msgspec"),
+    *("pydantic", "uvicorn"),
+)
+# Libraries with pytest plugins are imported before pytest can rewrite their asserts.
+QUIETLY: Final = (
+    *("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
 HANG_SECONDS: Final = 90  # limit for one test, or for the collection
 MEMORY_AT_MOST_BYTES: Final = 6 * 1024**3
 # Later portions have 24 files: a fault that survives the first files is seldom killed.
 FILES_AT_ONCE: Final = (6, 12, 24)
 NOT_COPIED: Final = (".git", ".venv", ".venv-*", "__pycache__", ".*_cache", "node_modules*")
 KILLED, ENDED = "killed ", "ended"
+
+
+def import_what_takes_long() -> None:
+    for name in HEAVY:
+        importlib.import_module(name)
+
+
+def forget_the_tree() -> None:
+    """Make a forked child import our modules again, from its own path."""
+    for name in [*sys.modules]:
+        if name.split(".")[0] in ("flows", "webapp", "tests", "elicit_url"):
+            del sys.modules[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +67,29 @@ class Outcome:
 
     @property
     def is_killed(self) -> bool:
-        return self.word in ("killed", "timed out")
+        return self.word in DEAD
+
+
+class Picked:
+    """A pytest plugin that runs only these tests. If there are none, it runs all but the slow."""
+
+    def __init__(self, picked: Collection[str] = ()) -> None:
+        self._picked = picked
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._is_wanted(item)]
+
+    def _is_wanted(self, item: pytest.Item) -> bool:
+        if self._picked:
+            return item.nodeid in self._picked
+        return item.get_closest_marker("slow") is None
 
 
 class Teller:
-    """A pytest plugin that selects tests, and reports the running and the failed test."""
+    """A pytest plugin that reports the running and the failed test."""
 
-    def __init__(self, told: Path, picked: Collection[str]) -> None:
+    def __init__(self, told: Path) -> None:
         self._told = told.open("a", buffering=1)
-        self._picked = picked
 
     def pytest_sessionstart(self) -> None:
         """Turn off hypothesis's shrinking: any failure counts."""
@@ -63,10 +97,6 @@ class Teller:
         house = settings.get_profile("house")
         settings.register_profile("mutation", parent=house, phases=phases, print_blob=False)
         settings.load_profile("mutation")
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self._picked:
-            items[:] = [item for item in items if item.nodeid in self._picked]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -105,10 +135,16 @@ class Copy:
         self, files: Sequence[str], picked: Collection[str] = (), *, seconds: float = inf
     ) -> Outcome:
         """Run test files, or only the `picked` tests in them, until one fails."""
+        return self.run(files, seconds=seconds, plugins=[Picked(picked)])
+
+    def run(
+        self, files: Sequence[str], *, seconds: float, plugins: Sequence[object], stops: bool = True
+    ) -> Outcome:
+        """Run test files in a process that imports this copy, and return the first failure."""
         self._told.write_text("")
         child = os.fork()
         if not child:
-            self._run(files, picked)
+            self._run(files, plugins, stops=stops)
         seen, begun = "", time.monotonic()
         since = begun
         while not os.waitpid(child, os.WNOHANG)[0]:
@@ -131,7 +167,7 @@ class Copy:
         # The process crashed, or ended before a test was found.
         return Outcome(word="killed", test=lines[-1] if lines else files[0])
 
-    def _run(self, files: Sequence[str], picked: Collection[str]) -> None:
+    def _run(self, files: Sequence[str], plugins: Sequence[object], *, stops: bool) -> None:
         try:
             os.setsid()
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_AT_MOST_BYTES, MEMORY_AT_MOST_BYTES))
@@ -141,8 +177,9 @@ class Copy:
             os.environ["PYTHONPATH"] = str(self.top)
             sys.dont_write_bytecode = False
             with self._log.open("w") as log, redirect_stdout(log), redirect_stderr(log):
-                how = [*QUIETLY, "-x", f"--basetemp={self.top.parent / 'tmp'}"]
-                code = pytest.main([*how, *files], plugins=[Teller(self._told, picked)])
+                how = [*QUIETLY, f"--basetemp={self.top.parent / 'tmp'}"]
+                how += ["-x"] if stops else []
+                code = pytest.main([*how, *files], plugins=[Teller(self._told), *plugins])
             if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 with self._told.open("a") as told:
                     told.write(ENDED + "\n")
@@ -156,54 +193,43 @@ def _forget_compiled(path: Path) -> None:
 
 
 class Reach:
-    """The tests that run each line, as `tests.mutation.reach` measured them."""
+    """The tests that run each fault's statement, as `tests.mutation.reach` measured them."""
 
-    def __init__(self, measured: Mapping[str, Mapping[str, object]]) -> None:
-        self._reached: Mapping[str, Mapping[str, list[str]]] = measured["reached"]  # type: ignore[assignment]
-        self._bad = frozenset(measured["bad"])
-        self._seconds: Mapping[str, float] = measured["seconds"]  # type: ignore[assignment]
+    def __init__(self, measured: Mapping[str, Any]) -> None:
+        self._tests: Mapping[str, Mapping[str, float]] = measured["tests"]
 
-    def tests(self, fault: Fault, place: Location, lines: Sequence[str]) -> set[str]:
-        """Return the tests of the fault's statement, or of its module if it runs at import."""
-        reached = self._reached.get(place.module, {})
-        last = place.start + len(fault.original)
-        wanted = _statement(lines, range(place.start + 1, last + 1))
-        if wanted is None:
-            return {test for tests in reached.values() for test in tests} - self._bad
-        return {test for line in wanted for test in reached.get(str(line), ())} - self._bad
-
-    def slow(self, tests: Iterable[str]) -> set[str]:
-        return {test for test in tests if self._seconds.get(test, 0) > SLOW_SECONDS}
-
-    def cheapest_first(self, tests: Iterable[str]) -> list[str]:
-        """Return the files of these tests, sorted by folder and then by the tests' duration."""
+    def portions(self, fault: Fault, paths: tuple[str, ...]) -> Iterator[dict[str, set[str]]]:
+        """Yield a few files at a time, each with the tests to run there. Cheap files come first."""
+        files: dict[str, set[str]] = {}
         seconds: dict[str, float] = {}
-        for test in tests:
+        for test, took in self._tests.get(fault.id, {}).items():
             file = test.split("::")[0]
-            seconds[file] = seconds.get(file, 0) + self._seconds.get(test, 0)
-        return sorted(seconds, key=lambda file: (rank(file), seconds[file]))
+            if not paths or file.startswith(paths):
+                files.setdefault(file, set()).add(test)
+                seconds[file] = seconds.get(file, 0) + took
+        for portion in in_portions(sorted(files, key=seconds.__getitem__)):
+            yield {file: files[file] for file in portion}
 
 
-def rank(file: str) -> int:
-    folder = (file.split("/")[1:-1] or ["."])[0]
-    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+def likely_files(module: str) -> list[str]:
+    """Return the test files that import the module, and those of its room. Small files first.
 
-
-def _statement(lines: Sequence[str], changed: range) -> range | None:
-    """Return the smallest statement at these lines without its body, or None outside functions."""
-    best: range | None = None
-    for node in ast.walk(ast.parse("\n".join(lines))):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for one in ast.walk(node):
-            if not isinstance(one, ast.stmt | ast.ExceptHandler) or one is node:
-                continue
-            body = getattr(one, "body", None)
-            until = (body[0].lineno - 1) if body else (one.end_lineno or one.lineno)
-            span = range(one.lineno, max(until, one.lineno) + 1)
-            if changed[0] in span and (best is None or len(span) < len(best)):
-                best = span
-    return best
+    A file that imports the module comes before the others, and so does a file of the same name.
+    """
+    room = HOUSE / "tests" / room_of(module)
+    stem, parts = Path(module).stem, module.removesuffix(".py").removesuffix("/__init__").split("/")
+    names = re.compile(
+        rf"\b(from|import) {re.escape('.'.join(parts))}\b"
+        rf"|\bfrom {re.escape('.'.join(parts[:-1]))} import [^\n]*\b{parts[-1]}\b"
+    )
+    found: dict[Path, tuple[bool, bool, int]] = {}
+    for path in (HOUSE / "tests").rglob("test_*.py"):
+        text = path.read_text("utf-8")
+        imports, is_near = bool(names.search(text)), path.is_relative_to(room)
+        if imports or is_near:
+            is_named = stem in path.stem or path.stem.removeprefix("test_") in stem
+            found[path] = not (is_near and (imports or is_named)), not imports, len(text)
+    return [path.relative_to(HOUSE).as_posix() for path in sorted(found, key=found.__getitem__)]
 
 
 def in_portions(files: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -72,7 +72,8 @@ class Desk:
         return await self.issuer.metadata()
 
     async def leave(self, **options: bool) -> Redirect:
-        return self.way.begin(await self.metadata(), **options)
+        talk = self.way.begin(await self.metadata(), now=self.clock(), **options)
+        return await self.lead(talk)
 
     async def arrive(self, departure: Redirect, back: str, **changes: Any) -> SignedIn:
         """Handle the provider's redirect. `changes` replace values that the browser stored."""

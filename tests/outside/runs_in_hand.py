@@ -96,7 +96,7 @@ async def _program(
 async def _key(env: AccountEnv) -> str:
     settings = settings_of(public_port=env.port, folder=str(env.folder), store=env.address)
     async with connect(settings) as service:
-        text, _ = await service.api_keys.new(
+        text, _ = await service.identity.api_keys.new(
             program="shop",
             scopes=[KeyScope.ASK, KeyScope.REFUND],
             expires_at=service.clock() + timedelta(days=1),

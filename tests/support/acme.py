@@ -17,8 +17,8 @@ from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import ReceiptStatus
 from tests.support.payment_env import Body, PaymentEnv
 from tests.support.shop_env import Shop
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import list_payments
+from webapp.operations.payment_rows import PaymentRow
 from webapp.settings.settings import read_settings
 
 DECLARED = """

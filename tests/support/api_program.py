@@ -99,7 +99,7 @@ async def program_at(
     lasts: timedelta = timedelta(days=90),
 ) -> AsyncIterator[Program]:
     """Provide a program with a new API key."""
-    key, _ = await here.service.api_keys.new(
+    key, _ = await here.service.identity.api_keys.new(
         program=program,
         scopes=[scope, *also],
         owners=owners,

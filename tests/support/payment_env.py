@@ -282,7 +282,7 @@ class PaymentEnv:
 
     async def counts(self) -> dict[str, int]:
         """Return the number of rejected webhooks by reason."""
-        await self.service.webhook_log.write_counts()
+        await self.service.webhooks.log.write_counts()
         return {
             row.reason: row.count
             for row in await WebhookLog(self.service.elicitations).unverified()
@@ -292,7 +292,7 @@ class PaymentEnv:
         return await self.service.elicitations.all(UnresolvedPayment, status=status)
 
     async def webhooks(self) -> list[StoredWebhook]:
-        return await self.service.webhook_log.webhooks()
+        return await self.service.webhooks.log.webhooks()
 
     async def sweep(self, **later: float) -> None:
         """Move the clock, then run the sweeper until nothing is due, at most ten times."""

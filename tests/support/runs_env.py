@@ -98,7 +98,7 @@ class Programs:
 async def programs_at(here: AskingEnv, *scopes: KeyScope) -> AsyncIterator[Programs]:
     """Provide programs with a new API key."""
     lasts = here.clock().replace(year=here.clock().year + 1)
-    key, _ = await here.service.api_keys.new(
+    key, _ = await here.service.identity.api_keys.new(
         program="shop", scopes=[KeyScope.ASK, *scopes], expires_at=lasts
     )
     yield Programs(here=here, key=key)

@@ -156,7 +156,8 @@ def call_of(
     version: str | None = None,
 ) -> Call:
     """Return one request of a tool call."""
-    return service.call(
+    return Call(
+        service,
         Caller(
             owner=owner or service.elicitations.owners.tag(issuer="tests", subject=subject),
             client=client_id or client,

@@ -36,7 +36,7 @@ def sign_in(claim: tuple[str, ...] = ("sub",)) -> SignIn:
 
 def departed(found: Metadata | None = None) -> tuple[dict[str, list[str]], Any]:
     """Return the parameters of the redirect, and the browser's data after a JSON round trip."""
-    departure = sign_in().begin(found or metadata())
+    departure, _ = talked(sign_in().begin(found or metadata(), now=NOON))
     assert isinstance(departure, Redirect)
     kept = msgspec.json.decode(msgspec.json.encode(departure.kept))
     return parse_qs(urlsplit(departure.url).query), kept

@@ -304,7 +304,7 @@ async def _found(request: AnyRequest, paces: Paces, *, or_person: bool) -> Reque
 async def _must_not_be_guessed(request: AnyRequest, *, wait: float) -> None:
     """Refuse an unknown key from an address that has to wait. Raises TooOften."""
     text = _bearer_in(request) or ""
-    if wait and is_key(text) and not await _service(request).api_keys.is_known(text):
+    if wait and is_key(text) and not await _service(request).identity.api_keys.is_known(text):
         raise TooOften(wait)
 
 
@@ -331,7 +331,7 @@ async def _key_of(request: AnyRequest, *, or_person: bool) -> ApiKey | None:
     text = _credentials(request)
     if or_person and not text.startswith(PREFIX) and _tokens(request) is not None:
         return None
-    return await _service(request).api_keys.of(text)
+    return await _service(request).identity.api_keys.of(text)
 
 
 async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:

@@ -115,6 +115,7 @@ async def read_token(
     _log.info("account.token_read", extra={"id": found.id, "key": requester.program.id})
     return AccessToken(
         access_token=found.access_token,
+        token_type="Bearer" if found.dpop_key is None else "DPoP",
         expires_at=found.expires_at,
         scopes=found.scopes,
         api=api,

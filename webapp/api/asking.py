@@ -297,8 +297,8 @@ def owner_of_user(service: Service, user: str) -> str:
 
 
 def application_of(service: Service) -> str:
-    assert service.users is not None  # because the service serves an application
-    return service.users.application
+    assert service.identity.users is not None  # because the service serves an application
+    return service.identity.users.application
 
 
 async def question_of(service: Service, requester: Requester, id: str) -> Elicitation:
@@ -358,7 +358,8 @@ def call_of(
     run_id: str | None = None,
     leg: str | None = None,
 ) -> Call:
-    return service.call(
+    return Call(
+        service,
         caller,
         ToolCall(
             server=application_of(service),

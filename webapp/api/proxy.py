@@ -51,7 +51,7 @@ _OF_THE_CONNECTION: Final = frozenset(
 _OURS: Final = frozenset(
     {
         *("authorization", "user-access-token", "cookie", "host", "expect", "accept-encoding"),
-        *("origin", "referer", "forwarded", "via", "x-real-ip"),
+        *("dpop", "origin", "referer", "forwarded", "via", "x-real-ip"),
     }
 )
 _FORWARDED: Final = ("x-forwarded-", "sec-", "x-elicit-")
@@ -159,6 +159,8 @@ def _auth(service: Service, requester: Requester, found: Connection) -> BearerAu
         found.access_token,
         origins=origins,
         scheme="Bearer" if provider is None else provider.token_scheme,
+        key=found.dpop_key,
+        now=service.clock,
         renew=partial(_newer, service, found, tool=tool, client=client),
     )
 
@@ -213,7 +215,7 @@ async def _answer(
     try:
         request = await anext(flow)
         while True:
-            tokens.add(request.headers["authorization"].removeprefix("Bearer "))
+            tokens.add(request.headers["authorization"].partition(" ")[2])
             reply = await service.outbound.send(
                 request,
                 bytes_at_most=ANSWER_BYTES_AT_MOST,

@@ -134,10 +134,12 @@ class AccessToken(Struct, frozen=True, kw_only=True):
     """A valid access token of an account. `api` is the base URL of the provider's API.
 
     `api_hosts` are the hosts that accept the token. `expires_at` is null if the provider did not
-    say when the token expires.
+    say when the token expires. With the `token_type` `DPoP`, the token is bound to a key that
+    never leaves the server, so only the proxy can use it.
     """
 
     access_token: str
+    token_type: str
     expires_at: datetime | None
     scopes: tuple[str, ...]
     api: str

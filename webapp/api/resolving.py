@@ -92,7 +92,7 @@ async def confirm_user_code(
     current = await question_of(service, requester, question_id)
     if not current.is_by_code:
         raise NotAllowed("This question has no user code: the user's browser identifies them.")
-    return CodeTold(says=await service.user_codes.wrong(current, data.code))
+    return CodeTold(says=await service.identity.user_codes.wrong(current, data.code))
 
 
 @post("/api/questions/{question_id:str}/answer", guards=[_APPROVERS], status_code=HTTPStatus.OK)

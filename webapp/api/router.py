@@ -93,9 +93,9 @@ def api_routes(
     `tokens` verifies access tokens; without it, no program can act for a person. `uses` are the
     audiences and scopes that such tokens must have.
     """
-    paces = Paces(clock=service.clock, observer=service.telemetry.observer)
+    paces = Paces(clock=service.clock, observer=service.elicitations.telemetry.observer)
     parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens, "uses": uses}
-    tracer = service.telemetry.tracer
+    tracer = service.elicitations.telemetry.tracer
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or RESOURCES.isdisjoint(scope["path"].split("/", 3)[2:3]):

@@ -100,20 +100,36 @@ class Presenter(Protocol):
         ...
 
 
+class Landing(Protocol):
+    def landed(
+        self, run_id: str, *, wait: Callable[[Collection[asyncio.Future[Any]]], Awaitable[object]]
+    ) -> Awaitable[bool]:
+        """Wait until the run's response has arrived or has failed; see `RunningTools.landed`."""
+        ...
+
+
+class Parts(Protocol):
+    """The parts of the service that a call uses."""
+
+    elicitations: Elicitations
+    links: Links
+    completing: Completing
+    kinds: Kinds
+    outbound: Outbound
+
+    @property
+    def running_tools(self) -> Landing: ...
+
+
 class Call:
     """A single request of a tool call."""
 
     def __init__(
         self,
-        *,
-        elicitations: Elicitations,
-        links: Links,
-        completing: Completing,
-        kinds: Kinds,
-        outbound: Outbound,
-        landed: Callable[..., Awaitable[bool]],
+        parts: Parts,
         caller: Caller,
         tool: ToolCall,
+        *,
         presenter: Presenter,
         run_id: str | None = None,
         run_key: str | None = None,
@@ -128,12 +144,12 @@ class Call:
         """
         self.leg = leg or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
-        self.elicitations = elicitations
+        self.elicitations = elicitations = parts.elicitations
         self.clock = elicitations.clock
-        self.links = links
-        self.completing = completing
-        self.kinds = kinds
-        self.outbound = outbound
+        self.links = parts.links
+        self.completing = parts.completing
+        self.kinds = parts.kinds
+        self.outbound = parts.outbound
         self.caller = caller
         self.tool = tool
         self.presenter = presenter
@@ -141,7 +157,7 @@ class Call:
             elicitations,
             caller=caller,
             tool=tool,
-            landed=partial(landed, wait=self.wait_for),
+            landed=partial(parts.running_tools.landed, wait=self.wait_for),
             leg=self.leg,
             named=run_id,
             named_key=run_key,
@@ -413,7 +429,8 @@ class Call:
             await self.leases.renew()
         if self.has_ended:
             return
-        if self.leases or (self.is_of_task and self.run.is_loaded):
+        is_awaited = self.run.is_loaded and (self.is_of_task or bool(self.run.value.endings))
+        if self.leases or is_awaited:
             await self.run.keep_open()
 
     async def _in_vain(self) -> None:

@@ -23,6 +23,7 @@ from flows.errors import ElicitError
 from webapp.calls.patience import Patience
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
+from webapp.limits import CallLimits
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, ClientDeed, ClientRecord
 from webapp.settings.quotas import ListedClient, PolicySettings
@@ -101,7 +102,7 @@ class McpClients:
     """
 
     def __init__(
-        self, elicitations: Elicitations, *, settings: PolicySettings, silence: timedelta
+        self, elicitations: Elicitations, *, settings: PolicySettings, limits: CallLimits
     ) -> None:
         self._elicitations = elicitations
         self._settings = settings
@@ -110,7 +111,7 @@ class McpClients:
         self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
         # By elicitation id, of this process.
         self.sent_questions: OrderedDict[str, SentQuestion] = OrderedDict()
-        self.silence = silence
+        self.limits, self.silence = limits, limits.silence
         self.min_answer = settings.min_answer
         elicitations.subscribers.append(self._hear)
 

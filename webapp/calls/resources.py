@@ -6,6 +6,7 @@ stopped sharing the account. The old token cannot be taken back, but the tool ge
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.elicitation.calling_client import CallingClient
@@ -66,6 +67,9 @@ class OwnersReach:
             _must_be_a_thread()
         return self._outbound.sync_client(base_url=base_url, auth=auth)
 
+    def now(self) -> datetime:
+        return self._accounts.now()
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             _must_be_a_thread()
@@ -85,6 +89,10 @@ class OwnersReach:
             return None
         self._hide(key)
         return key
+
+    async def invalidate(self, connection: str, refused: str) -> None:
+        keys, by = self._accounts.keys, self._calling_client
+        await keys.invalidate(self._owner, connection, refused=refused, tool=self._tool, client=by)
 
     async def spend(self, receipt_id: str) -> Json:
         return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)

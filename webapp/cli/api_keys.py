@@ -82,7 +82,7 @@ async def new_api_key(
             f"--scopes {scopes}: the scopes are {', '.join(KeyScope)}.", status=2
         ) from None
     try:
-        text, _ = await service.api_keys.new(
+        text, _ = await service.identity.api_keys.new(
             program=program, scopes=wanted, owners=owners, expires_at=now + expires
         )
     except ValueError as error:
@@ -93,7 +93,7 @@ async def new_api_key(
 async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
     """List the API keys, the latest first."""
     now = service.clock()
-    found = sorted(await service.api_keys.all(), key=lambda key: key.made_at, reverse=True)
+    found = sorted(await service.identity.api_keys.all(), key=lambda key: key.made_at, reverse=True)
     return Table(
         rows=[_row(key, now) for key in found], columns=COLUMNS, nothing="There is no API key."
     )
@@ -101,9 +101,9 @@ async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
 
 async def revoke_api_key(service: Service, id: str) -> list[str]:
     """Revoke a key immediately. Raises CommandRefused."""
-    there = {tail_of(key): key for key in await service.api_keys.all()}
+    there = {tail_of(key): key for key in await service.identity.api_keys.all()}
     meant = the_one(id, there, what="API key", shown_by="api-keys list")
-    await service.api_keys.revoke(meant.id)
+    await service.identity.api_keys.revoke(meant.id)
     return [
         f"The key of {meant.program} is revoked: the server refuses it from the next request on."
     ]

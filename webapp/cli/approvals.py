@@ -6,9 +6,10 @@ from datetime import datetime
 from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.operator import does, lists
 from webapp.cli.people import add_owner, owner_of
 from webapp.cli.table import Table, the_one
+from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.service import Service

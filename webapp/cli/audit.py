@@ -10,20 +10,17 @@ import argparse
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
-from flows.errors import Unreadable
 from webapp.cli.arguments import commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.operator import does, lists
 from webapp.cli.people import add_owner
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
-from webapp.records.chain import AUDIT, HEAD, begins_after, block_of, opened
+from webapp.operations.audited import AuditRow, told_of
+from webapp.operations.rows import OWNER_CHARACTERS
+from webapp.records.chain import AUDIT, HEAD
 from webapp.records.heads import (
     BadHead,
     HeadDocument,
@@ -32,7 +29,6 @@ from webapp.records.heads import (
     read_document,
     written_document,
 )
-from webapp.records.seal import Locker
 from webapp.records.verification import verify
 from webapp.service import Service
 from webapp.stores import Conflict
@@ -40,29 +36,6 @@ from webapp.stores import Conflict
 COLUMNS = ("number", "at", "kind", "what", "about", "by", "proof", "tool", "client", "why")
 _FAULTS_AT_MOST = 20
 _PAGE = 100
-
-
-class AuditRow(Struct, frozen=True, kw_only=True):
-    """An audit entry. An entry that can no longer be opened has only its number.
-
-    `about` is the record's id as lists show it, `proof` is why an answer was accepted, and `digest`
-    is the hash of everything that the person saw.
-    """
-
-    number: int
-    at: datetime | None = None
-    kind: str | None = None
-    what: str | None = None
-    about: str | None = None
-    by: str | None = None
-    proof: str | None = None
-    why: str | None = None
-    server: str | None = None
-    tool: str | None = None
-    client: str | None = None
-    asks: str | None = None
-    digest: str | None = None
-    amount: str | None = None
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -211,31 +184,6 @@ async def export_chain(service: Service, owner: str) -> Table[AuditRow]:
     tag = await _owner_of(service, owner)
     rows = [row async for row in told_of(service, tag)]
     return Table(rows=rows, columns=COLUMNS, nothing="The audit has no entry of that owner.")
-
-
-async def told_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
-    """Yield the entries of an owner's chain, the oldest first. `owner` is the owner's tag."""
-    owners = service.elicitations.owners
-    locker, after = await owners.reader(owner), None
-    while page := await owners.store.list(AUDIT, owner=owner, after=after, limit=_PAGE):
-        for record in page:
-            try:
-                block = block_of(record)
-            except Unreadable:
-                yield AuditRow(number=begins_after(record) + 1, kind=AUDIT, what="damaged")
-                continue
-            for number, stored in enumerate(block.entries, start=block.before.count + 1):
-                yield _row(locker, owner, number, stored.sealed)
-        after = page[-1].id
-
-
-def _row(locker: Locker | None, owner: str, number: int, sealed: bytes) -> AuditRow:
-    try:
-        entry = None if locker is None else opened(locker, owner, number, sealed)
-    except Unreadable:  # the entry is older than the erasure of the owner
-        entry = None
-    fields = {} if entry is None else msgspec.structs.asdict(entry)
-    return AuditRow(number=number, **fields)
 
 
 async def _owner_of(service: Service, who: str) -> str:

@@ -1,35 +1,15 @@
 """`elicit clients`: list what each client did with links and forms, or forget a client."""
 
 import argparse
-from datetime import datetime
-
-from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, does, lists
+from webapp.cli.operator import does, lists
 from webapp.cli.table import Table, the_one
+from webapp.operations.rows import ClientRow, client_row
 from webapp.records.ids import tail_of
-from webapp.records.values import ClientRecord
 from webapp.service import Service
 
 COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen_at", "until")
-
-
-class ClientRow(Struct, frozen=True, kw_only=True):
-    """A person's client, and what the client last did with forms, links and confirmations.
-
-    None means that the server sent the client no question of this kind.
-    """
-
-    id: str
-    name: str
-    version: str
-    owner: str
-    forms: str | None
-    links: str | None
-    confirms: str | None
-    seen_at: datetime
-    until: datetime
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +28,7 @@ async def list_clients(service: Service) -> Table[ClientRow]:
     """List the clients of all owners, the latest first."""
     found = await service.clients.all()
     nothing = "No client is remembered."
-    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing=nothing)
+    return Table(rows=[*map(client_row, found)], columns=COLUMNS, nothing=nothing)
 
 
 async def forget_client(service: Service, id: str) -> list[str]:
@@ -68,18 +48,3 @@ async def clear_clients(service: Service) -> list[str]:
     if not count:
         return ["No client is remembered."]
     return [f"{count} {'is' if count == 1 else 'are'} forgotten."]
-
-
-def _row(client: ClientRecord) -> ClientRow:
-    deeds = [one for one in (client.forms, client.confirms, client.links) if one is not None]
-    return ClientRow(
-        id=tail_of(client),
-        name=client.name,
-        version=client.release,
-        owner=client.owner[:OWNER_CHARACTERS],
-        forms=None if client.forms is None else client.forms.what,
-        confirms=None if client.confirms is None else client.confirms.what,
-        links=None if client.links is None else client.links.what,
-        seen_at=max(deed.at for deed in deeds),
-        until=max(deed.until for deed in deeds),
-    )

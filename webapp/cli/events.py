@@ -2,39 +2,18 @@
 
 import argparse
 from collections.abc import Sequence
-from datetime import datetime
-
-from msgspec import Struct
 
 from webapp.cli.arguments import commands_of
 from webapp.cli.operator import does, lists
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.events.addresses import EventAddress, new_secret
+from webapp.operations.rows import EventRow, event_row
 from webapp.printing import tell
-from webapp.records.values import OutgoingEvent
 from webapp.service import Service
 
 COLUMNS = ("id", "address", "type", "status", "why", "tries", "happened_at", "next_at")
 _SOON = "A server sends the event within seconds."
-
-
-class EventRow(Struct, frozen=True, kw_only=True):
-    """An outgoing event. `id` is its `webhook-id`, `about` the question, payment or account.
-
-    `next_at` is the time of the next attempt of an event that waits.
-    """
-
-    id: str
-    address: str
-    type: str
-    about: str
-    status: str
-    why: str | None
-    tries: int
-    happened_at: datetime
-    next_at: datetime | None
-    sent_at: datetime | None
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 async def list_events(service: Service) -> Table[EventRow]:
     """List the events, the latest first."""
-    rows = [_row(event) for event in await service.events.all()]
+    rows = [event_row(event) for event in await service.events.all()]
     return Table(rows=rows, columns=COLUMNS, nothing="No event is stored.")
 
 
@@ -78,7 +57,7 @@ async def replay_events(
     events = await service.events.all()
     if given_up is None:
         there = {event.webhook_id: event for event in events}
-        meant: OutgoingEvent = the_one(id or "", there, what="event", shown_by="events list")
+        meant = the_one(id or "", there, what="event", shown_by="events list")
         await service.events.replay(meant.webhook_id)
         return [f"{meant.type} for {meant.address}. {_SOON}"]
     address, replayed = _address(service, given_up), 0
@@ -126,18 +105,3 @@ def _address(service: Service, name: str) -> EventAddress:
             status=2,
         )
     return address
-
-
-def _row(event: OutgoingEvent) -> EventRow:
-    return EventRow(
-        id=event.webhook_id,
-        address=event.address,
-        type=event.type,
-        about=str(event.facts["id"]).removeprefix(event.owner),
-        status=event.status,
-        why=event.why,
-        tries=event.tries,
-        happened_at=event.happened_at,
-        next_at=event.due_at,
-        sent_at=event.sent_at,
-    )

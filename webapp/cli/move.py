@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from flows.errors import StoreUnavailable
-from webapp.cli.operator import counted, kind_word
+from webapp.cli.operator import counted
 from webapp.command import CommandRefused, store_refused
+from webapp.operations.rows import kind_word
 from webapp.printing import tell
 from webapp.settings.settings import key_file_of
 from webapp.stores import Store, holds_something, open_store

@@ -1,4 +1,6 @@
-"""The functions that all operator commands share: they run work on the environment's store.
+"""`elicit operator`, and the functions that all operator commands share.
+
+The functions run work on the environment's store.
 
 The work of a command is a function that returns sentences, a table of rows, or one row. The
 functions here print each of these results in the same way for every command.
@@ -16,36 +18,43 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
-from flows.payments.unresolved import UnresolvedPayment
+from webapp.cli.arguments import add_port
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
+from webapp.identity.operators import link_address
 from webapp.printing import printed, tell
-from webapp.records.values import (
-    KINDS,
-    DoneOnce,
-    EarlyEvent,
-    Reconciliation,
-    Standing,
-    StoredWebhook,
-)
 from webapp.service import Service
-from webapp.settings.settings import Settings
+from webapp.settings.settings import DEFAULT_PORT, Settings
 from webapp.stores import Record
 
-OWNER_CHARACTERS = 6
 NAMED_AT_MOST = 5
-_KIND_WORDS = {
-    KINDS[UnresolvedPayment]: "unresolved payment",
-    KINDS[StoredWebhook]: "webhook",
-    KINDS[EarlyEvent]: "early webhook",
-    KINDS[Reconciliation]: "reconciliation of payments",
-    KINDS[DoneOnce]: "result of once",
-    KINDS[Standing]: "list of open questions",
-}
 T = TypeVar("T")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print an address that opens the operator's pages of the server on this machine, in one "
+        "browser, for an hour. If people sign in, name the operators in ELICIT_OPERATORS instead."
+    )
+    add_port(parser, default=DEFAULT_PORT)
+    parser.set_defaults(run=_print_address)
+
+
+def _print_address(options: argparse.Namespace) -> None:
+    settings = settings_for(os.environ, port=options.port)
+    if not settings.is_local or settings.identity.issuer is not None:
+        raise CommandRefused(
+            "A one-time address works only for a local server without sign-in. Name the operators "
+            "in ELICIT_OPERATORS (subjects of ELICIT_ISSUER, or a claim such as groups=ops), and "
+            f"open {settings.url}/operator"
+        )
+    tokens = Tokens(settings.ring, origin=settings.url)
+    tell(f"  open     {link_address(tokens, url=settings.url, now=utc_now())}")
+    tell("The address works once, within ten minutes, while the server runs.")
 
 
 def does(
@@ -106,11 +115,6 @@ def operate(
 
 def counted(records: int) -> str:
     return "1 record" if records == 1 else f"{records} records"
-
-
-def kind_word(kind: str) -> str:
-    """Return the word that operators see for a kind of record."""
-    return _KIND_WORDS.get(kind, kind)
 
 
 def _run(

@@ -10,31 +10,22 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible, StoreUnavailable
-from flows.payments.money import Money
-from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.refunds import UnderWay, settled_elsewhere
+from flows.payments.receipt import Payment
+from flows.payments.refunds import settled_elsewhere
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
-from webapp.cli.payment_rows import PaymentRow, of_payment, of_pending, of_unresolved
-from webapp.cli.table import CANDIDATES_NAMED, Table, the_one
+from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
-from webapp.payments.refunds import NoRefunds
+from webapp.operations.acts import IN_HAND, refund
+from webapp.operations.payment_rows import PaymentRow, of_payment, of_pending, of_unresolved
+from webapp.operations.rows import CANDIDATES_NAMED
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.printing import printed
 from webapp.records.ids import tail_of
 from webapp.records.values import Reconciliation
 from webapp.service import Service
 from webapp.settings.parsers import with_unit
-
-REASON_CHARACTERS = 500
-_AGAIN_WHOLE = "No call can use the payment any more, and the refund is retried automatically."
-_AGAIN_PART = (
-    "The refund is retried automatically. Running the command again does not refund twice."
-)
-_IN_HAND = "A call is using the payment at the moment: try again in a minute."
-_NOTHING = "Nothing was refunded."
 
 COLUMNS = ("id", "price", "standing", "paid_at", "tool", "what", "provider", "is_live", "note")
 T = TypeVar("T")
@@ -129,39 +120,8 @@ async def refund_payment(
     With `amount`, refund only up to that total, in the payment's currency, for example "3.00".
     """
     payment = _meant(id, {tail_of(one): one for one in await _payments(service)})
-    part = payment.price if amount is None else _part(payment, amount)
-    if payment.refunded:  # the earlier refund may have failed in the meantime
-        await service.kinds.payments.refunds.ask_about(payment)
-        payment = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
-    if (said := _refunded_already(payment, part)) is not None:
-        return [said]
-    is_full = part == payment.price
-    refunds, up_to = service.kinds.payments.refunds, None if is_full else part.minor_units
-    try:
-        refund = await refunds.refund(
-            payment.owner,
-            payment.id,
-            reason=None if reason is None else reason[:REASON_CHARACTERS],
-            also_made=True,
-            also_spent=also_spent,
-            up_to=up_to,
-        )
-    except NotPossible as error:
-        raise CommandRefused(_why_not(error)) from error
-    except (NoRefunds, UnderWay) as error:
-        raise CommandRefused(str(error)) from error
-    except StoreUnavailable:
-        raise
-    except ElicitError as error:
-        is_refusal = isinstance(error, Failed) and error.is_refusal
-        goes_on = _AGAIN_WHOLE if is_full else _NOTHING if is_refusal else _AGAIN_PART
-        raise CommandRefused(f"{error} {goes_on}") from error
-    if is_full:
-        return [_given(part, refund)]
-    after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
-    if after.refunded > part.minor_units:  # another refund was faster
-        return [f"{after.refunded_price} of {payment.price} was refunded already."]
-    return [f"{_given(part, refund)} That is all that was refunded of {payment.price}."]
+    said = await refund(service, payment, reason=reason, also_spent=also_spent, amount=amount)
+    return [said]
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
@@ -180,7 +140,7 @@ async def end_payment(service: Service, id: str) -> list[str]:
         await ledger.change(found.owner, found.id, lambda one: settled_elsewhere(one, now))
         return [f"{found.owed_price} counts as refunded, and is no longer listed."]
     if await ledger.is_in_hand(found):
-        raise CommandRefused(_IN_HAND)
+        raise CommandRefused(IN_HAND)
     await ledger.spend(found.owner, found.id, run=None)
     return [f"{found.price} counts as used, and is no longer listed."]
 
@@ -267,31 +227,6 @@ async def _pending(service: Service) -> list[Elicitation]:
     return sorted(found.values(), key=lambda one: (one.created_at, one.id), reverse=True)
 
 
-def _refunded_already(payment: Payment, part: Money) -> str | None:
-    if payment.status is ReceiptStatus.REFUNDED and payment.pending is not None:
-        return f"{payment.price} is being refunded: {payment.seller} has not confirmed it yet."
-    if payment.status is ReceiptStatus.REFUNDED:
-        return f"{payment.price} was refunded on {payment.refunded_at:%Y-%m-%d}."
-    if 0 < part.minor_units <= payment.refunded:
-        return f"{payment.refunded_price} of {payment.price} was refunded already."
-    return None
-
-
-def _given(price: Money, refund: Refund) -> str:
-    is_pending = refund.status != "succeeded"
-    return f"{price} {'is being refunded' if is_pending else 'is refunded'} ({refund.id})."
-
-
-def _part(payment: Payment, amount: str) -> Money:
-    try:
-        part = Money(amount, payment.currency)
-    except InvalidQuestion as error:
-        raise CommandRefused(f"--amount: {error}") from error
-    if part.minor_units > payment.amount:
-        raise CommandRefused(f"--amount: {payment.price} was paid, and {part} is more.")
-    return part
-
-
 def _since(text: str) -> datetime | timedelta:
     duration = with_unit(text)
     if duration is not None:
@@ -307,15 +242,3 @@ def _since(text: str) -> datetime | timedelta:
 
 def _meant(id: str, there: Mapping[str, T]) -> T:
     return the_one(id, there, what="payment", shown_by="payments list")
-
-
-def _why_not(error: NotPossible) -> str:
-    match error.status:
-        case ReceiptStatus.SPENT:
-            return "A call has used the payment: to refund it anyway, add --spent."
-        case ReceiptStatus.TAKEN:
-            return _IN_HAND
-        case ReceiptStatus.DISPUTED:
-            return "The payment is disputed (chargeback): answer the dispute at the provider."
-        case _:
-            return str(error)

@@ -5,37 +5,18 @@ links and no text of a question, and owners and ids are shortened.
 """
 
 import argparse
-from datetime import datetime
-
-from msgspec import Struct
 
 from flows.elicitation.states import Elicitation
 from webapp.cli import show as showing
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import OWNER_CHARACTERS, lists, shows
+from webapp.cli.operator import lists, shows
 from webapp.cli.people import add_owner, owner_of
 from webapp.cli.table import Table
-from webapp.records.ids import tail_of
+from webapp.operations.history import History, show
+from webapp.operations.rows import QuestionRow, question_row
 from webapp.service import Service
 
 COLUMNS = ("id", "kind", "status", "tool", "server", "owner", "asked_at", "ended_at", "why")
-
-
-class QuestionRow(Struct, frozen=True, kw_only=True):
-    """A question to one person. `why` is the reason of a failed or declined question."""
-
-    id: str
-    kind: str
-    status: str
-    why: str | None = None
-    tool: str
-    server: str
-    client: str | None = None
-    owner: str
-    asked_at: datetime
-    expires_at: datetime
-    ended_at: datetime | None = None
-    delivered_at: datetime | None = None
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +27,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     lists(listing, list_questions, of=QuestionRow)
     one = commands.add_parser("show", help="show one with its timeline, as elicit show does")
     add_id(one, shown_by="questions")
-    shows(one, showing.show, of=showing.History, show=showing.show_history)
+    shows(one, show, of=History, show=showing.show_history)
 
 
 async def list_questions(service: Service, owner: str | None = None) -> Table[QuestionRow]:
@@ -54,21 +35,6 @@ async def list_questions(service: Service, owner: str | None = None) -> Table[Qu
     whose = owner and await owner_of(service, owner)
     found = await service.elicitations.all(Elicitation, owner=whose)
     found.sort(key=lambda one: one.created_at, reverse=True)
-    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="No question was asked.")
-
-
-def _row(asked: Elicitation) -> QuestionRow:
-    return QuestionRow(
-        id=tail_of(asked),
-        kind=asked.kind,
-        status="late" if asked.is_late else asked.status.value,
-        why=asked.why,
-        tool=asked.asked.tool,
-        server=asked.asked.server,
-        client=asked.asked.client,
-        owner=asked.owner[:OWNER_CHARACTERS],
-        asked_at=asked.created_at,
-        expires_at=asked.expires_at,
-        ended_at=asked.settled_at,
-        delivered_at=asked.delivered_at,
+    return Table(
+        rows=[*map(question_row, found)], columns=COLUMNS, nothing="No question was asked."
     )

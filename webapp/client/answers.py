@@ -120,12 +120,22 @@ class ServersReach:
             why="sync_client() works only in a tool that runs in a thread. Use account.client().",
         )
 
+    def now(self) -> NoReturn:
+        raise NotSupported("url", why="The server proves the account's key, not this program.")
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         work.close()
         raise NotSupported("url", why="This client has no blocking calls. Await the call.")
 
     async def renew(self, connection: str, refused: str) -> str | None:
         return None
+
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise NotSupported(
+            "url",
+            why="The server renews the token of this account. Use account.client(), or read the "
+            "token again with a new block.",
+        )
 
     async def spend(self, receipt_id: str) -> Json:
         body = {**self.requests.whose, "run": self._run, "payment": receipt_id}

@@ -2,12 +2,11 @@
 
 Risks: a change goes unnoticed. So the writes of this process, and the writes of other processes
 that this process sees, are reported here. If a write may have been missed, the data of every owner
-counts as changed.
+counts as changed. A tool list that depends on such data is checked again after a change.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -19,37 +18,6 @@ OWNER_DATA: Final = (Connection, Payment, KeptSecret)
 # The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
 LISTED: Final = (Connection, Payment, InboxItem, Approval)
 
-
-class Changes:
-    """The owners whose accounts, purchases or named secrets changed since `owners` was called."""
-
-    def __init__(self) -> None:
-        self._owners: set[str | None] = set()  # None: the data of any owner may have changed
-        self._arrived = asyncio.Event()
-        self._is_wanted = False
-
-    def report(self, owner: str | None) -> None:
-        """Report a change of this owner's data; None means that a change may have been missed."""
-        if self._is_wanted:
-            self._owners.add(owner)
-            self._arrived.set()
-
-    def want(self) -> None:
-        """Start recording changes. Before the first call, `report` does nothing."""
-        self._is_wanted = True
-
-    async def owners(self) -> Collection[str | None]:
-        """Wait for changes and return their owners."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        owners, self._owners = self._owners, set()
-        return owners
-
-
-# Tool lists that depend on the person's data: notify each client when its list changes.
-#
-# Risks: a client that cannot be notified delays the others. So clients are notified concurrently,
-# and errors are logged.
 
 _log = logging.getLogger(__name__)
 
@@ -65,20 +33,36 @@ class Listing(Protocol):
 
 
 class ToolLists:
-    """The listings shown to clients, in a weak set: each ends with its client's connection."""
+    """The tool lists that depend on an owner's data, and the owners whose data has changed.
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+    The lists are in a weak set: each ends with its client's connection.
+    """
+
+    def __init__(self) -> None:
         self._listings: WeakSet[Listing] = WeakSet()
+        self._owners: set[str | None] = set()  # None: the data of any owner may have changed
+        self._changed = asyncio.Event()
+        self._is_wanted = False  # nothing is recorded before the first list is shown
 
     def add(self, listing: Listing) -> None:
-        self._changes.want()
+        self._is_wanted = True
         self._listings.add(listing)
 
+    def report(self, owner: str | None) -> None:
+        """Report a change of this owner's data; None means that a change may have been missed."""
+        if self._is_wanted:
+            self._owners.add(owner)
+            self._changed.set()
+
     async def notify_changes(self) -> None:
-        """Check the listings whose owner's data has changed. Runs until cancelled."""
+        """Check the listings whose owner's data has changed. Runs until cancelled.
+
+        Clients are notified concurrently, so that one that cannot be notified delays no other.
+        """
         while True:
-            owners = await self._changes.owners()
+            await self._changed.wait()
+            self._changed.clear()
+            owners, self._owners = self._owners, set()
             changed = [one for one in self._listings if one.owner in owners or None in owners]
             await asyncio.gather(*map(_look, changed))
 

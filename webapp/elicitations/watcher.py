@@ -58,7 +58,7 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
         # After a missed message no waiter may wait forever, and no row may be sealed under a
         # destroyed data key. Other caches can stay: a write that is based on a stale copy is
         # refused by its version check.
-        elicitations.changes.report(None)
+        elicitations.tool_lists.report(None)
         elicitations.owners.forget(None)
         elicitations.waiters.wake_all()
         if record is None:
@@ -71,7 +71,7 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
     if record.kind == MARK:
         elicitations.high_water.receive(record)
     if record.kind in _OWNER_DATA_KINDS:
-        elicitations.changes.report(record.owner)
+        elicitations.tool_lists.report(record.owner)
     elif record.kind == DATA_KEY:
         elicitations.owners.forget(record.owner)
     elicitations.recent.forget(record.id)

@@ -7,23 +7,34 @@ compared: a person is a subject of an issuer, or this machine's own user.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from flows.crypto.tokens import Tokens
+from flows.crypto.vault import Ring
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
-from flows.elicitation.user_code import Code, is_confirmed
+from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
 from flows.errors import NotAllowed, NotConfigured
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
+from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
-from webapp.http.rate_limit import address_key
+from webapp.http.rate_limit import Rates, address_key
+from webapp.identity.api_keys import ApiKeys
 from webapp.identity.local_peer import LocalPeers
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
+from webapp.identity.user_codes import UserCodes
 from webapp.identity.users import Users
-from webapp.records.owners import Owners
 
+if TYPE_CHECKING:
+    from webapp.identity.sign_in import SigningIn
+
+# The limit of questions by anonymous callers at one address, because each question is stored.
+QUESTIONS_AT_ONCE = 30
+BETWEEN_QUESTIONS = timedelta(seconds=10)
 _WHO_OR_CODE = "who= of create_app (or ELICIT_BIND=code, with which users type a one-time code)"
 
 _FROM_INSIDE = (
@@ -62,6 +73,7 @@ class Caller:
     is_client_verified: bool = False
     is_user: bool = False  # the application asks this user, not a tool
     name: str | None = None  # the name that approvers see
+    issuer: str | None = None  # of the verified subject; LOCAL_ISSUER for this machine's user
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
 
@@ -156,25 +168,47 @@ class IdentityRules:
 
 
 class Identity:
+    """The callers and viewers, with all by which they are known: sessions, pairing, codes, keys."""
+
     def __init__(
         self,
+        elicitations: Elicitations,
         *,
-        owners: Owners,
-        locality: LocalPeers,
+        ring: Ring,
+        tokens: Tokens,
+        browser: Browser,
+        public_url: str,
         uid: int,
         rules: IdentityRules,
-        sessions: Sessions,
-        browser: Browser,
-        pairing: Pairing,
         users: Users | None = None,
     ) -> None:
-        self._users = users
+        """Identify people on this machine by `uid`, elsewhere by the issuer of the rules.
+
+        `users` are the users of the served application; None if no application is served.
+        """
+        owners, clock, store = elicitations.owners, elicitations.clock, elicitations.store
+        self.users = users
+        self.sessions = Sessions(
+            tokens=tokens, store=store, public_url=public_url, issuer=rules.issuer, clock=clock
+        )
+        self.pairing = Pairing(
+            ring=ring,
+            tokens=tokens,
+            store=store,
+            public_url=public_url,
+            uid=uid,
+            clock=clock,
+            people_sign_in=rules.issuer is not None,
+        )
+        self.signing_in: SigningIn | None = None  # set if people sign in on our own pages
+        codes = UserCodeGenerator(partial(ring.derive_all, "code"))
+        self.user_codes = UserCodes(elicitations=elicitations, codes=codes)
+        self.api_keys = ApiKeys(elicitations)
+        self.anonymous_limit = Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock)
         self._owners = owners
-        self._locality = locality
+        self._locality = LocalPeers(uid=uid, public_url=public_url)
         self._rules = rules
-        self._sessions = sessions
         self._browser = browser
-        self._pairing = pairing
         self._local_subject = f"uid:{uid}"
         self.local_owner = owners.tag(issuer=LOCAL_ISSUER, subject=self._local_subject)
 
@@ -206,11 +240,11 @@ class Identity:
             return replace(known, is_client_verified=bool(subject.client_id))
         if scope is None:
             if self._locality.are_only:
-                return Caller(owner=self.local_owner, client=client)
+                return self._local(client)
             return self._anonymous(client, _FROM_INSIDE)
         why_not = self._locality.why_not(scope)
         if why_not is None or self._has_key(scope):
-            return Caller(owner=self.local_owner, client=client)
+            return self._local(client)
         return self._anonymous(
             client,
             "Nobody can be asked, because the caller is unknown: it is not a program of this "
@@ -219,9 +253,9 @@ class Identity:
 
     def _how_to_be_identified(self, scope: Mapping[str, Any]) -> str:
         """Return a sentence that says what makes the caller of this request known."""
-        if not self._pairing.is_possible:
+        if not self.pairing.is_possible:
             return "Set ELICIT_ISSUER, so that people sign in."
-        if self._can_pair(scope):
+        if self.can_pair(scope):
             return (
                 "Give the client the key that `elicit pair` prints, or set ELICIT_ISSUER, so that "
                 "people sign in."
@@ -237,7 +271,7 @@ class Identity:
 
         Raises NotConfigured if no browser could be identified as the user's.
         """
-        users, binds = self._users, self._rules.binds_by_code
+        users, binds = self.users, self._rules.binds_by_code
         if users is None or (users.who is None and not binds):
             raise NotConfigured(_WHO_OR_CODE)
         return Caller(
@@ -268,7 +302,7 @@ class Identity:
 
     async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
         """Return the person at this browser, or None."""
-        session = await self._sessions.of(cookies)
+        session = await self.sessions.of(cookies)
         if session is not None and self._holds(session, scope):
             owner = self._owners.tag(issuer=session.issuer, subject=session.subject)
             return Viewer(owner=owner, label=session.label, session=session)
@@ -299,7 +333,7 @@ class Identity:
             session = None if viewer is None else viewer.session
             if session is None or session.issuer != LOCAL_ISSUER:
                 return AccessDecision(
-                    access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY
+                    access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY
                 )
         if viewer is not None and viewer.owner == elicitation.owner:
             return AccessDecision(access=Access.OPEN, viewer=viewer)
@@ -307,7 +341,7 @@ class Identity:
             # The connection identifies the person, even if the session is another person's.
             return AccessDecision(access=Access.OPEN)
         if is_local:
-            return AccessDecision(access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY)
+            return AccessDecision(access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY)
         if self._rules.issuer is None:
             return AccessDecision(access=Access.HERE_ONLY)
         is_signed_in = viewer is not None and viewer.session is not None
@@ -317,8 +351,8 @@ class Identity:
 
     async def kept_up(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
         """Return the Set-Cookie headers that extend a session in use, if it is time for that."""
-        session = await self._sessions.of(cookies)
-        renewed = None if session is None else self._sessions.renewed(session)
+        session = await self.sessions.of(cookies)
+        renewed = None if session is None else self.sessions.renewed(session)
         return () if renewed is None else (renewed,)
 
     def code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Code | None:
@@ -327,10 +361,10 @@ class Identity:
         return next((code for code in codes if self._browser.is_same(code.browser, cookies)), None)
 
     async def _user_at(self, scope: Mapping[str, Any]) -> Viewer | None:
-        if self._users is None or (user := await self._users.at(scope)) is None:
+        if self.users is None or (user := await self.users.at(scope)) is None:
             return None
-        owner = self._owners.tag_of_user(user, application=self._users.application)
-        return Viewer(owner=owner, label=self._users.label, is_user=True)
+        owner = self._owners.tag_of_user(user, application=self.users.application)
+        return Viewer(owner=owner, label=self.users.label, is_user=True)
 
     def _access_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Access:
         binding, code = elicitation.binding, self.code(elicitation, cookies)
@@ -347,13 +381,14 @@ class Identity:
         """
         if session.issuer != LOCAL_ISSUER:
             return True
-        return session.subject == self._local_subject and self._can_pair(scope)
+        return session.subject == self._local_subject and self.can_pair(scope)
 
     def _has_key(self, scope: Mapping[str, Any]) -> bool:
-        return self._can_pair(scope) and self._pairing.has_key(scope)
+        return self.can_pair(scope) and self.pairing.has_key(scope)
 
-    def _can_pair(self, scope: Mapping[str, Any]) -> bool:
-        return self._pairing.is_possible and not self._locality.is_another_user(scope)
+    def can_pair(self, scope: Mapping[str, Any]) -> bool:
+        """Return True if a browser on this connection can be paired with this machine's user."""
+        return self.pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:
         # A server's own authentication may return any issuer, even the one of this machine's user.
@@ -368,6 +403,7 @@ class Identity:
             owner=owner,
             client=subject.client_id,
             name=subject.subject,
+            issuer=subject.issuer,
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
         )
@@ -385,6 +421,9 @@ class Identity:
                 "ELICIT_BIND=code, with which the person types a code from the page into the chat."
             ),
         )
+
+    def _local(self, client: str) -> Caller:
+        return Caller(owner=self.local_owner, client=client, issuer=LOCAL_ISSUER)
 
     def _anonymous(self, client: str, refusal: str) -> Caller:
         if self._rules.asks_anonymous:

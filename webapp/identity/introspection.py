@@ -25,7 +25,7 @@ from typing import TypeAlias, TypeVar
 from flows.errors import Failed
 from flows.oauth.access_token import ASKED_AGAIN, BadBearer, Resource, Verified, introspected
 from flows.oauth.provider import Client
-from flows.oauth.requests import auth_of, post
+from flows.oauth.requests import post
 from flows.oauth.responses import members_of
 from webapp.deadline import Clock, ticks_of
 from webapp.http.rate_limit import Rates
@@ -155,7 +155,7 @@ class Introspection:
                 self._client,
                 endpoint=metadata.introspect,
                 values={"token": token, "token_type_hint": "access_token"},
-                client_auth=auth_of(metadata.client_auths),
+                client_auth=metadata.client_auth(self._client.provider.client_auth),
                 now=self._clock(),
             )
         )

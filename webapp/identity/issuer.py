@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import httpx
 
 from flows.errors import Failed
-from flows.oauth.discovery import Metadata, read_metadata
+from flows.oauth.discovery import Metadata, discover
 from flows.oauth.provider import Provider
 from flows.oauth.requests import get
 from flows.oauth.responses import keys_of
 from webapp.deadline import Clock
+from webapp.http.client import led
 
 # Sends one request without following redirects. Raises Failed or httpx.HTTPError.
 Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
@@ -59,6 +59,8 @@ class Issuer:
         self._known: _Known | None = None
         self._tried_at: datetime | None = None
         self._is_failing = False
+        self._error: Failed | None = None  # of the last fetch, if it failed
+        self._why = f"{provider.label} does not answer."  # why there are no keys
         self._begun = 0  # the number of fetches that have begun
         # For the hash of each unknown key name: how many fetches had begun at its first use.
         self._unknown: OrderedDict[int, int] = OrderedDict()
@@ -117,10 +119,8 @@ class Issuer:
                 await asyncio.shield(task)
             known = self._usable()
         if known is None:
-            raise Failed(
-                f"{self.provider.label} does not answer, so the server cannot check who the caller "
-                "is."
-            )
+            why = f"{self._why} So the server cannot check who the caller is."
+            raise Failed(why) from self._error
         return known
 
     def _usable(self) -> _Known | None:
@@ -146,19 +146,23 @@ class Issuer:
             known = await self._read()
         except (Failed, httpx.HTTPError) as error:
             self._is_failing = True
-            _log.warning("issuer.unavailable", extra={"issuer": self.url}, exc_info=error)
+            if isinstance(error, Failed):
+                self._why, self._error = str(error), error
+            why = getattr(error, "why", str(error))
+            about = {"issuer": self.url, "why": why}
+            _log.warning("issuer.unavailable", extra=about, exc_info=error)
         except Exception:  # noqa: BLE001 - end of the task
             self._is_failing = True
             _log.exception("issuer.failed", extra={"issuer": self.url})
         else:
-            self._is_failing = False
+            self._is_failing, self._error = False, None
             before = {key.get("kid") for key in self._known.keys} if self._known else set[Any]()
             for name in before - {key.get("kid") for key in known.keys}:
                 self._unknown[hash(name)] = 0  # a removed key is refused at once
             self._known = known
 
     async def _read(self) -> _Known:
-        metadata = await self._read_metadata()
+        metadata = await led(discover(self.provider), self._fetch)
         if metadata.jwks is None:
             raise Failed(
                 f"The metadata of {self.provider.label} has no jwks_uri, so the server cannot "
@@ -168,15 +172,6 @@ class Issuer:
         if not keys:
             raise Failed(f"The key set of {self.provider.label} has no usable keys.")
         return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)
-
-    async def _read_metadata(self) -> Metadata:
-        """Fetch the metadata from the address of OpenID Connect, or else of RFC 8414, 3.1."""
-        reply = await self._get(self.url.rstrip("/") + "/.well-known/openid-configuration")
-        if reply.status_code == 404:
-            parts = urlsplit(self.url)
-            path = "/.well-known/oauth-authorization-server" + parts.path.rstrip("/")
-            reply = await self._get(f"{parts.scheme}://{parts.netloc}{path}")
-        return read_metadata(reply, self.provider)
 
     async def _get(self, url: str) -> httpx.Response:
         return await self._fetch(get(url, provider=self.provider))

@@ -69,8 +69,10 @@ class SigningIn:
         self._clock = clock
 
     async def begin(self, *, back: str, switches: bool) -> Gone:
-        """Start a sign-in. Raises Failed if the issuer does not answer."""
-        departure = self._signin.begin(await self._issuer.metadata(), switches=switches)
+        """Start a sign-in. Raises Failed if the issuer refuses or does not answer."""
+        metadata = await self._issuer.metadata()
+        talk = self._signin.begin(metadata, now=self._clock(), switches=switches)
+        departure = await self._outbound.run(talk)
         return Gone(url=departure.url, cookie=self._sessions.leave(departure.kept, back=back))
 
     def back_of(self, cookies: Mapping[str, str]) -> str:

@@ -1,43 +1,132 @@
-"""The registry of the kinds of questions, each created once."""
+"""The registry of the kinds of questions, each created once, and the kind `url`."""
 
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from flows.elicitation.proof import Proof
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Asked, Elicitation, Json
 from flows.elicitation.traits import Traits, traits_of
 from flows.errors import InvalidAnswer
 from flows.hooks import HookRefused
+from flows.kinds.url import Visit, VisitFlow
 from flows.oauth.provider import Client
+from flows.question import Link
 from flows.schema.schema import Fault, check
-from webapp.elicitations.plugins import Plugins, is_heard
-from webapp.elicitations.question_kind import QuestionKind
+from webapp.elicitations.plugins import is_heard
+from webapp.elicitations.question_kind import AskedBy, QuestionKind
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.identity.approvers import Approvers
+from webapp.identity.identity import Identity
 from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
-from webapp.kinds.page_kind import PageKind
+from webapp.kinds.page_kind import PageKind, SecretPage
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
-from webapp.kinds.secret import SecretPage
-from webapp.kinds.url import Visits
 from webapp.oauth.accounts import Accounts
 from webapp.payments.payments import Payments
+from webapp.records.values import Value
+from webapp.settings.settings import Settings
 
 
-@dataclass(frozen=True, kw_only=True)
+class Visits:
+    """The kind `url`: the person opens an address. Implements QuestionKind for a Visit."""
+
+    holds_open = False
+    may_know = False
+    outlives_errors = False
+
+    def __init__(self) -> None:
+        self.flow = VisitFlow()
+
+    def facts(self, request: Visit) -> Json:
+        return request.facts()
+
+    async def known(self, request: Visit, by: AskedBy) -> Json | None:
+        return None
+
+    async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
+        """Return `asked` with the address to open, if the author gave an address.
+
+        If the author gave a function, it is called later, after the question is stored.
+        """
+        url = None if callable(request.url) else request.address(link)
+        return replace(asked, url=url, origins=request.origins, waits=request.waits)
+
+    async def answer(self, claimed: Elicitation) -> Json:
+        return claimed.content
+
+    async def used_up(self, delivered: Elicitation) -> list[Value]:
+        return []
+
+    def return_path(self, elicitation: Elicitation) -> str:
+        return ""
+
+    def label(self, elicitation: Elicitation) -> str:
+        return ""
+
+
 class Kinds:
-    visits: Visits
-    accounts: Accounts
-    payments: Payments
-    secrets: SecretPage
-    forms: PageKind
-    gates: Gates
-    decisions: Decisions
-    quotas: Quotas
-    plugins: Plugins
-    rules: Rules
-    others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
+    """The kinds of questions, by name and as attributes. `own` are an application's own kinds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        elicitations: Elicitations,
+        *,
+        outbound: Outbound,
+        identity: Identity,
+        own: "Collection[type[OwnKind]]" = (),
+    ) -> None:
+        # Only users of this machine may see the path of the file of declarations in errors.
+        config = str(settings.config) if settings.is_local and settings.config else "elicit.toml"
+        who, users = settings.identity, identity.users
+        self.accounts = Accounts(
+            elicitations=elicitations,
+            outbound=outbound,
+            providers=settings.providers,
+            credentials=settings.credentials,
+            config=config,
+        )
+        self.payments = Payments(
+            elicitations=elicitations,
+            outbound=outbound,
+            sellers=settings.sellers,
+            refund_unused=settings.refund_unused,
+            unreached=settings.unreached,
+            config=config,
+        )
+        self.secrets = SecretPage(elicitations=elicitations)
+        self.forms = PageKind(elicitations=elicitations)
+        self.gates = Gates(elicitations=elicitations, policy=settings.gate)
+        self.decisions = Decisions(
+            elicitations=elicitations,
+            approvers=Approvers(
+                rules=who.approval,
+                owners=elicitations.owners,
+                identity=identity,
+                issuer=who.issuer,
+                application="" if users is None else users.application,
+                clock=elicitations.clock,
+                config=config,
+            ),
+        )
+        self.quotas = Quotas(elicitations=elicitations, settings=settings.policies)
+        self.plugins = elicitations.plugins
+        self.rules = Rules(elicitations)
+        self._by_name: Mapping[str, QuestionKind] = {
+            "url": Visits(),
+            "oauth": self.accounts,
+            "payment": self.payments,
+            "secret": self.secrets,
+            "form": self.forms,
+            "confirm": self.forms,
+            "gate": self.gates,
+            "decision": self.decisions,
+            **{kind.traits.name: kind(elicitations=elicitations) for kind in own},
+        }
 
     def __getitem__(self, name: str) -> QuestionKind:
         return self._by_name[name]
@@ -106,20 +195,6 @@ class Kinds:
 
     def label(self, elicitation: Elicitation) -> str:
         return self[elicitation.kind].label(elicitation)
-
-    @cached_property
-    def _by_name(self) -> Mapping[str, QuestionKind]:
-        return {
-            "url": self.visits,
-            "oauth": self.accounts,
-            "payment": self.payments,
-            "secret": self.secrets,
-            "form": self.forms,
-            "confirm": self.forms,
-            "gate": self.gates,
-            "decision": self.decisions,
-            **self.others,
-        }
 
 
 class OwnKind(PageKind):

@@ -188,7 +188,7 @@ class ResultTool:
         if not isinstance(typed, str) or not asked.is_by_code:
             raise NotAllowed(_UNKNOWN)
         try:
-            typed_code = await self._service.user_codes.typed(asked, typed)
+            typed_code = await self._service.identity.user_codes.typed(asked, typed)
         except NotPossible:
             raise NotAllowed(_UNKNOWN) from None
         if typed_code is not TypedCode.RIGHT:

@@ -35,7 +35,7 @@ class Visibility:
     def __init__(self, server: Any, service: Service) -> None:
         self._server = server
         self._kinds = service.kinds
-        self._lists = service.tool_lists
+        self._lists = service.elicitations.tool_lists
         # By connection, for as long as the connection lives.
         self._shown: WeakKeyDictionary[object, _ListedTools] = WeakKeyDictionary()
 

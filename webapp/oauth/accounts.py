@@ -7,6 +7,7 @@ ask the person once. An account is not used up, so nothing is erased when it is 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -69,6 +70,9 @@ class Accounts:
             failures=self.failures,
             flow=self.flow,
         )
+
+    def now(self) -> datetime:
+        return self._elicitations.clock()
 
     def facts(self, request: AccountRequest) -> Json:
         client = self._clients.of(request.provider)

@@ -260,6 +260,7 @@ class CodeExchange:
             tools=(current.asked.tool,) if current.asked.tool else (),
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,
+            dpop_key=grant.dpop_key,
             expires_at=grant.tokens.expires_at,
             issued_at=now,
             token=token,

@@ -156,6 +156,7 @@ class Connections:
                 scopes=connection.scopes,
                 missing=provider.missing(tuple(scopes), granted=connection.scopes),
                 access_token=connection.access_token,
+                dpop_key=connection.dpop_key,
                 scheme=provider.token_scheme,
                 tenant=connection.tenant,
                 details=connection.details,

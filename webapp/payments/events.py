@@ -52,12 +52,12 @@ from webapp.http.rate_limit import Rates
 from webapp.payments.payments import Payments
 from webapp.payments.unresolved import why_not_stored
 from webapp.payments.verification import event_of
+from webapp.payments.webhook_log import KEPT, WebhookLog
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
 from webapp.stores import Conflict
 
-KEPT = timedelta(days=30)
 REMEMBERED_AT_MOST = 10_000
 BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB; an invalid byte becomes a three-byte character
 AGAIN_AT_LEAST = timedelta(seconds=30)
@@ -83,6 +83,7 @@ class Webhooks:
     def __init__(
         self, *, elicitations: Elicitations, payments: Payments, outbound: Outbound
     ) -> None:
+        self.log = WebhookLog(elicitations)
         self._elicitations = elicitations
         self._payments = payments
         self._outbound = outbound

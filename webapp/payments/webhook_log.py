@@ -13,11 +13,16 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from webapp.elicitations.service import Elicitations
+from webapp.http.rate_limit import Rates
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook, TurnedAway
 
 KEPT = timedelta(days=30)
 BETWEEN_WORDS = timedelta(minutes=1)
+# The limit of unsigned notices from one address. A provider sends from few addresses, and repeats
+# a notice that was refused.
+HINTS_AT_ONCE = 100
+BETWEEN_HINTS = timedelta(seconds=0.2)
 _log = logging.getLogger(__name__)
 
 
@@ -26,6 +31,7 @@ class WebhookLog:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
+        self.hint_limit = Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=elicitations.clock)
         self._counts = Counter[tuple[str, str, str]]()  # counts to write, by (day, seller, reason)
         self._logged: dict[tuple[str, str], datetime] = {}
         self._written_at: datetime | None = None

@@ -44,4 +44,4 @@ def credential_of(service: Service, scope: Scope) -> str | None:
         _COOKIES_BYTES_AT_MOST
     ):
         return None
-    return service.sessions.named(cookies_of(request))
+    return service.identity.sessions.named(cookies_of(request))

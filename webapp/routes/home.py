@@ -37,7 +37,7 @@ async def home(
     service = page.service
     if served.server is None:
         return page.answers.page(UsersHome(server=page.answers.server))
-    is_closed = service.signing_in is not None or served.has_own_sign_in
+    is_closed = service.identity.signing_in is not None or served.has_own_sign_in
     knows = not is_closed or await page.viewer()
     view = Home(
         server=page.answers.server,

@@ -134,7 +134,7 @@ async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str
     browser = service.browser.hash_of(page.cookies)
     if elicitation.is_by_code and browser is not None and code is None:
         with suppress(NotAllowed, NotPossible):  # the page says why
-            await service.user_codes.bind(elicitation.id, browser=browser)
+            await service.identity.user_codes.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 
@@ -171,7 +171,8 @@ def _trouble(
     The question stays open.
     """
     error_id = secrets.token_hex(6)
-    _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
+    about = {"id": elicitation.id, "error_id": error_id, "why": getattr(error, "why", str(error))}
+    _log.warning("provider.failed", exc_info=error, extra=about)
     view = ProviderTrouble(
         server=elicitation.asked.server,
         provider=page.service.kinds.label(elicitation),

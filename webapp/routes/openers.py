@@ -98,7 +98,7 @@ def unconfirmed(code: Code) -> str:
 
 
 def sign_in_button(page: PageRequest, *, back: str, switches: bool = False) -> SignInButton | None:
-    signing_in = page.service.signing_in
+    signing_in = page.service.identity.signing_in
     if signing_in is None:
         return None
     return SignInButton(
@@ -112,14 +112,14 @@ def sign_in_button(page: PageRequest, *, back: str, switches: bool = False) -> S
 
 def sign_in_targets(service: Service) -> Sequence[str]:
     """Return the form targets of a page with a sign-in button."""
-    return () if service.signing_in is None else service.signing_in.form_targets
+    return () if service.identity.signing_in is None else service.identity.signing_in.form_targets
 
 
 def why_not_shown(service: Service) -> str:
     """Return why an anonymous caller does not see a person's pages, and what would help."""
-    if service.users is not None and service.users.who is not None:
-        return _THEIRS_APPLICATION.format(name=service.users.application)
-    return _THEIRS_PAIR if service.pairing.is_possible else _THEIRS_HERE_ONLY
+    if service.identity.users is not None and service.identity.users.who is not None:
+        return _THEIRS_APPLICATION.format(name=service.identity.users.application)
+    return _THEIRS_PAIR if service.identity.pairing.is_possible else _THEIRS_HERE_ONLY
 
 
 def _view(
@@ -143,7 +143,7 @@ def _view(
             return CodePage(
                 server=server,
                 kind=kind,
-                user_code=page.service.user_codes.of(elicitation, code),
+                user_code=page.service.identity.user_codes.of(elicitation, code),
                 words=USERS_PAGE_WORDS if elicitation.is_for_user else PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,
@@ -164,7 +164,7 @@ def _view(
 
 
 def _view_for_user(page: PageRequest, elicitation: Elicitation, *, is_other: bool) -> View:
-    server, users = elicitation.asked.server, page.service.users
+    server, users = elicitation.asked.server, page.service.identity.users
     there = None if users is None else users.sign_in_url
     if is_other:
         return SomeoneElse(server=server, other="person", sign_in_at=there)

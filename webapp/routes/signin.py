@@ -6,7 +6,6 @@ browser, the sign-in's state is in its own cookie, and a new sign-in always repl
 
 import logging
 import secrets
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -23,14 +22,10 @@ from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignIn
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
+from webapp.routes.redirect import is_lasting
 from webapp.service import Service
 
 PAIR = "pair"  # the subject of the CSRF field of the pairing form
-_WHY: Mapping[type[Exception], tuple[Literal["refused", "trouble", "mixed"], HTTPStatus]] = {
-    Denied: ("refused", HTTPStatus.FORBIDDEN),
-    Failed: ("trouble", HTTPStatus.BAD_GATEWAY),
-    Mixed: ("mixed", HTTPStatus.BAD_REQUEST),
-}
 _log = logging.getLogger(__name__)
 
 
@@ -64,18 +59,18 @@ async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
     """End this browser's session, and every copy of its cookie."""
     page.must_be_form_about(SIGN_IN)
     service, server = page.service, page.answers.server
-    session = await service.sessions.of(page.cookies)
-    cleared = await service.sessions.end(session)
+    session = await service.identity.sessions.of(page.cookies)
+    cleared = await service.identity.sessions.end(session)
     if session is not None:
         _log_session("person.signed_out", session, service)
-    issuer = None if service.signing_in is None else service.signing_in.label
+    issuer = None if service.identity.signing_in is None else service.identity.signing_in.label
     return page.answers.page(SignedOut(server=server, issuer=issuer), cookies=[cleared])
 
 
 @get("/pair/{token:str}")
 async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Ask the operator to confirm that this browser is theirs."""
-    if not await page.service.pairing.can_use(token):
+    if not await page.service.identity.pairing.can_use(token):
         return _pair_used(page)
     view = Pair(server=page.answers.server, action=f"/pair/{token}", csrf=page.csrf(PAIR))
     return page.answers.page(view, cookies=page.new_cookies)
@@ -86,10 +81,10 @@ async def pair(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     """Pair this browser with the operator. The address works once."""
     page.must_be_form_about(PAIR)
     try:
-        paired = await page.service.pairing.use(token)
+        paired = await page.service.identity.pairing.use(token)
     except InvalidToken:
         return _pair_used(page)
-    sessions = page.service.sessions
+    sessions = page.service.identity.sessions
     session = await sessions.start(paired, cookies=page.cookies)
     _log_session("browser.paired", session, page.service)
     view = Paired(server=page.answers.server)
@@ -107,18 +102,33 @@ def _log_session(event: str, session: BrowserSession, service: Service) -> None:
 
 
 def _signing_in(page: PageRequest) -> SigningIn:
-    if page.service.signing_in is None:
+    if page.service.identity.signing_in is None:
         raise NotFoundException
-    return page.service.signing_in
+    return page.service.identity.signing_in
+
+
+def _why(
+    error: Mixed | Denied | Failed,
+) -> tuple[Literal["refused", "trouble", "not set up", "mixed"], HTTPStatus]:
+    match error:
+        case Mixed():
+            return "mixed", HTTPStatus.BAD_REQUEST
+        case Denied():
+            return "refused", HTTPStatus.FORBIDDEN
+        case _:
+            # The issuer's own error, if it is why there are no metadata and keys.
+            first = error.__cause__ if isinstance(error.__cause__, Failed) else error
+            is_lasting_one = is_lasting(error) or is_lasting(first)
+            return "not set up" if is_lasting_one else "trouble", HTTPStatus.BAD_GATEWAY
 
 
 def _failed(
     page: PageRequest, signing_in: SigningIn, error: Mixed | Denied | Failed, *, back: str
 ) -> Response[Any]:
     error_id = None if isinstance(error, Denied) else secrets.token_hex(6)
-    reason = error.reason if isinstance(error, Mixed) else str(error)
+    reason = error.reason if isinstance(error, Mixed) else getattr(error, "why", str(error))
     _log.warning("signin.failed", extra={"error_id": error_id, "why": reason})
-    why, status = _WHY[type(error)]
+    why, status = _why(error)
     view = SignInFailed(
         server=page.answers.server,
         issuer=signing_in.label,
@@ -129,6 +139,6 @@ def _failed(
     cookies = page.new_cookies
     if not isinstance(error, Mixed):
         # A response to this sign-in uses up the sign-in's cookie; another request (Mixed) does not.
-        cookies += (page.service.sessions.forget_leaving(),)
+        cookies += (page.service.identity.sessions.forget_leaving(),)
     targets = signing_in.form_targets
     return page.answers.page(view, status=status, form_targets=targets, cookies=cookies)

@@ -50,7 +50,7 @@ async def hooked(
         if unsigned is not None:
             return await _hinted(unsigned, body, request=request, service=service)
     except StoreUnavailable as error:
-        service.telemetry.observer.webhook_came(seller, "not_kept")
+        service.elicitations.telemetry.observer.webhook_came(seller, "not_kept")
         _log.warning("webhook.not_stored", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error
     raise NotFoundException
@@ -88,24 +88,24 @@ async def _hinted(
                 gateway, body=body, headers=_headers(request), sender=sender
             )
         else:
-            service.hint_limit.require(sender)
+            service.webhooks.log.hint_limit.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
         # with certificates, only rejected deliveries count: they must not delay authentic ones
-        service.hint_limit.require(sender)
+        service.webhooks.log.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise
     # the provider's session differs from the request, which asking again would not change
     except Mismatch as error:
         became = f"other_{error.what}"
     except Failed as error:  # the provider sends the hint again
-        service.telemetry.observer.webhook_came(name, "not_asked")
+        service.elicitations.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.provider_unreachable", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
     _log_processed(became or "ignored", name, service)
     if became not in (None, "asked"):
-        service.webhook_log.turned_away(name, str(became))
+        service.webhooks.log.turned_away(name, str(became))
     # Every hint gets the same response, so that a sender does not learn which ids exist.
     return _received("hint")
 
@@ -124,13 +124,13 @@ def _received(became: str) -> ASGIResponse:
 def _turned_away(error: Unverified | Malformed, provider: str, service: Service) -> None:
     # Malformed: perhaps authentic, but not readable.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
-    service.telemetry.observer.webhook_came(provider, reason)
-    service.webhook_log.turned_away(provider, reason)
+    service.elicitations.telemetry.observer.webhook_came(provider, reason)
+    service.webhooks.log.turned_away(provider, reason)
 
 
 def _log_processed(became: str, provider: str, service: Service) -> None:
     _log.info("webhook.processed", extra={"seller": provider, "became": became})
-    service.telemetry.observer.webhook_came(provider, became)
+    service.elicitations.telemetry.observer.webhook_came(provider, became)
 
 
 def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:

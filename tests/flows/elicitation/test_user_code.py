@@ -95,6 +95,14 @@ def test_fifth_wrong_guess_creates_new_code() -> None:
     assert not is_confirmed(typed(fresh, user_code(BOUND)), browser="her browser")
 
 
+def test_new_codes_of_two_browsers_have_the_next_numbers() -> None:
+    guessed = bind(BOUND, browser="another")
+    for _ in range(TRIES_AT_MOST):
+        guessed = typed(guessed, "nonsense")
+    assert [code.number for code in guessed.codes] == [3, 4]
+    assert bind(guessed, browser="a third").codes[-1].number == 5
+
+
 def test_right_code_is_refused_after_too_many_wrong_guesses() -> None:
     guessed = BOUND
     for _ in range(WRONG_AT_MOST):

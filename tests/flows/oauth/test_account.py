@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import datetime
 from typing import Any, TypeVar
 
 import httpx
@@ -16,8 +17,10 @@ from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 
 from flows.elicitation.states import Json
 from flows.oauth.account import Account, BearerAuth, account_of
+from tests.support.clock import NOON
 
 T = TypeVar("T")
+
 KEY = "gho_the_key_itself"
 CONTENT: dict[str, Any] = {
     "provider": "github",
@@ -57,6 +60,12 @@ class Wire:
             follow_redirects=True,
             transport=httpx.MockTransport(self._send),
         )
+
+    def now(self) -> datetime:
+        return NOON
+
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise AssertionError(connection)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
@@ -322,6 +331,20 @@ def test_sync_client_refreshes_token_and_repeats_request() -> None:
     assert "Authorization" not in another.seen[-1].headers
     with an_account(Wire(needs("gho_newer"))).sync_client() as api:
         assert api.get("/user").status_code == 401
+
+
+@pytest.mark.parametrize("newer", ["a", "z"])
+def test_sync_request_that_another_request_overtook_uses_its_refreshed_token(newer: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if len(wire.seen) == 1:
+            assert api.get("/user").status_code == 200
+        return needs(newer)(request)
+
+    wire = Wire(answer)
+    wire.newer = newer
+    with an_account(wire, connection="c1").sync_client() as api:
+        assert api.get("/user").status_code == 200
+    assert wire.refused == [("c1", KEY)]
 
 
 async def test_request_stays_refused_if_token_cannot_be_refreshed() -> None:

@@ -15,7 +15,7 @@ from flows.elicitation.states import Elicitation
 from flows.errors import Denied, Failed, NotConfigured
 from flows.oauth.authorization_code import Grant, Mixed, OauthFlow
 from flows.oauth.provider import Client, PersonProbe
-from flows.oauth.requests import authorize_url
+from flows.oauth.requests import authorize_parameters, authorize_url
 from flows.providers import github, google, openid
 from tests.support.clock import NOON
 from tests.support.oauth_flow import (
@@ -399,16 +399,15 @@ class TestThePerson:
 
 def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, list[str]]:
     provider = openid("acme", "https://login.acme.example")
-    url = authorize_url(
+    parameters = authorize_parameters(
         Client(provider=provider, client_id="id", client_secret="secret"),
-        endpoint="https://login.acme.example/authorize",
         redirect_uri="https://tools.example/callback/acme",
         scopes=scopes,
         state="s",
         verifier="v" * 64,
         switches=switches,
     )
-    return parse_qs(urlsplit(url).query)
+    return parse_qs(urlsplit(authorize_url("https://login.acme.example/a", parameters)).query)
 
 
 def test_offline_access_is_requested_with_consent_prompt() -> None:

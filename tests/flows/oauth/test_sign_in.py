@@ -14,6 +14,8 @@ from flows.oauth.access_token import subject_of
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.sign_in import Leaving, SignedIn
 from tests.support.access_tokens import ENTRA, ISSUER, KEY, KEYS, NOW
+from tests.support.clock import NOON
+from tests.support.oauth_flow import talked
 from tests.support.sign_in_flow import BACK, CLIENT, arrived, came_back, departed, metadata, sign_in
 
 
@@ -202,7 +204,7 @@ def test_nonce_with_lone_surrogate_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_repr_of_sign_in_hides_secrets() -> None:
-    departure = sign_in().begin(metadata())
+    departure, _ = talked(sign_in().begin(metadata(), now=NOON))
     leaving = msgspec.convert(departure.kept, Leaving)
     assert leaving.verifier not in repr(leaving)
     assert leaving.state not in repr(leaving) + repr(departure).replace(repr(departure.kept), "")

@@ -1,7 +1,7 @@
 """Receipts: spent or refunded once, never both."""
 
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
@@ -59,6 +59,9 @@ class Desk:
     def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
         raise AssertionError("a receipt calls nobody itself")
 
+    def now(self) -> datetime:
+        return NOON
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         raise AssertionError(work)
 
@@ -68,6 +71,9 @@ class Desk:
     async def spend(self, receipt_id: str) -> Json:
         self.wanted.append(("spend", receipt_id))
         return None
+
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise AssertionError(connection)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         self.wanted.append(("refund", receipt_id, reason or ""))

@@ -137,7 +137,7 @@ async def test_disconnected_account_is_revoked_and_no_longer_found(
 
 async def test_audit_names_key_which_disconnected_account() -> None:
     async with living(asking_env(policies=AUDITED)) as here, program_at(here) as shop:
-        (key,) = await here.service.api_keys.all()
+        (key,) = await here.service.identity.api_keys.all()
         id = await shop.connected(here)
         await shop.at(f"accounts/{id}", method="DELETE", params=ANN)
         told = await told_of(here.service, owner_of_user(here.service, "ann"))

@@ -60,7 +60,7 @@ async def test_api_key_asker_or_stale_token_cannot_decide():
         await caller.result("refund", order="o8")
         (request,) = (await sent(here, "/api/inbox", here.own("frank"))).json()["requests"]
         paths = ("/api/inbox", f"/api/inbox/{request['id']}/answer")
-        keys = here.env.service.api_keys
+        keys = here.env.service.identity.api_keys
         ends_at = here.clock() + timedelta(days=1)
         long_ago = int(here.clock().timestamp()) - 3601
         headers = [here.own("alice"), here.own("frank", iat=long_ago)]

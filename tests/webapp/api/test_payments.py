@@ -182,7 +182,7 @@ async def test_invalid_partial_amount_is_refused(
 async def test_audit_names_key_which_refunded_payment() -> None:
     about: dict[str, Any] = {"also": (KeyScope.REFUND,)}
     async with living(asking_env(policies=AUDITED)) as here, program_at(here, **about) as till:
-        (key,) = await here.service.api_keys.all()
+        (key,) = await here.service.identity.api_keys.all()
         whole, part = [(await till.paid(here))["payment"]["id"] for _ in range(2)]
         await refunded(till, part, amount="3.00")
         await refunded(till, whole)

@@ -175,7 +175,7 @@ async def test_program_lists_and_revokes_approvals_of_user(env: PeopleEnv, shop:
 
 async def test_audit_names_key_or_person(env: PeopleEnv, shop: Program) -> None:
     service = env.here.service
-    key = await service.api_keys.of(shop.key)
+    key = await service.identity.api_keys.of(shop.key)
     acting = shop.acting_for(env.acting("ivy"))
     for verb, body in (("cancel", CONFIRM), ("complete", URL)):
         asked = await acting.asked(body)
@@ -202,6 +202,6 @@ async def test_audit_names_key_which_approved_or_declined(env: PeopleEnv, shop: 
             await desk.post(asked["id"], "answer", {"accepts": accepts})
     service = env.here.service
     told = await told_of(service, owner_of_user(service, "jo"))
-    (key,) = [one for one in await service.api_keys.all() if one.program == "desk"]
+    (key,) = [one for one in await service.identity.api_keys.all() if one.program == "desk"]
     ends = [(one.what, one.by) for one in told if one.what in ("accepted", "declined")]
     assert ends == [("accepted", f"key {tail_of(key)}"), ("declined", f"key {tail_of(key)}")]

@@ -25,7 +25,7 @@ async def listed(desk: Program, **query: Any) -> list[dict[str, Any]]:
 
 
 async def kept(here: AskingEnv) -> dict[str, StoredWebhook]:
-    return {hook.id: hook for hook in await here.service.webhook_log.webhooks()}
+    return {hook.id: hook for hook in await here.service.webhooks.log.webhooks()}
 
 
 async def test_webhook_is_listed_without_body_and_read_with_body(

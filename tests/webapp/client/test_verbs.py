@@ -346,7 +346,7 @@ async def test_errors_contain_message_of_server(shop: Programs, here: AskingEnv)
 
 
 async def test_confirm_returns_false_if_user_cannot_be_asked(here: AskingEnv) -> None:
-    key, _ = await here.service.api_keys.new(
+    key, _ = await here.service.identity.api_keys.new(
         program="shop",
         scopes=["ask"],  # type: ignore[list-item]  # as words
         owners=["bob"],
@@ -496,7 +496,7 @@ async def test_program_lists_questions_of_all_its_users(shop: Programs, here: As
     assert {one.user: one.id for one in found} == ids
     assert all(one.url and one.url.startswith(f"{here.url}/e/") for one in found)
     assert {one.id for one in await listed(shop, user="bob")} == {ids["bob"]}
-    key, _ = await here.service.api_keys.new(
+    key, _ = await here.service.identity.api_keys.new(
         program="desk",
         scopes=[KeyScope.APPROVE],
         owners=["ann", "bob"],

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from flows import elicit
+from flows.crypto.tokens import Tokens
 from flows.elicitation.states import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
 from flows.elicitation.traits import traits_of
 from flows.errors import (
@@ -37,7 +38,7 @@ from webapp.completion import Completing
 from webapp.elicitations.aliases import give_alias
 from webapp.http.exchange import PEER_KEY
 from webapp.identity.identity import Identity, IdentityRules
-from webapp.identity.local_peer import LocalPeers, Peer
+from webapp.identity.local_peer import Peer
 from webapp.identity.users import Users
 from webapp.records.owners import SERVICE
 from webapp.records.values import Alias
@@ -527,19 +528,18 @@ class Browsed:
 
 def completing(here: Service) -> Completing:
     """Return the object that completes elicitations by return token."""
-    locality = LocalPeers(uid=UID, public_url=URL)
     return Completing(
         elicitations=here.elicitations,
         links=here.links,
         browser=here.browser,
         identity=Identity(
-            owners=here.elicitations.owners,
-            locality=locality,
+            here.elicitations,
+            ring=(ring := plain_settings(uid=UID).ring),
+            tokens=Tokens(ring, origin=URL),
+            browser=here.browser,
+            public_url=URL,
             uid=UID,
             rules=IdentityRules(),
-            sessions=here.sessions,
-            browser=here.browser,
-            pairing=here.pairing,
         ),
         kinds=here.kinds,
     )

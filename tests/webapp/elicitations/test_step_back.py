@@ -1,6 +1,5 @@
 """A store that lost its last writes: one process handles the loss, and none trusts its memory."""
 
-from dataclasses import fields
 from datetime import datetime
 from typing import ClassVar
 
@@ -34,7 +33,9 @@ class Acting(Service):
 
 
 def acting(service: Service) -> Acting:
-    return Acting(**{each.name: getattr(service, each.name) for each in fields(service)})
+    double = object.__new__(Acting)
+    vars(double).update(vars(service))
+    return double
 
 
 @pytest.fixture

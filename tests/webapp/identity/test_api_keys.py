@@ -40,16 +40,16 @@ def clock() -> Clock:
 
 async def made(service: Service, **about: object) -> tuple[str, ApiKey]:
     given = {"program": "shop", "scopes": ASK, "expires_at": service.clock() + QUARTER}
-    return await service.api_keys.new(**{**given, **about})  # type: ignore[arg-type]  # as given
+    return await service.identity.api_keys.new(**{**given, **about})  # type: ignore[arg-type]  # as given
 
 
 async def test_key_is_found_only_by_exact_text(service: Service) -> None:
     text, key = await made(service)
-    found = await service.api_keys.of(text)
+    found = await service.identity.api_keys.of(text)
     assert (found.id, found.program, found.scopes) == (key.id, "shop", ("ask",))
     for other in (new_text(), "", text[:-1], text + "a", f" {text}", key.id):
         with pytest.raises(ApiKeyRefused, match="elicit api-keys new"):
-            await service.api_keys.of(other)
+            await service.identity.api_keys.of(other)
 
 
 async def test_text_of_key_is_not_stored(service: Service) -> None:
@@ -58,7 +58,7 @@ async def test_text_of_key_is_not_stored(service: Service) -> None:
         assert not any(text.encode() in record.sealed for record in page)
     rows = [
         await service.elicitations.read(ApiKey, owner=SERVICE, id=key.id)
-        for key in await service.api_keys.all()
+        for key in await service.identity.api_keys.all()
     ]
     assert not any(text in str(row) or text.removeprefix(PREFIX) in str(row) for row in rows)
 
@@ -67,18 +67,18 @@ async def test_expired_key_is_refused(service: Service, clock: Clock) -> None:
     text, _ = await made(service)
     clock.tick(days=90)
     with pytest.raises(ApiKeyRefused):
-        await service.api_keys.of(text)
+        await service.identity.api_keys.of(text)
 
 
 async def test_key_revoked_by_other_process_is_refused_immediately(clock: Clock) -> None:
     store = MemoryStore()
     async with process(store, clock) as one, process(store, clock) as other:
         text, key = await made(one)
-        assert (await one.api_keys.of(text)).id == key.id
-        await other.api_keys.revoke(key.id)
+        assert (await one.identity.api_keys.of(text)).id == key.id
+        await other.identity.api_keys.revoke(key.id)
         with pytest.raises(ApiKeyRefused):
-            await one.api_keys.of(text)
-        (kept,) = await one.api_keys.all()
+            await one.identity.api_keys.of(text)
+        (kept,) = await one.identity.api_keys.all()
         assert (kept.status, kept.erase_at) == ("revoked", clock() + KEPT)
 
 
@@ -86,8 +86,8 @@ async def test_last_use_of_key_is_written_once_per_minute(service: Service, cloc
     text, _ = await made(service)
 
     async def written() -> ApiKey:
-        await service.api_keys.of(text)
-        return (await service.api_keys.all())[0]
+        await service.identity.api_keys.of(text)
+        return (await service.identity.api_keys.all())[0]
 
     first = await written()
     assert first.used_at == clock()
@@ -117,7 +117,7 @@ async def test_invalid_key_settings_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=why):
         await made(service, **about)
-    assert await service.api_keys.all() == []
+    assert await service.identity.api_keys.all() == []
 
 
 @given(place=st.integers(len(PREFIX), 56), letter=st.sampled_from("aZ09"))

@@ -98,6 +98,15 @@ def test_time_in_chosen_zone_is_sent_with_its_offset(typed: str, zone: str, valu
     assert parse(schema, form).content == {"a": value}
 
 
+@pytest.mark.parametrize("first", ["", "soon", "2031-05-28"])
+def test_time_after_empty_or_unreadable_time_is_sent_with_its_offset(first: str) -> None:
+    schema = of(a=MOMENT, b=MOMENT)
+    sent = {"answer.a": [first], "answer.b": ["2031-05-28T14:30"], "zone.b": ["Asia/Tokyo"]}
+    form, faults = with_zones(schema, sent)
+    assert faults == ()
+    assert form["answer.b"] == ["2031-05-28T14:30:00+09:00"]
+
+
 @pytest.mark.parametrize(
     ("sent", "says"),
     [

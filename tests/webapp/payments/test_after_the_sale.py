@@ -11,9 +11,9 @@ from tests.support.mcp_server import eventually, text_of
 from tests.support.paying import give_up, results_are_noted
 from tests.support.payment_events import COMPLETED, told
 from tests.support.shop_env import REFUND, Buying, Shop, buying
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.command import CommandRefused
+from webapp.operations.payment_rows import PaymentRow
 from webapp.records.ids import tail_of
 
 

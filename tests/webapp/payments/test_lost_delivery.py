@@ -10,10 +10,10 @@ from tests.support.mcp_server import LEGACY
 from tests.support.paying import paid_in_vain, results_are_noted
 from tests.support.records import go_back, scanned
 from tests.support.shop_env import REFUND, Buying, Shop, buying
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.deadline import STEP
 from webapp.elicitations.watcher import _hear
+from webapp.operations.payment_rows import PaymentRow
 from webapp.records.high_water import MARK, restored
 from webapp.stores import Record
 

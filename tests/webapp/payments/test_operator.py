@@ -18,12 +18,12 @@ from tests.support.shop_env import REFUND, Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.main import main, parser_for
 from webapp.cli.operator import operate
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import list_payments, refund_payment, show_payment
 from webapp.cli.table import Table, lines_of, show_facts, show_table
 from webapp.cli.webhooks import list_hooks, show_hook
 from webapp.command import CommandRefused
 from webapp.limits import CallLimits
+from webapp.operations.payment_rows import PaymentRow
 from webapp.service import Service
 from webapp.sweeper import fall_due
 

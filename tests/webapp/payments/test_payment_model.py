@@ -6,6 +6,7 @@ at the provider, which events were acknowledged, and which receipts were in a se
 
 import asyncio
 import functools
+import inspect
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -29,6 +30,7 @@ from tests.support.service_env import Holding
 from tests.support.shop_env import CREATE, Payer, Shop, open_shop
 from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
+from webapp.elicitations.waiters import Waiter
 from webapp.payments.verification import ON_ITS_WAY
 
 if TYPE_CHECKING:
@@ -64,6 +66,16 @@ class Leg:
     @property
     def is_asked(self) -> bool:
         return self.presenter.shown is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if the body waits for its question, or for another call with the same question."""
+        waits_for: object = self.task.get_coro()
+        while inspect.iscoroutine(waits_for):
+            if waits_for.cr_code is Waiter.changes.__code__:
+                return True
+            waits_for = waits_for.cr_await
+        return False
 
     async def run(self) -> None:
         self.call.begin()
@@ -165,17 +177,17 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         is_paid = await self.is_first_money_there(topic)
         service = self.shop.service
         presenter = Holding()
-        call = service.call(
+        call = Call(
+            service,
             service.identity.caller(None, subject=None, client="c"),
             ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
             presenter=presenter,
         )
-        waiters, waiting = service.elicitations.waiters, len(service.elicitations.waiters)
         leg = Leg(topic=topic, call=call, presenter=presenter)
         leg.task = asyncio.create_task(leg.run())
         self.legs.append(leg)
         # The server may first ask the provider whether an earlier payment has arrived.
-        await eventually(lambda: len(waiters) > waiting or leg.receipt or leg.task.done())
+        await eventually(lambda: leg.is_waiting or leg.receipt or leg.task.done())
         await self.calm()
         if leg.presenter.shown is not None:
             self.topic_of[leg.presenter.shown.elicitation.id] = topic

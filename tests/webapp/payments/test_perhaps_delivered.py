@@ -18,10 +18,10 @@ from tests.support.service_env import Holding
 from tests.support.shop_env import AWAY, REFUND, AwayStore, Buying, Shop, buying, open_shop
 from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.command import CommandRefused
 from webapp.http.connection import StreamConnection
+from webapp.operations.payment_rows import PaymentRow
 
 # finding: XV1
 LONG = 100_000  # characters of a result that is too long to be stored
@@ -171,7 +171,8 @@ async def made(shop: Shop) -> Call:
     """Return a call whose result was made with a payment and has not been sent."""
     comes_back(shop)
     service, presenter = shop.service, Holding()
-    call = service.call(
+    call = Call(
+        service,
         service.identity.caller(None, subject=None, client="c"),
         ToolCall(server="shop", tool="report", client="c", arguments="{}"),
         presenter=presenter,
@@ -212,7 +213,7 @@ async def test_repeated_result_marks_the_payment_as_possibly_delivered(shop: Sho
     shop.service.running_tools.deliver(call, connection)
     connection.end(is_delivered=False)
     await eventually(lambda: not shop.service.running_tools.is_noting)
-    again = shop.service.call(call.caller, call.tool, presenter=Holding())
+    again = Call(shop.service, call.caller, call.tool, presenter=Holding())
     with pytest.raises(Interrupted):
         await again.the_run()
     (payment,) = await shop.payments()

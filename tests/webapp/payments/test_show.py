@@ -16,11 +16,12 @@ from tests.support.shop_env import Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.filters import Filters, filtered
 from webapp.cli.main import parser_for
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import end_payment, list_payments
 from webapp.cli.questions import list_questions
-from webapp.cli.show import show, show_history
+from webapp.cli.show import show_history
 from webapp.command import CommandRefused
+from webapp.operations.history import show
+from webapp.operations.payment_rows import PaymentRow
 from webapp.records.ids import tail_of
 from webapp.records.values import StoredWebhook
 

@@ -20,8 +20,8 @@ from tests.support.clock import Clock
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from webapp.cli.webhooks import list_hooks
 from webapp.payments.certificates import FETCHES_AT_ONCE, Certificates, trusted_roots
+from webapp.payments.webhook_log import BETWEEN_HINTS, HINTS_AT_ONCE
 from webapp.sandbox.paypal.certificates import sandbox_scheme
-from webapp.service import BETWEEN_HINTS, HINTS_AT_ONCE
 
 MOLLIE_SELLER = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
 WEBHOOK_ID = "1JE4291016473214C"
@@ -158,7 +158,7 @@ async def test_rejected_unsigned_webhooks_are_listed_for_the_operator_with_reaso
     at_mollie.payments["tr_1"].update(status="paid", amount={"currency": "EUR", "value": "0.09"})
     await payment_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
     await payment_env.post(b"id=../x")
-    await payment_env.service.webhook_log.write_counts()
+    await payment_env.service.webhooks.log.write_counts()
     rows = (await list_hooks(payment_env.service)).rows
     assert {(row.provider, row.status) for row in rows} == {("mollie", "turned away")}
     assert [(row.why, row.times) for row in rows] == [
@@ -189,7 +189,7 @@ async def test_many_unknown_unsigned_webhooks_write_a_single_row(payment_env: Pa
     for number in range(50):
         await payment_env.post(b"id=tr_1", query=f"elicitation=nobody{number}")
     assert await payment_env.counts() == {"unknown": 50}
-    assert len(await payment_env.service.webhook_log.unverified()) == 1
+    assert len(await payment_env.service.webhooks.log.unverified()) == 1
 
 
 # PayPal's certificates.

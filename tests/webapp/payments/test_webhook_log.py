@@ -15,8 +15,9 @@ from tests.support.payment_events import COMPLETED, told
 from tests.support.shop_env import Buying, Shop, buying
 from tests.support.webhook_log import only, replayed
 from tests.support.webhooks import a_session, signed
-from webapp.cli.webhooks import WebhookRow, list_hooks, replay_hook, show_hook
+from webapp.cli.webhooks import list_hooks, replay_hook, show_hook
 from webapp.command import CommandRefused
+from webapp.operations.rows import WebhookRow
 from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
@@ -254,7 +255,7 @@ async def test_many_invalid_webhooks_write_a_row_and_a_log_line_per_minute(
         for _ in range(20):
             await shop.deliver(b"{}", [])
         before = await shop.store.list("unverified")
-        await shop.service.webhook_log.write_counts()
+        await shop.service.webhooks.log.write_counts()
         writes += await shop.store.list("unverified") != before
         shop.clock.tick(seconds=20)
     assert writes == 2
@@ -270,7 +271,7 @@ async def test_unverified_counts_of_two_processes_are_added(shop: Shop) -> None:
     await shop.deliver(b"{}", [])
     await shop.deliver(b"{}", [], to=other)
     await asyncio.gather(
-        shop.service.webhook_log.write_counts(), other.service.webhook_log.write_counts()
+        shop.service.webhooks.log.write_counts(), other.service.webhooks.log.write_counts()
     )
     assert (await list_hooks(shop.service)).rows[-1].times == 2
     await other.ended()

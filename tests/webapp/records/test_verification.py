@@ -17,8 +17,8 @@ from tests.support.clock import Clock
 from tests.support.service_env import RING, asked, process
 from webapp.cli.audit import export_chain, make_head, show_keys, verify_chains
 from webapp.cli.export import export_owner
-from webapp.cli.operator import OWNER_CHARACTERS
 from webapp.command import CommandRefused
+from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.chain import AUDIT, HEAD, block_of
 from webapp.records.heads import (
     HEAD_KIND,

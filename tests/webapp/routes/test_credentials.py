@@ -72,7 +72,7 @@ async def test_session_cookie_is_identified_until_session_expires(
 ) -> None:
     # finding: XS5
     person = SignedIn(issuer=LOCAL_ISSUER, subject="ann", label="Ann")
-    sessions = service.sessions
+    sessions = service.identity.sessions
     session = await sessions.start(person, cookies={})
     cookie = sessions.set_cookie(session).partition(";")[0]
     assert credential_of(service, scope("/inbox", cookie=cookie)) == f"session {session.id}"
@@ -88,7 +88,7 @@ async def test_session_cookie_is_identified_until_session_expires(
 async def test_browser_returning_from_sign_in_is_identified(service: Service) -> None:
     # finding: XS5
     first, second = (
-        service.sessions.leave({"n": n}, back="/inbox").partition(";")[0] for n in (1, 2)
+        service.identity.sessions.leave({"n": n}, back="/inbox").partition(";")[0] for n in (1, 2)
     )
     known = {
         credential_of(service, scope("/signin/callback", query="code=c", cookie=each))

@@ -167,7 +167,7 @@ async def test_metrics_path_belongs_to_author_without_setting() -> None:
 
     async with elicit_person(watched_tools()) as person:
         assert (await page_of(person)).status_code == 404
-        assert person._service.telemetry.observer is UNOBSERVED
+        assert person._service.elicitations.telemetry.observer is UNOBSERVED
     async with elicit_person(server) as person:
         assert (await page_of(person)).text == "my own"
 

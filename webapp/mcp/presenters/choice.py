@@ -46,7 +46,7 @@ def presenter_of(
     `task_id` is the id of a task if this request waits for the task's result.
     """
     patience = service.clients.patience
-    limits, user_codes, modes = service.limits, service.user_codes, declared.modes
+    limits, user_codes, modes = service.clients.limits, service.identity.user_codes, declared.modes
     in_form = _in_form(service, caller)
     ticks = service.elicitations.ticks
     held_until = Deadline(patience.limit_for(caller, limits.call), ticks=ticks)

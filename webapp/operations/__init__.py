@@ -1,0 +1,10 @@
+"""The records of all people, as operators see them: lists, histories, and what changes a record.
+
+The commands and the operator's pages share this package. `rows` and `payment_rows` have a row class
+for each list, `history` the timeline of a question, `audited` the audit entries of an owner,
+`lists` reads a list for a page, and `acts` has the changes.
+
+Risks: an operator's list reveals an answer or a token. So a row has only kinds, states, reasons,
+ids and times. A list costs more the more is stored. So a page's list makes at most two reads of the
+store, of a limited number of rows, and says if there are more.
+"""

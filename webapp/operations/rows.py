@@ -1,0 +1,275 @@
+"""The rows of operators' lists: a class for each list, and how a record becomes a row.
+
+Risks: a list that lets its reader answer a question or read its text. Rows therefore have no links
+and no text of a question, and owners and ids are shortened.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from flows.elicitation.ending import EndingCallback
+from flows.elicitation.states import Elicitation
+from flows.oauth.connection import Connection
+from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.ids import tail_of
+from webapp.records.values import (
+    KINDS,
+    ClientRecord,
+    DoneOnce,
+    EarlyEvent,
+    OutgoingEvent,
+    Reconciliation,
+    Standing,
+    StoredWebhook,
+    TurnedAway,
+)
+
+OWNER_CHARACTERS: Final = 6
+CANDIDATES_NAMED: Final = 5
+_KIND_WORDS: Final[Mapping[str, str]] = {
+    KINDS[UnresolvedPayment]: "unresolved payment",
+    KINDS[StoredWebhook]: "webhook",
+    KINDS[EarlyEvent]: "early webhook",
+    KINDS[Reconciliation]: "reconciliation of payments",
+    KINDS[DoneOnce]: "result of once",
+    KINDS[EndingCallback]: "callback of on_end",
+    KINDS[Standing]: "list of open questions",
+}
+
+
+def kind_word(kind: str) -> str:
+    """Return the word that operators see for a kind of record."""
+    return _KIND_WORDS.get(kind, kind)
+
+
+class QuestionRow(Struct, frozen=True, kw_only=True):
+    """A question to one person. `why` is the reason of a failed or declined question."""
+
+    id: str
+    kind: str
+    status: str
+    why: str | None = None
+    tool: str
+    server: str
+    client: str | None = None
+    owner: str
+    asked_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None = None
+    delivered_at: datetime | None = None
+
+
+def question_row(asked: Elicitation) -> QuestionRow:
+    return QuestionRow(
+        id=tail_of(asked),
+        kind=asked.kind,
+        status="late" if asked.is_late else asked.status.value,
+        why=asked.why,
+        tool=asked.asked.tool,
+        server=asked.asked.server,
+        client=asked.asked.client,
+        owner=asked.owner[:OWNER_CHARACTERS],
+        asked_at=asked.created_at,
+        expires_at=asked.expires_at,
+        ended_at=asked.settled_at,
+        delivered_at=asked.delivered_at,
+    )
+
+
+class WebhookRow(Struct, frozen=True, kw_only=True):
+    """A delivery, or the number of deliveries rejected on one day for one reason, without an id.
+
+    `status` is the result of the delivery, or `turned away`.
+    """
+
+    id: str | None
+    provider: str
+    event: str | None
+    status: str
+    why: str | None
+    times: int
+    received_at: datetime
+
+
+class Webhook(WebhookRow, frozen=True, kw_only=True):
+    """The details of a delivery. `is_of_ours` is True if it is about one of our payments."""
+
+    event_id: str
+    is_of_ours: bool
+    is_whole: bool
+    erased_at: datetime
+    replayed_at: datetime | None
+    body: str
+
+
+def webhook_row(hook: StoredWebhook) -> WebhookRow:
+    return WebhookRow(
+        id=tail_of(hook),
+        provider=hook.seller,
+        event=hook.type or None,
+        status=hook.status,
+        why=hook.why,
+        times=1,
+        received_at=hook.received_at,
+    )
+
+
+def rejected_row(row: TurnedAway) -> WebhookRow:
+    what = row.reason.removeprefix("other_")
+    if row.reason == "unknown":
+        why = "not about a payment of this server"
+    elif what != row.reason:
+        why = f"its {what} differs from the request"
+    else:
+        why = f"not verified: {row.reason}"
+    return WebhookRow(
+        id=None,
+        provider=row.seller,
+        event=None,
+        status="turned away",
+        why=why,
+        times=row.count,
+        received_at=row.last_at or datetime.fromisoformat(row.day).replace(tzinfo=UTC),
+    )
+
+
+class ClientRow(Struct, frozen=True, kw_only=True):
+    """A person's client, and what the client last did with forms, links and confirmations.
+
+    None means that the server sent the client no question of this kind.
+    """
+
+    id: str
+    name: str
+    version: str
+    owner: str
+    forms: str | None
+    links: str | None
+    confirms: str | None
+    seen_at: datetime
+    until: datetime
+
+
+def client_row(client: ClientRecord) -> ClientRow:
+    deeds = [one for one in (client.forms, client.confirms, client.links) if one is not None]
+    return ClientRow(
+        id=tail_of(client),
+        name=client.name,
+        version=client.release,
+        owner=client.owner[:OWNER_CHARACTERS],
+        forms=None if client.forms is None else client.forms.what,
+        confirms=None if client.confirms is None else client.confirms.what,
+        links=None if client.links is None else client.links.what,
+        seen_at=max(deed.at for deed in deeds),
+        until=max(deed.until for deed in deeds),
+    )
+
+
+class EventRow(Struct, frozen=True, kw_only=True):
+    """An outgoing event. `id` is its `webhook-id`, `about` the question, payment or account.
+
+    `next_at` is the time of the next attempt of an event that waits.
+    """
+
+    id: str
+    address: str
+    type: str
+    about: str
+    status: str
+    why: str | None
+    tries: int
+    happened_at: datetime
+    next_at: datetime | None
+    sent_at: datetime | None
+
+
+def event_row(event: OutgoingEvent) -> EventRow:
+    return EventRow(
+        id=event.webhook_id,
+        address=event.address,
+        type=event.type,
+        about=str(event.facts["id"]).removeprefix(event.owner),
+        status=event.status,
+        why=event.why,
+        tries=event.tries,
+        happened_at=event.happened_at,
+        next_at=event.due_at,
+        sent_at=event.sent_at,
+    )
+
+
+class AccountRow(Struct, frozen=True, kw_only=True):
+    """A connected account and its health. `why` says why it does not work, or what may stop it.
+
+    `refreshed_at` is when its key was issued, `works_until` when that key expires.
+    """
+
+    id: str
+    provider: str
+    label: str
+    status: str
+    why: str | None
+    owner: str
+    tools: list[str]
+    connected_at: datetime
+    refreshed_at: datetime | None
+    works_until: datetime | None
+    retry_at: datetime | None
+    used_at: datetime | None
+    ended_at: datetime | None
+    question: str | None
+
+
+def account_row(account: Connection, *, now: datetime) -> AccountRow:
+    return AccountRow(
+        id=tail_of(account),
+        provider=account.provider,
+        label=account.label,
+        status=account.status,
+        why=_why_not_working(account, now=now),
+        owner=account.owner[:OWNER_CHARACTERS],
+        tools=[*account.tools],
+        connected_at=account.connected_at,
+        refreshed_at=account.issued_at,
+        works_until=account.expires_at,
+        retry_at=account.retry_at,
+        used_at=max(account.used.values(), default=None),
+        ended_at=account.ended_at or account.lapsed_at,
+        question=None if account.came_by is None else account.came_by.removeprefix(account.owner),
+    )
+
+
+def _why_not_working(account: Connection, *, now: datetime) -> str | None:
+    if account.ended_at is not None:
+        by = f" by {account.ended_by}" if account.ended_by else ""
+        return f"disconnected{by}"
+    if account.lapsed_at is not None:
+        return "the provider refused to renew it: the person has to connect it again"
+    if account.refused_at is not None:
+        return "the provider refused to renew it once, and is asked again"
+    if account.retry_at is not None and now < account.retry_at:
+        return "the last renewal failed, and is tried again"
+    if account.refresh_token is None and not account.works(now=now):
+        return "it expired, and the provider issued nothing to renew it with"
+    return None
+
+
+def text_of(value: Any) -> str:
+    """Return a field's value as text for a program that reads the output from a pipe."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        case Mapping():
+            pairs = cast("Mapping[str, object]", value)
+            return ", ".join(f"{name} {text_of(each)}" for name, each in pairs.items())
+        case list() | tuple():
+            return ", ".join(map(text_of, cast("Sequence[object]", value)))
+        case _:
+            return str(value)
