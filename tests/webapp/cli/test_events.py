@@ -94,6 +94,13 @@ def test_settings_list_shows_variable_of_event_address(
 
 
 @pytest.mark.usefixtures("home")
+def test_settings_explains_a_named_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "ELICIT_STORE"]) == 0
+    said = capsys.readouterr().out
+    assert "ELICIT_STORE" in said
+
+
+@pytest.mark.usefixtures("home")
 def test_settings_list_names_unknown_variable_with_suggestion(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -441,6 +441,18 @@ async def test_program_polls_payment_more_often_if_it_does_not_wait_for_processi
     assert set(waits) == {seconds}
 
 
+async def test_page_of_a_program_at_a_server_with_tools_names_no_assistant(
+    shop: Programs, here: AskingEnv
+) -> None:
+    async def work(_: Elicit) -> bool:
+        return await elicit.confirm("Delete it?")
+
+    block = shop.begin(work)
+    page = await (await here.guest()).person.visit((await block.link()).url)
+    assert "If you approve, the application continues" in page.text
+    await block.cancel()
+
+
 async def test_unreachable_server_raises_error_with_advice(shop: Programs) -> None:
     class Nowhere(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
