@@ -14,6 +14,7 @@ from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import declared, traits_of
 from flows.payments.session import terms_of
 from webapp.calls.clients import McpClients
+from webapp.calls.endings import Endings
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -29,11 +30,13 @@ from webapp.http.rate_limit import Rates
 from webapp.identity.approvers import owners_of_people
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
+from webapp.identity.operators import Operators
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.users import Users
 from webapp.kinds.page_kind import said_in
 from webapp.kinds.registry import Kinds, OwnKind
 from webapp.limits import CallLimits
+from webapp.logs.memory_log import RecentLines
 from webapp.notifications.delivery import Deliver, deliver
 from webapp.notifications.sender import Notifier
 from webapp.notifications.tables import NotifyTables
@@ -116,15 +119,28 @@ class Service:
                 client=who.client,
                 claim=who.claim,
                 scopes=who.approvers_scopes,
-                wanted=who.approval.claims,
+                wanted=who.sign_in_claims,
                 public_url=settings.url,
                 outbound=outbound,
                 sessions=self.identity.sessions,
                 clock=clock,
             )
+        self.operators = Operators(
+            rules=who.operators,
+            counts_for=who.decides_after_sign_in,
+            identity=self.identity,
+            browser=self.browser,
+            tokens=tokens,
+            store=store,
+            public_url=settings.url,
+            clock=clock,
+        )
+        self.recent_lines = RecentLines()
         self.kinds = Kinds(
             settings, self.elicitations, outbound=outbound, identity=self.identity, own=kinds
         )
+        if users is not None:
+            self.kinds.rules.serves.add(users.application)
         self.completing = Completing(
             elicitations=self.elicitations,
             links=self.links,
@@ -173,6 +189,7 @@ class Service:
         self.running_tools = RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         )
+        self.endings = Endings(self.elicitations, kinds=self.kinds, completing=self.completing)
 
     @property
     def is_draining(self) -> bool:
@@ -193,6 +210,7 @@ class Service:
         """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
         await self.running_tools.all_answered(within=within)
+        await self.endings.finish(within=within)
 
 
 def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
@@ -264,4 +282,5 @@ async def open_service(
     finally:
         await service.readiness.aclose()
         await service.running_tools.aclose()
+        await service.endings.aclose()
         await service.elicitations.aclose()

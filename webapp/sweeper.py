@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flows.elicitation import states
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run, wipe
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
@@ -126,6 +127,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         OutgoingEvent: service.events.sender.fall_due,
         Notification: service.notifier.fall_due,
         InboxItem: service.kinds.decisions.fall_due,
+        EndingCallback: service.endings.fall_due,
     }
     if record.kind == STEP_BACK and (back := step_back_of(record)) is not None:
         await service.store_stepped_back(back)

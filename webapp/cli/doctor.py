@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flows.errors import StoreUnavailable, Unreadable
+from flows.oauth.dpop import ERRORS as PROOF_ERRORS
 from webapp.cli.examination import (
     Finding,
     Surroundings,
@@ -196,6 +197,8 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
         error = f" ({refused.error})" if refused.error else ""
         what = {"redirect": "redirect address", "refresh": "requests to refresh accounts"}
         fix = f"correct ELICIT_{name}_CLIENT_ID and ELICIT_{name}_CLIENT_SECRET"
+        if refused.error in PROOF_ERRORS:
+            fix = f"write dpop = true in [providers.{refused.provider}] of elicit.toml"
         if refused.fault == "redirect":
             fix = f"register {service.public_url}/callback/{refused.provider} at {label}"
         elif refused.fault == "refresh":

@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "call a demo tool as an MCP client, and wait for you to open its link",
     "connect": "connect the account that a tool waits for, if no browser can open the pages",
     "pair": "print a bearer token for your MCP client and an address that pairs your browser",
+    "operator": "print a one-time address that opens the operator's pages",
     "settings": "list the settings, and which are set",
     "doctor": "check the settings, the key and the store",
     "backup": "back up the store and its key while servers run",

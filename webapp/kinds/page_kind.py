@@ -119,8 +119,13 @@ def terms_in(elicitation: Elicitation) -> Mapping[str, Json]:
 
 
 def has_rules(elicitation: Elicitation) -> bool:
-    """Return True if the author's own validators check the answer in addition to the schema."""
+    """Return True if the author's own code checks the answer in addition to the schema."""
     return bool(terms_in(elicitation).get("has_rules"))
+
+
+def has_check(elicitation: Elicitation) -> bool:
+    """Return True if the question has a `check`."""
+    return bool(terms_in(elicitation).get("check"))
 
 
 def arguments_in(elicitation: Elicitation) -> Json:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.calling_client import SeenClient
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
 from flows.oauth.connection import Connection
@@ -447,6 +448,7 @@ Value: TypeAlias = (
     | Run
     | DoneOnce
     | CallNumber
+    | EndingCallback
     | Alias
     | Connection
     | Payment
@@ -476,6 +478,7 @@ KINDS: Mapping[type[Struct], str] = {
     Run: "run",
     DoneOnce: "once",
     CallNumber: "call number",
+    EndingCallback: "ending",
     Alias: "alias",
     Connection: "account",
     Payment: "payment",

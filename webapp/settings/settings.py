@@ -269,7 +269,11 @@ class Settings:
 
     @property
     def log(self) -> LogSettings:
-        return self.telemetry.log
+        """The settings of the log. With operators, lines with an id link to their pages."""
+        log = self.telemetry.log
+        if not self.identity.operators.names_somebody:
+            return log
+        return replace(log, search_url=f"{self.url.rstrip('/')}/operator/search")
 
     @property
     def root_path(self) -> str:

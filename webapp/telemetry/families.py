@@ -98,8 +98,9 @@ ACCOUNT_FAILURES = MetricFamily(
     name="elicit_account_failures_total",
     kind="counter",
     labels=("provider", "step", "reason"),
-    says="Accounts that could not be connected or refreshed. `step` is `callback`, `exchange` or "
-    "`refresh`. `reason` is `ended` (a code or refresh token is no longer valid), `client` "
+    says="Accounts that could not be connected or refreshed. `step` is `push` (a pushed "
+    "authorization request), `callback`, `exchange` or `refresh`. `reason` is `ended` (a code or "
+    "refresh token is no longer valid), `client` "
     "(the provider refuses the server's client id or secret) or `redirect` (its redirect "
     "URI), which only the operator can correct, `passing` (the provider has an outage), "
     "`unsure` (another refusal) or `other` (no usable response).",
