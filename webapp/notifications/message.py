@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
 from webapp.notifications.tables import NotifyTable
-from webapp.records.notification import Notification
+from webapp.records.waiting import Notification
 
 QUESTION_CHARACTERS: Final = 120
 NAME_CHARACTERS: Final = 80
