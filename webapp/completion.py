@@ -21,7 +21,6 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
 from webapp.http.requests import cookies_of
 from webapp.identity.identity import Identity
-from webapp.kinds.page_kind import has_rules
 from webapp.kinds.registry import Kinds
 
 T = TypeVar("T")
@@ -232,8 +231,7 @@ class Completing:
         """Validate the content and return it without blank fields. Raises InvalidAnswer."""
         given = without_blanks(schema, content)
         faults: Sequence[Fault] = check(schema, given)
-        if not faults and has_rules(current):
-            faults = await self._kinds.rules.faults(current, given)
+        faults = faults or await self._kinds.rules.faults(current, given)
         if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=current.id)

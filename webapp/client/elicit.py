@@ -20,9 +20,9 @@ import httpx
 
 from flows import question as questions
 from flows.elicitation.ending import refusal
+from flows.elicitation.misuse import Unasked
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_call import CallingPerson
-from flows.elicitation.unasked import Unasked
 from flows.errors import (
     Cancelled,
     ElicitError,

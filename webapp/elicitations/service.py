@@ -25,6 +25,7 @@ from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
@@ -45,11 +46,9 @@ class RunEnds(Protocol):
 
     async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
         """Return the callbacks to write together with these values."""
-        ...
 
     def wrote(self, rows: Sequence[Value]) -> None:
         """Receive the written callbacks, with their new versions."""
-        ...
 
 
 _log = logging.getLogger(__name__)
@@ -89,6 +88,7 @@ class Elicitations:
         self.on_gap: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
+        self._writing: dict[str, asyncio.Event] = {}  # by id: set when the write has ended
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
         self.run_ends: RunEnds | None = None
 
@@ -140,21 +140,43 @@ class Elicitations:
 
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
-        asked = len(values)
-        if self.run_ends is not None:
-            values = (*values, *await self.run_ends.due_with(values))
+        asked, has_ended = len(values), asyncio.Event()
+        writing = dict.fromkeys([value.id for value in values], has_ended)
+        self._writing.update(writing)
         try:
+            if self.run_ends is not None:
+                values = (*values, *await self.run_ends.due_with(values))
             written = await self.rows.write(*values)
+            self._notify(written)
         except Conflict:
             for value in values:
                 self.recent.forget(value.id)
             raise
-        for value in written:
-            self._wake_for(value)
-        self.observer.wrote(written)
+        finally:
+            for id in writing:
+                if self._writing.get(id) is has_ended:
+                    del self._writing[id]
+            has_ended.set()
         if self.run_ends is not None and len(written) > asked:
             self.run_ends.wrote(written[asked:])
         return written[:asked]
+
+    def _notify(self, written: Sequence[Value]) -> None:
+        for value in written:
+            self._wake_for(value)
+        self.observer.wrote(written)
+
+    async def get_written(self, id: str) -> Elicitation | None:
+        """Read the elicitation. If this process is writing it now, wait for that write first.
+
+        A change that is decided in the meantime would lose the compare-and-set.
+        """
+        await self._until_written(id)
+        return await self.get(id)
+
+    async def _until_written(self, id: str) -> None:
+        while (has_ended := self._writing.get(id)) is not None:
+            await has_ended.wait()
 
     def _wake_for(self, value: Value) -> None:
         """Wake everything that waits for this written value."""
@@ -207,6 +229,8 @@ class Elicitations:
             Erased: The elicitation does not exist.
             Contended: Other writers were first too many times.
         """
+        if known is None:
+            await self._until_written(id)
         current = known or self.recent.get(id)
         is_read = current is None
         for number in range(TRIES_AT_MOST):
@@ -408,10 +432,10 @@ class Elicitations:
         """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
             return await work  # the current task itself already runs to completion
-        task = asyncio.create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        doing = Uncancelled(work)
+        self._works.add(doing.task)
+        doing.task.add_done_callback(self._forget)
+        return await doing.result
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.

@@ -255,7 +255,7 @@ class Identity:
         """Return a sentence that says what makes the caller of this request known."""
         if not self.pairing.is_possible:
             return "Set ELICIT_ISSUER, so that people sign in."
-        if self._can_pair(scope):
+        if self.can_pair(scope):
             return (
                 "Give the client the key that `elicit pair` prints, or set ELICIT_ISSUER, so that "
                 "people sign in."
@@ -333,7 +333,7 @@ class Identity:
             session = None if viewer is None else viewer.session
             if session is None or session.issuer != LOCAL_ISSUER:
                 return AccessDecision(
-                    access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY
+                    access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY
                 )
         if viewer is not None and viewer.owner == elicitation.owner:
             return AccessDecision(access=Access.OPEN, viewer=viewer)
@@ -341,7 +341,7 @@ class Identity:
             # The connection identifies the person, even if the session is another person's.
             return AccessDecision(access=Access.OPEN)
         if is_local:
-            return AccessDecision(access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY)
+            return AccessDecision(access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY)
         if self._rules.issuer is None:
             return AccessDecision(access=Access.HERE_ONLY)
         is_signed_in = viewer is not None and viewer.session is not None
@@ -381,12 +381,13 @@ class Identity:
         """
         if session.issuer != LOCAL_ISSUER:
             return True
-        return session.subject == self._local_subject and self._can_pair(scope)
+        return session.subject == self._local_subject and self.can_pair(scope)
 
     def _has_key(self, scope: Mapping[str, Any]) -> bool:
-        return self._can_pair(scope) and self.pairing.has_key(scope)
+        return self.can_pair(scope) and self.pairing.has_key(scope)
 
-    def _can_pair(self, scope: Mapping[str, Any]) -> bool:
+    def can_pair(self, scope: Mapping[str, Any]) -> bool:
+        """Return True if a browser on this connection can be paired with this machine's user."""
         return self.pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:

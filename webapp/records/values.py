@@ -19,6 +19,7 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.notification import Notification
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):
@@ -467,6 +468,7 @@ Value: TypeAlias = (
     | ApiKey
     | OutgoingEvent
     | EventAddressState
+    | Notification
     | RefusedRegistration
 )
 ValueT = TypeVar("ValueT", bound=Value)
@@ -496,5 +498,6 @@ KINDS: Mapping[type[Struct], str] = {
     ApiKey: "api key",
     OutgoingEvent: "event",
     EventAddressState: "event address",
+    Notification: "notification",
     RefusedRegistration: "registration",
 }

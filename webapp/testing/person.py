@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 from mcp import Client
@@ -48,6 +48,9 @@ from webapp.testing.told import (
 )
 from webapp.testing.webhooks import ProviderWebhooks
 
+if TYPE_CHECKING:
+    from webapp.calls.replay import ReplayedCall
+
 T = TypeVar("T", Payment, Connection)
 URL = "http://127.0.0.1:8765"
 _LINK = re.compile(rf"{re.escape(URL)}/e/[^\s\"<>)]+")
@@ -75,6 +78,7 @@ class AskedPerson:
     ) -> None:
         self.clock = clock
         self.webhooks = webhooks
+        self.replayed: list[ReplayedCall] = []  # calls that ended in replay mode
         self._service = service
         self._browser = browser
         self._places = places
