@@ -132,9 +132,6 @@ class Elicitations:
         open_now = [one for one in found.values() if self.clock() < one.expires_at]
         return sorted(open_now, key=lambda one: one.created_at, reverse=True)
 
-    async def find_run(self, *, owner: str, key: str) -> Run | None:
-        return await self.holder(Run, owner=owner, key=key)
-
     async def done(self, *, owner: str, id: str) -> DoneOnce | None:
         return await self.read(DoneOnce, owner=owner, id=id)
 
