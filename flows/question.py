@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, T
 
 import httpx
 
-from flows.elicitation.misuse import VerbParameters, located
+from flows.elicitation.misuse import Unasked, UnaskedQuestion, VerbParameters, located
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_call import ToolBody
-from flows.elicitation.unasked import Unasked, UnaskedQuestion
 from flows.errors import (
     Cancelled,
     Declined,

@@ -244,7 +244,6 @@ def test_no_module_has_more_than_500_lines() -> None:
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "webapp/elicitations/cache.py": "what may be remembered, and never believed",
-    "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
 }
 # Folders whose files are alike: declarations, commands, presenters, stores.

@@ -21,10 +21,9 @@ from webapp.connecting import names_in, outbound_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
-from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
-from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
 from webapp.http.edge import Edge
 from webapp.http.ending import told_of_the_end
 from webapp.http.guard import Guard
@@ -38,9 +37,8 @@ from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
-from webapp.mcp.callers import issuer_of, sender_of
+from webapp.mcp.callers import issuer_of, must_be_named, sender_of
 from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
-from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder

@@ -179,7 +179,7 @@ class Gateway(Protocol):
     def seller(self) -> MerchantAccount: ...
     @property
     def pace(self) -> Sequence[timedelta]:
-        """The intervals for polling the provider about an open page; see flows.payments.pace."""
+        """The intervals for polling the provider about an open page, as in `checkout_page`."""
         ...
 
     def check(self, price: Money) -> None:

@@ -23,6 +23,7 @@ from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
 from webapp.calls.once import Working
 from webapp.elicitations.service import Elicitations
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.logs.masking import masked
 
 Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
@@ -74,14 +75,17 @@ class Leases:
         if is_ours and self._is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
         if not is_ours or self._is_shared:
-            claiming = asyncio.create_task(
+            claiming = Uncancelled(
                 self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
             )
-            self._unfinished_claims.add(claiming)
+            self._unfinished_claims.add(claiming.task)
             try:
-                current = await asyncio.shield(claiming)
+                current = await claiming.result
             except NotPossible:
+                self._unfinished_claims.discard(claiming.task)
                 return None
+            # After a cancellation the claim stays in the set, even if it has ended by now.
+            self._unfinished_claims.discard(claiming.task)
             if current.take is not None:
                 self._until[current.id] = current.take.until
         self._has(current)

@@ -22,6 +22,7 @@ import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import PolicySettings
 
@@ -78,7 +79,8 @@ class RunningTools:
         """
         self._unanswered.add(call)
         self._is_idle.clear()
-        task = asyncio.create_task(body())
+        running = Uncancelled(body())
+        task = running.task
         self._calls[task] = call
         task.add_done_callback(self._calls.pop)
         if connection is not None:
@@ -87,7 +89,7 @@ class RunningTools:
                 self._orphan(task, call) if connection.is_broken else None
             )
         try:
-            return await asyncio.shield(task)
+            return await running.result
         except asyncio.CancelledError:
             task.add_done_callback(lambda _: self._lose(call))
             if not task.done():
@@ -294,10 +296,15 @@ class RunningTools:
         *,
         then: Callable[[], object] = lambda: None,
     ) -> None:
-        task = asyncio.create_task(self._noted(call, note))
+        async def noting() -> None:
+            try:
+                await self._noted(call, note)
+            finally:
+                self._notes.discard(task)
+                then()
+
+        task = asyncio.create_task(noting())
         self._notes.add(task)
-        task.add_done_callback(self._notes.discard)
-        task.add_done_callback(lambda _: then())
 
     def _lose(self, call: Call) -> None:
         """Store that the call's result did not reach the client."""

@@ -19,8 +19,8 @@ from typing import Any, Final, NoReturn, Self, TypeVar, cast
 import httpx
 
 from flows import question as questions
+from flows.elicitation.misuse import Unasked
 from flows.elicitation.states import Completion, Json, Status
-from flows.elicitation.unasked import Unasked
 from flows.errors import (
     Cancelled,
     ElicitError,

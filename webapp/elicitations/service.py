@@ -25,6 +25,7 @@ from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
@@ -75,6 +76,7 @@ class Elicitations:
         self.on_gap: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
+        self._writing: dict[str, asyncio.Event] = {}  # by id: set when the write has ended
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
 
     def new_id(self, owner: str) -> str:
@@ -125,12 +127,24 @@ class Elicitations:
 
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
+        has_ended = asyncio.Event()
+        for value in values:
+            self._writing[value.id] = has_ended
         try:
             written = await self.rows.write(*values)
+            self._notify(written)
         except Conflict:
             for value in values:
                 self.recent.forget(value.id)
             raise
+        finally:
+            for value in values:
+                if self._writing.get(value.id) is has_ended:
+                    del self._writing[value.id]
+            has_ended.set()
+        return written
+
+    def _notify(self, written: Sequence[Value]) -> None:
         for value in written:
             if isinstance(value, LISTED):
                 self.waiters.wake_lists(value.owner)
@@ -144,7 +158,18 @@ class Elicitations:
             elif isinstance(value, Run):
                 self.waiters.wake(value)
         self.observer.wrote(written)
-        return written
+
+    async def get_written(self, id: str) -> Elicitation | None:
+        """Read the elicitation. If this process is writing it now, wait for that write first.
+
+        A change that is decided in the meantime would lose the compare-and-set.
+        """
+        await self._until_written(id)
+        return await self.get(id)
+
+    async def _until_written(self, id: str) -> None:
+        while (has_ended := self._writing.get(id)) is not None:
+            await has_ended.wait()
 
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
@@ -183,6 +208,8 @@ class Elicitations:
             Erased: The elicitation does not exist.
             Contended: Other writers were first too many times.
         """
+        if known is None and id in self._writing:
+            await self._until_written(id)
         current = known or self.recent.get(id)
         is_read = current is None
         for number in range(TRIES_AT_MOST):
@@ -384,10 +411,10 @@ class Elicitations:
         """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
             return await work  # the current task itself already runs to completion
-        task = asyncio.create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        doing = Uncancelled(work)
+        self._works.add(doing.task)
+        doing.task.add_done_callback(self._forget)
+        return await doing.result
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.

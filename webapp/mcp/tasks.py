@@ -48,8 +48,7 @@ from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
 from webapp.mcp.task_legs import AtWork, Prepares, TaskLeg, TaskLegs
-from webapp.mcp.task_offer import TaskOffer
-from webapp.mcp.task_state import TaskState, fault_of
+from webapp.mcp.task_state import TaskOffer, TaskState, fault_of
 from webapp.mcp.tools import with_version
 from webapp.records.ids import owner_of
 from webapp.service import Service

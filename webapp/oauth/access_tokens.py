@@ -31,7 +31,7 @@ from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
-from flows.oauth.requests import Access, ask_as, asked_who, get
+from flows.oauth.requests import BoundToken, ask_as, asked_who, get
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import TokenRefused, is_operators_fault
 from webapp.deadline import Deadline
@@ -422,7 +422,7 @@ def _revocation_kind(provider: Provider) -> Talk[str | None]:
 def _is_refused(client: Client, connection: Connection, *, now: datetime) -> Talk[bool]:
     """Ask the provider for the access token's person, and return True if the reply is 401."""
     provider = client.provider
-    access = Access(token=connection.access_token, key=connection.dpop_key, now=now)
+    access = BoundToken(token=connection.access_token, key=connection.dpop_key, now=now)
     if provider.person is not None:
         reply = yield from asked_who(provider, provider.person, access=access)
         return reply is not None and reply.status_code == 401

@@ -21,7 +21,7 @@ from flows.crypto.tokens import MAXIMUM_TEXT_BYTES
 from flows.elicitation.states import Elicitation
 from webapp.command import CommandRefused
 from webapp.http.browser import page_headers
-from webapp.http.reply import Reply
+from webapp.http.parts import Reply
 from webapp.operations.catalog import LISTS, Catalogued, csv_of
 from webapp.operations.history import ERROR_NUMBER, LINK, found_by
 from webapp.operations.lists import is_within, listed, matches, moment_of

@@ -18,8 +18,7 @@ from litestar.exceptions import HTTPException
 
 from flows.question import asking
 from webapp.http.address import PLAIN_PATH
-from webapp.http.answer import problem, send_answer
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.guard import PROBES
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.http.root_path import ROOT_KEY

@@ -25,7 +25,7 @@ from msgspec import Struct
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
-from flows.payments.checkout_page import asked, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
@@ -39,7 +39,6 @@ from flows.payments.gateway import (
 )
 from flows.payments.listing import SessionPage
 from flows.payments.money import Money
-from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,

@@ -1,4 +1,4 @@
-"""What servers demand or offer beside the basic flow: metadata of RFC 8414, PAR, Ed25519, userinfo.
+"""The abilities of servers beside the basic flow: RFC 8414, PAR, Ed25519, signed userinfo.
 
 The hostile cases try to get the client secret or the person sent elsewhere.
 """

@@ -8,9 +8,20 @@ from typing import cast
 
 import pytest
 
+from flows.errors import Declined
 from flows.question import Asker, asking
+from tests.support.cli import log_as_before
 from tests.support.work import is_at_most
-from webapp.logs.events import FORMER_EVENTS, LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
+from webapp.command import quieten
+from webapp.logs.events import (
+    FORMER_EVENTS,
+    LETTERS_AT_MOST,
+    TOOL_LOGGERS,
+    Events,
+    JsonEvents,
+    mask_secrets,
+    show_events,
+)
 from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
 from webapp.logs.memory_log import LINES_AT_MOST, RecentLines
 
@@ -240,3 +251,36 @@ async def test_recent_lines_are_limited_masked_and_sought_by_id() -> None:
     (failed,) = recent.about(["ab12"])
     assert "a secret" not in failed.text
     assert "failed: ***" in failed.text
+
+
+@pytest.mark.parametrize("name", TOOL_LOGGERS)
+@pytest.mark.parametrize(
+    ("error", "is_logged"),
+    [(Declined("Buy it?"), False), (ValueError("no such tea"), True)],
+)
+def test_unaccepted_question_is_no_error_in_the_log_of_the_library(
+    name: str, error: Exception, is_logged: bool
+) -> None:
+    logger = logging.getLogger(name)
+    before = logger.filters[:]
+    wrapped = RuntimeError("the tool failed")
+    wrapped.__cause__ = error
+    try:
+        with log_as_before():
+            quieten()
+            for each in (error, wrapped):
+                exc_info = (type(each), each, None)
+                record = logging.LogRecord(name, logging.ERROR, "a.py", 1, "failed", (), exc_info)
+                assert bool(logger.filter(record)) == is_logged
+    finally:
+        logger.filters[:] = before
+
+
+def test_events_are_shown_unless_the_author_has_configured_a_handler() -> None:
+    ours, authors = logging.getLogger("webapp"), logging.getLogger("flows")
+    with log_as_before():
+        ours.handlers[:], authors.handlers[:] = [], [logging.NullHandler()]
+        show_events()
+        assert [type(each.formatter) for each in ours.handlers] == [Events]
+        assert not ours.propagate
+        assert [type(each) for each in authors.handlers] == [logging.NullHandler]

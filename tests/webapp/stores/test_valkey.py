@@ -28,8 +28,7 @@ from webapp.stores import Conflict, Look, holds_something, open_store, without_p
 from webapp.stores.moving import half, move
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
-from webapp.stores.valkey.layout import SERVER_KEY, key, shard_of
-from webapp.stores.valkey.scripts import Script
+from webapp.stores.valkey.layout import SERVER_KEY, Script, key, shard_of
 from webapp.stores.valkey.server import ANSWER_SECONDS, check_info, stop
 from webapp.stores.valkey.store import ValkeyStore
 
