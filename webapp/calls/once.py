@@ -72,6 +72,7 @@ class Working:
     def __init__(self) -> None:
         self._number = 0
         self._next: Callable[[], object] | None = None
+        self._tasks = list[asyncio.Task[Any] | None]()  # that run the work
         self.has_begun = False
 
     def __bool__(self) -> bool:
@@ -82,12 +83,19 @@ class Working:
         """Mark the body as inside `once` until the result is stored."""
         self.has_begun = True
         self._number += 1
+        self._tasks.append(asyncio.current_task())
         try:
             yield
         finally:
             self._number -= 1
+            self._tasks.remove(asyncio.current_task())
             if not self._number and self._next is not None:
                 self._next()
+
+    @property
+    def is_here(self) -> bool:
+        """True if the current task runs the work of `once`."""
+        return asyncio.current_task() in self._tasks
 
     def when_out(self, act: Callable[[], object]) -> None:
         """Run `act` now, or as soon as the body is outside `once`."""

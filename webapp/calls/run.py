@@ -100,7 +100,7 @@ class CurrentRun:
         """
         stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
         if stored is None:
-            stored = await self._elicitations.find_run(owner=self._owner, key=self._key)
+            stored = await self._elicitations.holder(Run, owner=self._owner, key=self._key)
         if stored is not None:
             self.value = stored
         elif writes_again:
@@ -202,7 +202,7 @@ class CurrentRun:
             if named is not None and not named.version:
                 self.is_continued = True
                 return named
-        found = named or await self._elicitations.find_run(owner=self._owner, key=self._key)
+        found = named or await self._elicitations.holder(Run, owner=self._owner, key=self._key)
         # The result may just be arriving. If it arrives, this call starts a new run.
         if found is not None and await self._landed(found.id):
             found = await self._elicitations.run(owner=self._owner, id=found.id)

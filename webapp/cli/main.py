@@ -40,6 +40,7 @@ COMMANDS = {
     "servers": "list the servers, or record that one has moved",
     "webhooks": "list incoming webhooks, and replay one",
     "events": "list the events that your addresses received, send them again, test an address",
+    "notify": "send a test message to the people whom [notify] names",
 }
 
 

@@ -73,6 +73,7 @@ class Caller:
     is_client_verified: bool = False
     is_user: bool = False  # the application asks this user, not a tool
     name: str | None = None  # the name that approvers see
+    issuer: str | None = None  # of the verified subject; LOCAL_ISSUER for this machine's user
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
 
@@ -239,11 +240,11 @@ class Identity:
             return replace(known, is_client_verified=bool(subject.client_id))
         if scope is None:
             if self._locality.are_only:
-                return Caller(owner=self.local_owner, client=client)
+                return self._local(client)
             return self._anonymous(client, _FROM_INSIDE)
         why_not = self._locality.why_not(scope)
         if why_not is None or self._has_key(scope):
-            return Caller(owner=self.local_owner, client=client)
+            return self._local(client)
         return self._anonymous(
             client,
             "Nobody can be asked, because the caller is unknown: it is not a program of this "
@@ -402,6 +403,7 @@ class Identity:
             owner=owner,
             client=subject.client_id,
             name=subject.subject,
+            issuer=subject.issuer,
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
         )
@@ -419,6 +421,9 @@ class Identity:
                 "ELICIT_BIND=code, with which the person types a code from the page into the chat."
             ),
         )
+
+    def _local(self, client: str) -> Caller:
+        return Caller(owner=self.local_owner, client=client, issuer=LOCAL_ISSUER)
 
     def _anonymous(self, client: str, refusal: str) -> Caller:
         if self._rules.asks_anonymous:

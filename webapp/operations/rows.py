@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.unresolved import UnresolvedPayment
@@ -34,6 +35,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     KINDS[EarlyEvent]: "early webhook",
     KINDS[Reconciliation]: "reconciliation of payments",
     KINDS[DoneOnce]: "result of once",
+    KINDS[EndingCallback]: "callback of on_end",
     KINDS[Standing]: "list of open questions",
 }
 

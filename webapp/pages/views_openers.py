@@ -82,13 +82,13 @@ class SomeoneElse(View):
 class SignInFailed(View):
     """The page of a failed sign-in.
 
-    The issuer or the person declined, the issuer did not respond, or the response belongs to no
-    sign-in of this browser.
+    The issuer or the person declined, the issuer did not respond, this server's settings for it are
+    wrong, or the response belongs to no sign-in of this browser.
     """
 
     template: ClassVar[str] = "sign_in_failed.html"
     issuer: str
-    why: Literal["refused", "trouble", "mixed"]
+    why: Literal["refused", "trouble", "not set up", "mixed"]
     error_id: str | None
     sign_in: SignInButton | None
 

@@ -3,16 +3,19 @@
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
 from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM
+from flows.oauth.client_assertion import key_fault
+from flows.oauth.declaration import ClientAuth
 from flows.oauth.provider import Client
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules
 from webapp.identity.operators import OperatorRules
-from webapp.settings.parsers import duration, each, matching, only, switch, words
+from webapp.settings.parsers import duration, each, matching, one_of, only, switch, words
 from webapp.settings.table import Setting, Values, rows_of, setting
 
 PROVIDER = "signin"
@@ -26,7 +29,26 @@ CLIENT_ID = Setting(
     parse=str,
     says="the client id of the pages at this issuer",
 )
-CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
+CLIENT_SECRET = Setting(
+    name="ELICIT_ISSUER_CLIENT_SECRET",
+    parse=str,
+    says="its secret; with `ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt`, its private key",
+)
+CLIENT_AUTH = Setting(
+    name="ELICIT_ISSUER_CLIENT_AUTH",
+    parse=one_of(*get_args(ClientAuth)),
+    default="basic",
+    says="how the pages prove their client id to the issuer: as `client_auth` of a provider "
+    "([client authentication](../how-to/providers.md#client-authentication)). With `none` there is "
+    "no secret. If the issuer accepts only one of `basic` and `post`, the server uses that one",
+)
+DPOP = Setting(
+    name="ELICIT_ISSUER_DPOP",
+    parse=switch,
+    default="0",
+    says="`1`: the sign-in proves a key with each request (DPoP, RFC 9449), for issuers that "
+    "require it for this client",
+)
 # These fields have no effect without a sign-in.
 _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
@@ -290,26 +312,35 @@ def with_approvers(
 
 def _client(values: Values) -> Client | None:
     issuer, id, secret = (values.text(row) for row in (ISSUER, CLIENT_ID, CLIENT_SECRET))
+    client_auth, has_dpop = values.read(CLIENT_AUTH), values.read(DPOP)
     if not issuer:
         rows = rows_of(IdentitySettings)
         values.problems += [
             f"{row.name}: set, but ELICIT_ISSUER is not."
-            for row in (CLIENT_ID, CLIENT_SECRET, *(rows[name] for name in _OF_THE_ISSUER))
+            for row in (*_OWN_ROWS, *(rows[name] for name in _OF_THE_ISSUER))
             if values.text(row)
         ]
         return None
     values.problems += [
         f"{row.name}: required, because people sign in at ELICIT_ISSUER."
-        for row in (CLIENT_ID, CLIENT_SECRET)
+        for row in (CLIENT_ID, *(() if client_auth == "none" else (CLIENT_SECRET,)))
         if not values.text(row)
     ]
+    if client_auth == "none" and secret:
+        values.problems.append(f"{CLIENT_SECRET.name}: remove it: a public client has no secret.")
+    elif secret and (fault := key_fault(secret, client_auth=client_auth)) is not None:
+        values.problems.append(f"{CLIENT_SECRET.name}: {fault}")
     try:
         # Every issuer knows `login`, but some offer no choice of accounts.
         provider = openid(PROVIDER, issuer, label=urlsplit(issuer).netloc, switch="login")
     except (InvalidQuestion, ValueError) as error:
         values.problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]
         return None
-    return Client(provider=provider, client_id=id, client_secret=secret) if id and secret else None
+    if not id or not (secret or client_auth == "none"):
+        return None
+    provider = replace(provider, client_auth=cast("ClientAuth", client_auth), dpop=has_dpop)
+    return Client(provider=provider, client_id=id, client_secret=secret)
 
 
-IDENTITY = (ISSUER, CLIENT_ID, CLIENT_SECRET, *rows_of(IdentitySettings).values())
+_OWN_ROWS: tuple[Setting[Any], ...] = (CLIENT_ID, CLIENT_SECRET, CLIENT_AUTH, DPOP)
+IDENTITY = (ISSUER, *_OWN_ROWS, *rows_of(IdentitySettings).values())

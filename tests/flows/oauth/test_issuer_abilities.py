@@ -1,4 +1,4 @@
-"""The abilities of servers beside the basic flow: RFC 8414, PAR, Ed25519, signed userinfo.
+"""Abilities that issuers demand or offer: metadata of RFC 8414, PAR, Ed25519, signed userinfo.
 
 The hostile cases try to get the client secret or the person sent elsewhere.
 """

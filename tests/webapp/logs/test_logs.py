@@ -223,36 +223,6 @@ def test_aborted_upload_is_logged_as_short_line() -> None:
     assert said.endswith("ERROR mcp.server request.aborted")
 
 
-def test_line_with_id_links_to_operators_search() -> None:
-    record = logging.LogRecord("webapp", logging.WARNING, "", 1, "provider.failed", None, None)
-    vars(record)["id"] = "a b&c"
-    events = Events(search_url="https://tools.example.com/operator/search")
-    assert events.format(record).endswith(
-        " see=https://tools.example.com/operator/search?q=a%20b%26c"
-    )
-    assert "see=" not in Events().format(record)
-    del vars(record)["id"]
-    assert "see=" not in events.format(record)
-
-
-async def test_recent_lines_are_limited_masked_and_sought_by_id() -> None:
-    class Call:
-        hidden = ("a secret of the person",)
-
-    recent, log = RecentLines(), logging.getLogger("webapp.tests")
-    with recent.listening(), asking(cast("Asker", Call())):
-        for number in range(LINES_AT_MOST + 5):
-            log.warning("noted", extra={"id": f"e{number}"})
-        log.warning("failed: %s", "a secret of the person", extra={"error_id": "ab12"})
-        log.warning("without an id")
-    log.warning("noted", extra={"id": "later"})
-    assert recent.about(["e0", "later"]) == []
-    assert [line.id for line in recent.about(["e2003"])] == ["e2003"]
-    (failed,) = recent.about(["ab12"])
-    assert "a secret" not in failed.text
-    assert "failed: ***" in failed.text
-
-
 @pytest.mark.parametrize("name", TOOL_LOGGERS)
 @pytest.mark.parametrize(
     ("error", "is_logged"),
@@ -284,3 +254,33 @@ def test_events_are_shown_unless_the_author_has_configured_a_handler() -> None:
         assert [type(each.formatter) for each in ours.handlers] == [Events]
         assert not ours.propagate
         assert [type(each) for each in authors.handlers] == [logging.NullHandler]
+
+
+def test_line_with_id_links_to_operators_search() -> None:
+    record = logging.LogRecord("webapp", logging.WARNING, "", 1, "provider.failed", None, None)
+    vars(record)["id"] = "a b&c"
+    events = Events(search_url="https://tools.example.com/operator/search")
+    assert events.format(record).endswith(
+        " see=https://tools.example.com/operator/search?q=a%20b%26c"
+    )
+    assert "see=" not in Events().format(record)
+    del vars(record)["id"]
+    assert "see=" not in events.format(record)
+
+
+async def test_recent_lines_are_limited_masked_and_sought_by_id() -> None:
+    class Call:
+        hidden = ("a secret of the person",)
+
+    recent, log = RecentLines(), logging.getLogger("webapp.tests")
+    with recent.listening(), asking(cast("Asker", Call())):
+        for number in range(LINES_AT_MOST + 5):
+            log.warning("noted", extra={"id": f"e{number}"})
+        log.warning("failed: %s", "a secret of the person", extra={"error_id": "ab12"})
+        log.warning("without an id")
+    log.warning("noted", extra={"id": "later"})
+    assert recent.about(["e0", "later"]) == []
+    assert [line.id for line in recent.about(["e2003"])] == ["e2003"]
+    (failed,) = recent.about(["ab12"])
+    assert "a secret" not in failed.text
+    assert "failed: ***" in failed.text
