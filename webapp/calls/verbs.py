@@ -365,7 +365,7 @@ class Verbs:
                     f"once({name!r}) did not run, because its result could not be stored. "
                     f"{call.caller.refusal}"
                 )
-            return await do_unkept(name, work, working=call.used.working)
+            return await do_unkept(name, work, used=call.used)
         await call.the_run()
         retention = RETENTION if (receipt := call.used.receipt) is None else RECEIPT_RETENTION
         scope, wish = await call.run.begin_once(receipt, retention=retention)
@@ -375,7 +375,7 @@ class Verbs:
             once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
             retention=retention,
             work=work,
-            working=call.used.working,
+            used=call.used,
             wait=call.wait_for,
             also=partial(call.kinds.payments.worked, owner, receipt),
         )

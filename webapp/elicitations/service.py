@@ -7,6 +7,7 @@ process wrote first, they decide the change again on the new value.
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,7 +22,6 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
-from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
@@ -30,10 +30,60 @@ from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import Rows
-from webapp.records.values import DoneOnce, Value
+from webapp.records.values import Value
 from webapp.stores import Conflict, Record, Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note
+
+# A cache of the elicitations that this process wrote last and whose answer a call can still use.
+#
+# A change may be decided on a cached copy, because the compare-and-set checks the version. Code
+# that needs the current value reads the store.
+
+REMEMBERED_AT_MOST = 10_000
+
+
+class Cache:
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, Elicitation] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def get(self, id: str) -> Elicitation | None:
+        return self._by_id.get(id)
+
+    def has_ended(self, id: str) -> bool:
+        """Return True if the elicitation is known to have ended. Ended elicitations stay ended."""
+        return id in self._ended
+
+    def store(self, value: Elicitation) -> bool:
+        """Store the value. Return False if the cache has a newer version."""
+        if value.status.is_final:
+            self._ended[value.id] = None
+            if len(self._ended) > REMEMBERED_AT_MOST:
+                self._ended.popitem(last=False)
+        known = self._by_id.get(value.id)
+        if known is not None and known.version > value.version:
+            return False
+        is_for_somebody = not value.status.is_final or value.holds_key or value.take is not None
+        if is_for_somebody and value.delivered_at is None:
+            self._by_id[value.id] = value
+            if len(self._by_id) > REMEMBERED_AT_MOST:
+                self._by_id.popitem(last=False)
+        else:
+            self._by_id.pop(value.id, None)
+        return True
+
+    def forget(self, id: str) -> None:
+        self._by_id.pop(id, None)
+
+    def clear(self) -> None:
+        """Remove all elicitations, and the ids of those that have ended.
+
+        If the store went back to an older state, an elicitation that had ended can be open again.
+        """
+        self._by_id.clear()
+        self._ended.clear()
+
 
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.
@@ -98,13 +148,6 @@ class Elicitations:
         note(known)
         return known
 
-    async def run(self, *, owner: str, id: str) -> Run | None:
-        return await self.read(Run, owner=owner, id=id)
-
-    async def find(self, *, owner: str, join: str) -> Elicitation | None:
-        """Return the current elicitation of this question, or None."""
-        return await self.holder(Elicitation, owner=owner, key=join)
-
     async def open_of(self, owner: str | None = None) -> list[Elicitation]:
         """Return the unanswered questions of this owner, or of everyone, newest first."""
         found = {  # by id: a question that is opened between the two reads is found twice
@@ -116,12 +159,6 @@ class Elicitations:
         }
         open_now = [one for one in found.values() if self.clock() < one.expires_at]
         return sorted(open_now, key=lambda one: one.created_at, reverse=True)
-
-    async def find_run(self, *, owner: str, key: str) -> Run | None:
-        return await self.holder(Run, owner=owner, key=key)
-
-    async def done(self, *, owner: str, id: str) -> DoneOnce | None:
-        return await self.read(DoneOnce, owner=owner, id=id)
 
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
