@@ -3,7 +3,8 @@
 A walk is the sequence of our functions that an operation enters. The walk changes the file if the
 next function is in another file, and the room if the next function is in another package. Risks:
 unrelated work at the same time is counted too. So the trace skips the sweeper, the watchers, and
-tasks that were started before the walk, such as the call that a webhook wakes.
+tasks that were started before the walk, such as the call that a webhook wakes, with the tasks that
+such a task starts for a walk that is counted separately.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -50,6 +52,8 @@ _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _APART = ("webapp/sandbox/", "webapp/demo/")
 _MEANWHILE = "/webapp/stores/sqlite.py"  # polls for writes of other processes
 _RESUME = dis.opmap["RESUME"]
+# True in a task that does the work of another walk, and in the tasks that it starts.
+_is_another_walk = ContextVar("is_another_walk", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +96,8 @@ def traced(walk: Walk) -> Iterator[None]:
             return
         opcode, argument = code.co_code[frame.f_lasti : frame.f_lasti + 2]
         has_begun = opcode == _RESUME and argument  # the frame is a resumed coroutine
-        is_apart = file.startswith(_APART) or _task() in before or _is_meanwhile(frame)
-        if not has_begun and not is_apart:
+        is_apart = file.startswith(_APART) or _task() in before or _is_another_walk.get()
+        if not (has_begun or is_apart or _is_meanwhile(frame)):
             walk.steps.append(file)
 
     sys.setprofile(enter)
@@ -187,6 +191,7 @@ async def _call(place: Step, revision: str) -> Walk:
         return ElicitResult(action="accept")
 
     async def complete() -> None:
+        _is_another_walk.set(True)
         await person.wait()
         with asking(place.service.completing):
             await complete_elicitation(place.links[-1])
@@ -195,6 +200,7 @@ async def _call(place: Step, revision: str) -> Walk:
     async with Client(
         f"{place.url}/mcp", mode=REVISIONS[revision], elicitation_callback=answer
     ) as client:
+        await client.list_tools()  # as clients do first; a result needs its tool's schema
         completing = asyncio.create_task(complete())  # created before the walk, so not part of it
         with traced(walk):
             result = await client.call_tool("buy", {})

@@ -67,7 +67,7 @@ ROOMS = (
         f"webapp.{room}"
         for room in (
             *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
-            *("records", "elicitations", "events"),
+            *("records", "elicitations", "events", "notifications"),
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),

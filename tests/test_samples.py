@@ -39,6 +39,8 @@ SAYS = {
     "describe_release": "octocat would publish it.",
     **dict.fromkeys(("refund", "ship"), r".*\[approvers\.finance\] in elicit\.toml is not set\..*"),
     "draw_tickets": "4 tickets",
+    "book_a_free_room": "The garden room is free for 4 nights.",
+    "book_seat": r"Seat 14 is yours; 9\.00 EUR was paid\.",
     "book_a_room": "The garden room is booked for 4 nights.",
     "buy_a_chapter": r"Chapter one is on its way; 9\.00 EUR was paid\.",
     "buy_the_book": r"The book is yours; 49\.00 EUR was paid\.",

@@ -17,7 +17,13 @@ from flows.oauth.access_token import Resource
 from webapp.api.access import TokenUses
 from webapp.api.router import api_routes
 from webapp.collector import Collector
-from webapp.connecting import names_in, outbound_of, telemetry_of, utc_now
+from webapp.connecting import (
+    log_wrong_registrations,
+    names_in,
+    outbound_of,
+    telemetry_of,
+    utc_now,
+)
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
@@ -132,6 +138,8 @@ async def open_app(
                 telemetry=telemetry,
             )
         )
+        if service.operators.is_on:
+            stack.enter_context(service.recent_lines.listening())
         if built is not None:
             built(service)
         served: HostedApplication = HostedApplication(users.application)
@@ -141,6 +149,7 @@ async def open_app(
             )
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)
+        service.endings.servers = {served.name, users.application}
         pages = Renderer(
             folders=[*settings.templates, template_folder()],
             root_path=settings.root_path,
@@ -155,7 +164,9 @@ async def open_app(
             service.elicitations.tool_lists.notify_changes(),
             sweep(service),
             service.events.run(),
+            service.notifier.run(),
             collector.collect(),
+            log_wrong_registrations(settings, outbound=outbound, clock=clock),
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)

@@ -225,7 +225,7 @@ def _accepted(hint: Any) -> tuple[Any, ...]:
         return tuple(map(repr, typing.get_args(hint)))
     found = hint if origin is None else origin
     # The verbs have better sentences of their own for these types.
-    is_checked = isinstance(found, type) and found not in (type, timedelta, Sequence)
+    is_checked = isinstance(found, type) and found not in (Any, type, timedelta, Sequence)
     return (found,) if is_checked and not getattr(found, "_is_protocol", False) else ()
 
 

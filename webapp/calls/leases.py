@@ -23,6 +23,7 @@ from flows.errors import InvalidQuestion, NotPossible
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
 from webapp.elicitations.service import Elicitations
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.logs.masking import masked
 
 Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
@@ -74,14 +75,17 @@ class Leases:
         if is_ours and self._is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
         if not is_ours or self._is_shared:
-            claiming = asyncio.create_task(
+            claiming = Uncancelled(
                 self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
             )
-            self._unfinished_claims.add(claiming)
+            self._unfinished_claims.add(claiming.task)
             try:
-                current = await asyncio.shield(claiming)
+                current = await claiming.result
             except NotPossible:
+                self._unfinished_claims.discard(claiming.task)
                 return None
+            # After a cancellation the claim stays in the set, even if it has ended by now.
+            self._unfinished_claims.discard(claiming.task)
             if current.take is not None:
                 self._until[current.id] = current.take.until
         self._has(current)
@@ -155,7 +159,7 @@ class CallUse:
         self.of_earlier_legs = frozenset(accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.has_begun_once = False
-        self._inside_once = 0
+        self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
         self._after_once: Callable[[], object] | None = None
         self.has_paid = False  # True once the body has seen a payment
         self.has_known = False  # True if an answer was used without a question
@@ -170,19 +174,24 @@ class CallUse:
 
     @property
     def is_inside_once(self) -> bool:
-        return self._inside_once > 0
+        return bool(self._inside_once)
 
     @contextmanager
     def inside_once(self) -> Generator[None]:
         """Mark the body as inside `once` until the result is stored."""
         self.has_begun_once = True
-        self._inside_once += 1
+        self._inside_once.append(asyncio.current_task())
         try:
             yield
         finally:
-            self._inside_once -= 1
+            self._inside_once.remove(asyncio.current_task())
             if not self._inside_once and self._after_once is not None:
                 self._after_once()
+
+    @property
+    def is_once_here(self) -> bool:
+        """True if the current task runs the work of `once`."""
+        return asyncio.current_task() in self._inside_once
 
     def when_outside_once(self, act: Callable[[], object]) -> None:
         """Run `act` now, or as soon as the body is outside `once`."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -39,11 +39,9 @@ from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import still_applies
 from webapp.kinds.quotas import Room
+from webapp.records.values import Standing, Value
 from webapp.stores import Conflict
 from webapp.telemetry.work import note, traceparent, working
-
-if TYPE_CHECKING:
-    from webapp.records.values import Value
 
 T = TypeVar("T")
 LOOK_AGAIN = timedelta(seconds=3)
@@ -158,9 +156,7 @@ class Questions:
         """
         if claimed.status is not Status.SUPERSEDED:
             return False
-        held = await self._call.elicitations.holder(
-            Elicitation, owner=claimed.owner, key=claimed.join
-        )
+        held = await self._elicitations.holder(Elicitation, owner=claimed.owner, key=claimed.join)
         if held is None or held.id == claimed.id:
             return False
         self._call.leases.forget(claimed)
@@ -257,7 +253,8 @@ class Questions:
             before = run = self._run.value
             self._check(run, step)
             known = run.at(step)
-            current, previous = await self._look(run, known, join)
+            standing = None if number else await self._standing(question, run)
+            current, previous = await self._look(run, known, join, standing)
             changed: list[Value] = []
             superseded: Sequence[Elicitation] = ()
             if current is None:
@@ -266,6 +263,7 @@ class Questions:
                     run,
                     client_id=self._call.caller.client,
                     tool=self._tool,
+                    standing=standing,
                 )
                 if worded is None and self._elicitations.plugins.hear_asking:
                     worded, room = await self._worded(question, run, admit)
@@ -357,11 +355,26 @@ class Questions:
             raise
         return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
+    async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
+        """Return the owner's row if it can show that there is no question to join, else None.
+
+        If the owner has no open question, a question that has ended may still own the key. Then the
+        write of the new question conflicts.
+        """
+        is_perhaps_asked = question.key is not None or is_for_good(question.request)
+        if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.hear_asking:
+            return None
+        return await self._kinds.quotas.standing(run.owner)
+
     async def _look(
-        self, run: Run, known: AskedStep | None, join: str
+        self, run: Run, known: AskedStep | None, join: str, standing: Standing | None
     ) -> tuple[Elicitation | None, Sequence[Elicitation]]:
         """Return the elicitation to join, or None and the ended ones that own its key."""
-        current = None if known is None else await self._elicitations.get(known.elicitation_id)
+        if standing is not None and not standing.open:
+            return None, ()
+        current = None
+        if known is not None:
+            current = await self._elicitations.get_written(known.elicitation_id)
         if current is not None and not self._is_still_asked(current):
             current = None
         is_answered = current is not None and current.status is Status.ACCEPTED

@@ -16,14 +16,18 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import PolicySettings
+
+if TYPE_CHECKING:
+    from webapp.calls.replay import Replays
 
 T = TypeVar("T")
 Later: TypeAlias = Callable[[Callable[[ClientConnection], None]], None]
@@ -58,6 +62,7 @@ class RunningTools:
         self._unanswered: set[Call] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self.replays: Replays | None = None  # set in replay mode
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -78,7 +83,8 @@ class RunningTools:
         """
         self._unanswered.add(call)
         self._is_idle.clear()
-        task = asyncio.create_task(body())
+        running = Uncancelled(body())
+        task = running.task
         self._calls[task] = call
         task.add_done_callback(self._calls.pop)
         if connection is not None:
@@ -87,7 +93,7 @@ class RunningTools:
                 self._orphan(task, call) if connection.is_broken else None
             )
         try:
-            return await asyncio.shield(task)
+            return await running.result
         except asyncio.CancelledError:
             task.add_done_callback(lambda _: self._lose(call))
             if not task.done():
@@ -162,6 +168,11 @@ class RunningTools:
     def is_noting(self) -> bool:
         """Return True if the result of a call is not durable yet."""
         return bool(self._notes)
+
+    async def noted(self) -> None:
+        """Wait until the results of all calls are durable."""
+        while self._notes:
+            await asyncio.wait(tuple(self._notes))
 
     async def all_answered(self, *, within: timedelta) -> None:
         """Wait until every call is answered and its delivery is stored, or until the time is up."""
@@ -294,10 +305,15 @@ class RunningTools:
         *,
         then: Callable[[], object] = lambda: None,
     ) -> None:
-        task = asyncio.create_task(self._noted(call, note))
+        async def noting() -> None:
+            try:
+                await self._noted(call, note)
+            finally:
+                self._notes.discard(task)
+                then()
+
+        task = asyncio.create_task(noting())
         self._notes.add(task)
-        task.add_done_callback(self._notes.discard)
-        task.add_done_callback(lambda _: then())
 
     def _lose(self, call: Call) -> None:
         """Store that the call's result did not reach the client."""

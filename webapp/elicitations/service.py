@@ -7,11 +7,10 @@ process wrote first, they decide the change again on the new value.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -24,7 +23,8 @@ from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, pause
+from webapp.elicitations.uncancelled import Uncancelled
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
@@ -35,59 +35,21 @@ from webapp.stores import Conflict, Record, Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note
 
-# A cache of the elicitations that this process wrote last and whose answer a call can still use.
-#
-# A change may be decided on a cached copy, because the compare-and-set checks the version. Code
-# that needs the current value reads the store.
-
-REMEMBERED_AT_MOST = 10_000
-
-
-class Cache:
-    def __init__(self) -> None:
-        self._by_id: OrderedDict[str, Elicitation] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
-
-    def get(self, id: str) -> Elicitation | None:
-        return self._by_id.get(id)
-
-    def has_ended(self, id: str) -> bool:
-        """Return True if the elicitation is known to have ended. Ended elicitations stay ended."""
-        return id in self._ended
-
-    def store(self, value: Elicitation) -> bool:
-        """Store the value. Return False if the cache has a newer version."""
-        if value.status.is_final:
-            self._ended[value.id] = None
-            if len(self._ended) > REMEMBERED_AT_MOST:
-                self._ended.popitem(last=False)
-        known = self._by_id.get(value.id)
-        if known is not None and known.version > value.version:
-            return False
-        is_for_somebody = not value.status.is_final or value.holds_key or value.take is not None
-        if is_for_somebody and value.delivered_at is None:
-            self._by_id[value.id] = value
-            if len(self._by_id) > REMEMBERED_AT_MOST:
-                self._by_id.popitem(last=False)
-        else:
-            self._by_id.pop(value.id, None)
-        return True
-
-    def forget(self, id: str) -> None:
-        self._by_id.pop(id, None)
-
-    def clear(self) -> None:
-        """Remove all elicitations, and the ids of those that have ended.
-
-        If the store went back to an older state, an elicitation that had ended can be open again.
-        """
-        self._by_id.clear()
-        self._ended.clear()
-
-
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
+
+
+class RunEnds(Protocol):
+    """The callbacks of `on_end`, which become due in the write that ends their run."""
+
+    async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
+        """Return the callbacks to write together with these values."""
+
+    def wrote(self, rows: Sequence[Value]) -> None:
+        """Receive the written callbacks, with their new versions."""
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -125,7 +87,9 @@ class Elicitations:
         self.on_gap: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
+        self._writing: dict[str, asyncio.Event] = {}  # by id: set when the write has ended
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
+        self.run_ends: RunEnds | None = None
 
     def new_id(self, owner: str) -> str:
         """Return a new id that cannot be guessed."""
@@ -162,26 +126,57 @@ class Elicitations:
 
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
+        asked, has_ended = len(values), asyncio.Event()
+        writing = dict.fromkeys([value.id for value in values], has_ended)
+        self._writing.update(writing)
         try:
+            if self.run_ends is not None:
+                values = (*values, *await self.run_ends.due_with(values))
             written = await self.rows.write(*values)
+            self._notify(written)
         except Conflict:
             for value in values:
                 self.recent.forget(value.id)
             raise
+        finally:
+            for id in writing:
+                if self._writing.get(id) is has_ended:
+                    del self._writing[id]
+            has_ended.set()
+        if self.run_ends is not None and len(written) > asked:
+            self.run_ends.wrote(written[asked:])
+        return written[:asked]
+
+    def _notify(self, written: Sequence[Value]) -> None:
         for value in written:
-            if isinstance(value, LISTED):
-                self.waiters.wake_lists(value.owner)
-            if isinstance(value, OWNER_DATA):
-                self.tool_lists.report(value.owner)
-            elif isinstance(value, Elicitation):
-                if self.recent.store(value):
-                    self.waiters.wake(value)
-                if value.version == 1:
-                    self._was_asked(value)
-            elif isinstance(value, Run):
-                self.waiters.wake(value)
+            self._wake_for(value)
         self.observer.wrote(written)
-        return written
+
+    async def get_written(self, id: str) -> Elicitation | None:
+        """Read the elicitation. If this process is writing it now, wait for that write first.
+
+        A change that is decided in the meantime would lose the compare-and-set.
+        """
+        await self._until_written(id)
+        return await self.get(id)
+
+    async def _until_written(self, id: str) -> None:
+        while (has_ended := self._writing.get(id)) is not None:
+            await has_ended.wait()
+
+    def _wake_for(self, value: Value) -> None:
+        """Wake everything that waits for this written value."""
+        if isinstance(value, LISTED):
+            self.waiters.wake_lists(value.owner)
+        if isinstance(value, OWNER_DATA):
+            self.tool_lists.report(value.owner)
+        elif isinstance(value, Elicitation):
+            if self.recent.store(value):
+                self.waiters.wake(value)
+            if value.version == 1:
+                self._was_asked(value)
+        elif isinstance(value, Run):
+            self.waiters.wake(value)
 
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
@@ -220,6 +215,8 @@ class Elicitations:
             Erased: The elicitation does not exist.
             Contended: Other writers were first too many times.
         """
+        if known is None:
+            await self._until_written(id)
         current = known or self.recent.get(id)
         is_read = current is None
         for number in range(TRIES_AT_MOST):
@@ -421,10 +418,10 @@ class Elicitations:
         """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
             return await work  # the current task itself already runs to completion
-        task = asyncio.create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        doing = Uncancelled(work)
+        self._works.add(doing.task)
+        doing.task.add_done_callback(self._forget)
+        return await doing.result
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.

@@ -100,10 +100,15 @@ class Exchange(ClientConnection):
             await app(scope, self.receive, self.send)
         finally:
             try:
-                if self._pump is not None:
-                    await _stop(self._pump)
+                if self._pump is not None and self._is_handed_over and self._is_delivered is None:
+                    await asyncio.sleep(0)  # let the pump report an earlier loss first
             finally:
-                self._end(is_delivered=False)
+                try:
+                    if self._pump is not None:
+                        await _stop(self._pump)
+                finally:
+                    if not self._is_handed_over:  # otherwise `_deliver` reports the end
+                        self._end(is_delivered=False)
 
     async def receive(self) -> Message:
         """Receive the next message in `run`."""
@@ -143,11 +148,8 @@ class Exchange(ClientConnection):
             raise
         if is_last:
             self._is_handed_over = True
-            try:
-                # one turn of the event loop: an earlier loss is reported first
-                await asyncio.sleep(0)
-            finally:
-                self._end(is_delivered=True)
+            # in the next turn of the event loop: an earlier loss is reported first
+            asyncio.get_running_loop().call_soon(self._deliver)
 
     def _changed(self, message: Message) -> Message:
         """Return the first message of the response with this exchange's changes."""
@@ -198,6 +200,9 @@ class Exchange(ClientConnection):
 
     def _mark(self) -> None:
         self._is_marked = True
+
+    def _deliver(self) -> None:
+        self._end(is_delivered=True)
 
     def _is_last(self, message: Message) -> bool:
         match message["type"]:

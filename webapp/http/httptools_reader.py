@@ -11,7 +11,13 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_AT_MOST = 64 * 1024  # large enough for the cookies of all programs on 127.0.0.1
-_TOO_LONG = "the head is too long"
+
+
+class _ReadHead(list[tuple[bytes, bytes]]):
+    """The headers of a head that ended. Trailers are not added."""
+
+    def append(self, _: tuple[bytes, bytes]) -> None:
+        pass
 
 
 class FastProtocol(HttpToolsProtocol):
@@ -19,10 +25,8 @@ class FastProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        # The current head's bytes that arrived after its first chunk (None outside of a head), and
-        # its bytes that were parsed.
+        # The current head's bytes that arrived after its first chunk; None outside of a head.
         self._head_bytes: int | None = None
-        self._read_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         goes_on = self._head_bytes is not None
@@ -33,28 +37,18 @@ class FastProtocol(HttpToolsProtocol):
                 self._refuse()
 
     def on_message_begin(self) -> None:
-        self._head_bytes = self._read_bytes = 0
+        self._head_bytes = 0
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._read_bytes += len(url)
-        if self._read_bytes > HEAD_BYTES_AT_MOST:
-            raise ValueError(_TOO_LONG)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_bytes is None:
-            return
-        self._read_bytes += len(name) + len(value)
-        if self._read_bytes > HEAD_BYTES_AT_MOST:
-            raise ValueError(_TOO_LONG)
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
+        read_bytes = sum([len(name) + len(value) for name, value in self.headers], len(self.url))
+        if read_bytes > HEAD_BYTES_AT_MOST:
+            raise ValueError("the head is too long")
         if not self.url.startswith(b"/") and self.url != b"*":
             raise ValueError("it asks for another host's address")
         super().on_headers_complete()
+        self.headers = _ReadHead(self.headers)
 
     def _refuse(self) -> None:
         earlier: Any = self.cycle  # None before the first request

@@ -116,15 +116,25 @@ class Quotas:
             )
         return longest
 
-    async def room(self, run: Run, *, client_id: str, tool: ToolCall) -> Room:
-        """Check the quotas for another question of this run. Raises TooManyPending."""
+    async def standing(self, owner: str) -> Standing:
+        """Read the owner's row. Leave out the questions that are known to have ended."""
+        fresh = Standing(id=f"{owner}standing", owner=owner)
+        found = await self._elicitations.read(Standing, owner=owner, id=fresh.id) or fresh
+        now, has_ended = self._elicitations.clock(), self._elicitations.recent.has_ended
+        there = [one for one in found.open if now < one.expires_at and not has_ended(one.id)]
+        return replace(found, open=tuple(there))
+
+    async def room(
+        self, run: Run, *, client_id: str, tool: ToolCall, standing: Standing | None = None
+    ) -> Room:
+        """Check the quotas for another question of this run. Raises TooManyPending.
+
+        `standing` is the owner's row if the caller has just read it.
+        """
         pepper = self._elicitations.owners.pepper
         session = pepper.tag("session", client_id, tool.client or "", size=_SESSION_BYTES)
-        fresh = Standing(id=f"{run.owner}standing", owner=run.owner)
-        standing = await self._elicitations.read(Standing, owner=run.owner, id=fresh.id) or fresh
-        now = self._elicitations.clock()
-        has_ended = self._elicitations.recent.has_ended
-        there = [one for one in standing.open if now < one.expires_at and not has_ended(one.id)]
+        standing = standing or await self.standing(run.owner)
+        now, there = self._elicitations.clock(), list(standing.open)
         superseded: list[Elicitation] = []
         if self._settings.one_per_session:
             superseded = await self._superseded(there, run, session, now=now)

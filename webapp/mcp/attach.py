@@ -154,6 +154,7 @@ class Middleware:
         self._client_connections = connections
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
+        service.kinds.rules.serves.add(server.name)
         self.has_ended = False
 
     def end(self) -> None:
@@ -317,7 +318,12 @@ class Middleware:
 
         async def body() -> HandlerResult:
             return await run_request(
-                call, server=self._server, tool=tool, context=context, call_next=call_next
+                call,
+                server=self._server,
+                tool=tool,
+                context=context,
+                call_next=call_next,
+                replays=service.running_tools.replays,
             )
 
         return PreparedLeg(call=call, body=body)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from flows.crypto.vault import NONCE_BYTES
 from flows.errors import Unreadable
@@ -30,8 +30,9 @@ class Row(Struct, frozen=True, kw_only=True):
     id: str
     version: int
 
-    def __bytes__(self) -> bytes:
-        return f"row\x1f{self.owner}\x1f{self.kind}\x1f{self.id}\x1f{self.version}".encode()
+
+# The associated data of a row, from its fields in their order.
+_about = "row\x1f{}\x1f{}\x1f{}\x1f{}".format
 
 
 class Locker:
@@ -50,7 +51,7 @@ class Locker:
 
     def seal(self, row: Row, plain: bytes) -> bytes:
         nonce = self._random(NONCE_BYTES)
-        return nonce + self._ciphers[0].encrypt(nonce, plain, bytes(row))
+        return nonce + self._ciphers[0].encrypt(nonce, plain, _about(*astuple(row)).encode())
 
     def open(self, row: Row, sealed: bytes) -> bytes:
         return self._open(row, sealed)[0]
@@ -64,7 +65,8 @@ class Locker:
         return None if is_newest else self.seal(replace(row, version=row.version + 1), plain)
 
     def _open(self, row: Row, sealed: bytes) -> tuple[bytes, bool]:
-        nonce, rest, about = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], bytes(row)
+        nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+        about = _about(*astuple(row)).encode()
         for cipher in self._ciphers:
             try:
                 return cipher.decrypt(nonce, rest, about), cipher is self._ciphers[0]

@@ -12,12 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.calling_client import SeenClient
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.notification import Notification
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):
@@ -446,6 +448,7 @@ Value: TypeAlias = (
     | Run
     | DoneOnce
     | CallNumber
+    | EndingCallback
     | Alias
     | Connection
     | Payment
@@ -465,6 +468,7 @@ Value: TypeAlias = (
     | ApiKey
     | OutgoingEvent
     | EventAddressState
+    | Notification
     | RefusedRegistration
 )
 ValueT = TypeVar("ValueT", bound=Value)
@@ -474,6 +478,7 @@ KINDS: Mapping[type[Struct], str] = {
     Run: "run",
     DoneOnce: "once",
     CallNumber: "call number",
+    EndingCallback: "ending",
     Alias: "alias",
     Connection: "account",
     Payment: "payment",
@@ -493,5 +498,6 @@ KINDS: Mapping[type[Struct], str] = {
     ApiKey: "api key",
     OutgoingEvent: "event",
     EventAddressState: "event address",
+    Notification: "notification",
     RefusedRegistration: "registration",
 }

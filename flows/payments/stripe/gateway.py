@@ -22,7 +22,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
+from flows.elicitation.flow import Redirect, RedirectContext, SetupFinding, SetupReport, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
@@ -31,8 +31,6 @@ from flows.payments.gateway import (
     CLOCKS_DIFFER,
     Notice,
     ProviderSession,
-    SetupFinding,
-    SetupReport,
     fits_a_header,
     payment_of,
     terms_for,

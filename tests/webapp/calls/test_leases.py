@@ -44,6 +44,21 @@ async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> Non
     assert slow.released == ["e1"]
 
 
+async def test_claim_that_ends_in_the_turn_of_a_cancellation_is_released() -> None:
+    slow = Slow()
+    taken = Leases(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    current: Any = type("Row", (), {"id": "e1", "take": None})
+    taking = asyncio.create_task(taken.claim(current, run="run"))
+    await slow.began.wait()
+    slow.answers.set()
+    await asyncio.sleep(0)  # the claim ends in this turn, and its caller continues in the next
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    await taken.release_unused()
+    assert slow.released == ["e1"]
+
+
 async def test_request_of_run_does_not_release_claim_extended_by_other_request() -> None:
     # finding: XD1
     clock = Clock()

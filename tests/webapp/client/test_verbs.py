@@ -469,6 +469,15 @@ async def test_unsupported_question_raises_and_is_no_decline(shop: Programs, way
             await (question if way == "await" else getattr(question, way)())
 
 
+async def known_city(city: str) -> None: ...
+
+
+async def test_check_of_a_program_is_refused(shop: Programs) -> None:
+    async with shop.elicit():
+        with pytest.raises(InvalidQuestion, match="check=known_city does not work over the HTTP"):
+            await elicit.form("Which city?", initial="Ulm", check=known_city)
+
+
 async def listed(shop: Programs, *, key: str | None = None, **more: Any) -> list[ListedQuestion]:
     way = httpx.AsyncHTTPTransport(verify=TLS)
     found = list_questions(shop.here.url, api_key=key or shop.key, transport=way, **more)
