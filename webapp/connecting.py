@@ -134,8 +134,8 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
             _log.warning("registration.wrong", extra={**about, "why": each.says, "fix": each.fix})
         number += len(found)
     if registrations:
-        about = {"registrations": len(registrations), "wrong": number}
-        _log.info("registrations.checked", extra=about)
+        total = {"registrations": len(registrations), "wrong": number}
+        _log.info("registrations.checked", extra=total)
 
 
 def clock_finding(told_at: str | None, label: str, *, now: datetime) -> SetupFinding | None:
