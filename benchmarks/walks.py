@@ -50,7 +50,7 @@ from webapp.settings.settings import Settings
 
 _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _APART = ("webapp/sandbox/", "webapp/demo/")
-_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # polls for writes of other processes
+_MEANWHILE = "/webapp/stores/sqlite.py"  # polls for writes of other processes
 _RESUME = dis.opmap["RESUME"]
 # True in a task that does the work of another walk, and in the tasks that it starts.
 _is_another_walk = ContextVar("is_another_walk", default=False)

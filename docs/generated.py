@@ -21,6 +21,7 @@ from webapp.pages import (
     views_forms,
     views_home,
     views_openers,
+    views_operator,
     views_payments,
 )
 from webapp.pages.views import View
@@ -181,7 +182,11 @@ def page(name: str) -> str:
 
 def _views() -> set[type[View]]:
     modules = (views, views_connections, views_decisions, views_forms, views_home, views_openers)
-    found = (each for module in (*modules, views_payments) for each in vars(module).values())
+    found = (
+        each
+        for module in (*modules, views_operator, views_payments)
+        for each in vars(module).values()
+    )
     return {
         each
         for each in found

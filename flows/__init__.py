@@ -4,8 +4,10 @@
 from flows import elicit
 from flows.elicit import complete_elicitation
 from flows.elicitation.capabilities import supports_elicitation
+from flows.elicitation.ending import Ending, HowEnded
 from flows.elicitation.misuse import InvalidUse
 from flows.elicitation.states import Completion, Status
+from flows.elicitation.tool_call import CallingPerson
 from flows.errors import (
     AlreadyDone,
     CallOver,
@@ -45,13 +47,16 @@ __all__ = [
     "Account",
     "AlreadyDone",
     "CallOver",
+    "CallingPerson",
     "Cancelled",
     "Completion",
     "Declined",
     "Denied",
     "ElicitError",
+    "Ending",
     "Expired",
     "Failed",
+    "HowEnded",
     "InvalidAnswer",
     "InvalidArguments",
     "InvalidQuestion",

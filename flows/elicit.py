@@ -5,8 +5,10 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 from flows.elicitation.capabilities import must_be_mode
+from flows.elicitation.ending import Ending, key_of, name_of, payload_of
 from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json
+from flows.elicitation.tool_call import CallingPerson
 from flows.errors import InvalidQuestion
 from flows.kinds.form import confirm, form
 from flows.kinds.gate import gate
@@ -32,6 +34,7 @@ from flows.question import (
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
 
 __all__ = [
+    "caller",
     "can",
     "complete_elicitation",
     "confirm",
@@ -42,6 +45,7 @@ __all__ = [
     "needs",
     "notify",
     "oauth",
+    "on_end",
     "once",
     "payment",
     "read_token",
@@ -199,6 +203,56 @@ async def once(
         return doing.typed(await current_asker().once(name, doing, key=key, again=again))
     finally:
         doing.close()
+
+
+@verb
+async def on_end(
+    callback: Callable[[Ending], object], payload: Json = None, *, key: str | int
+) -> None:
+    """Run `callback` once when this call has ended for good, with how the call ended.
+
+    The callback runs after a crash too, in any process that serves this server, and whether or not
+    the client comes back. Use it to give up what the call holds, such as a seat that is reserved
+    during a payment. The registration is stored when `on_end` returns. When the tool's body runs
+    again, the same key registers the callback only once.
+
+    If the callback raises, it runs again later, for up to 30 days. If the process dies while the
+    callback runs, it runs again with the same idempotency key.
+
+    Args:
+        callback: A function at the top level of a module, async or not, that takes an `Ending`. A
+            plain function runs in a worker thread. The callback cannot ask anybody.
+        payload: JSON of up to 8 KiB for the callback, the same each time the body runs.
+        key: Names the registration within the tool, such as the id of the seat.
+
+    Returns:
+        None, once the registration is stored.
+
+    Raises:
+        InvalidQuestion: The callback is a lambda, a closure, a method or a nested function, the
+            payload is not JSON or too long, the key is registered with another callback or payload,
+            or `on_end` is called in the work of `once`. In a tool, the error is InvalidUse and
+            names the line.
+        NotAllowed: The caller is refused, and nothing was registered.
+        NotSupported: The program asks over the HTTP API, which cannot call the program back.
+        CallOver: The call has already ended.
+    """
+    await current_asker().on_end(name_of(callback), payload_of(payload), key=key_of(key))
+
+
+@verb
+def caller() -> CallingPerson:
+    """Return who calls this tool, for an author's own tables. No name and no e-mail address.
+
+    Returns:
+        The caller, with an `id` that is the same for this person in each call. `is_known` is False
+        and `id` is None if the server does not know the person.
+
+    Raises:
+        NoAsker: No tool call and no `asking` block is active.
+        NotSupported: The program asks over the HTTP API: it has its own id of the user.
+    """
+    return current_asker().caller()
 
 
 @verb

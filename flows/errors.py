@@ -332,7 +332,7 @@ class InvalidAnswer(NotAccepted):
 
     name = "INVALID_INPUT"
     jsonrpc_code = -32602
-    http_status = 400
+    http_status = 422
 
     def __init__(
         self, details: Sequence[tuple[str, str]], *, elicitation_id: str | None = None

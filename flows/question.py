@@ -7,7 +7,7 @@ holds the asker of the running tool.
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,23 +18,17 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, T
 
 import httpx
 
-from flows.elicitation.misuse import VerbParameters, located
+from flows.elicitation.misuse import Unasked, UnaskedQuestion, VerbParameters, located
 from flows.elicitation.states import Completion, Json, Status
-from flows.elicitation.tool_call import ToolBody
-from flows.elicitation.unasked import Unasked, UnaskedQuestion
+from flows.elicitation.tool_call import CallingPerson, ToolBody
 from flows.errors import (
-    Cancelled,
-    Declined,
-    Denied,
     ElicitError,
-    Expired,
     Failed,
     InvalidQuestion,
     NoAsker,
     NotAccepted,
     NotAwaited,
     Processing,
-    Superseded,
 )
 
 P = ParamSpec("P")
@@ -304,6 +298,10 @@ class Resources(Protocol):
         """Return a newer access token after the provider refused one, or None if there is none."""
         ...
 
+    async def invalidate(self, connection: str, refused: str) -> None:
+        """Let the next use of the account renew this access token, or ask the person again."""
+        ...
+
     async def spend(self, receipt_id: str) -> Json: ...
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json: ...
 
@@ -332,6 +330,14 @@ class Asker(Protocol):
         key: str | int | None,
         again: bool,
     ) -> Json: ...
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        """Register the function named `callback` for the end of this call.
+
+        `payload` and `key` are JSON.
+        """
+        ...
+
+    def caller(self) -> CallingPerson: ...
     async def forget(self, name: str) -> bool: ...
     async def notify(self, message: str) -> None:
         """Send a progress message to the client of this call, if the client listens."""
@@ -459,42 +465,3 @@ def asking(
 
 def _can_be_written(text: str) -> bool:
     return not _LONE_SURROGATE.search(text)
-
-
-def refusal(
-    status: Status,
-    *,
-    message: str,
-    elicitation_id: str,
-    timeout: timedelta,
-    why: str | None = None,
-    approver: str | None = None,
-) -> NotAccepted | None:
-    """Return the error for an outcome that is not accepted, or None for an accepted one.
-
-    `approver` is the person who was asked to decide, if that was not the person who asked.
-    """
-    if status is Status.ACCEPTED:
-        return None
-    about = f"{message!r}" + (f" ({why})" if why else "")
-    if status is Status.EXPIRED:
-        return Expired(
-            f"Nobody answered within {timeout.total_seconds():.0f} seconds: {about}.",
-            elicitation_id=elicitation_id,
-            ttl=timeout,
-        )
-    if status not in _REFUSALS:
-        raise ValueError(f"{status} is not an outcome")
-    error, words = _REFUSALS[status]
-    if status is Status.DECLINED and approver is not None:
-        words = f"{approver} declined"
-    return error(f"{words}: {about}.", elicitation_id=elicitation_id)
-
-
-_REFUSALS: Mapping[Status, tuple[type[NotAccepted], str]] = {
-    Status.DECLINED: (Declined, "The person declined"),
-    Status.DENIED: (Denied, "The person declined at the provider"),
-    Status.CANCELLED: (Cancelled, "It was cancelled before an answer"),
-    Status.FAILED: (Failed, "It could not be finished"),
-    Status.SUPERSEDED: (Superseded, "A newer question replaced it"),
-}

@@ -1,8 +1,9 @@
 """`python -m tests.soak [--times 100]`: run the tests that are too slow for every change.
 
 A process is killed this many times at each point of tests/crash, each row of tests/outside is tried
-this many times against a served process, and the other tests with matrices run once with every
-cell. The counts are written to docs/reference/benchmarks.md. The exit status is 1 on a failure.
+this many times against a served process, the other tests with matrices run once with every cell,
+and each frozen fault of tests/mutation has to be killed again. The counts are written to
+docs/reference/benchmarks.md. The exit status is 1 on a failure.
 
 Risks: an interrupted run looks complete. So the document is written after each part and names the
 parts that have not run.
@@ -11,6 +12,7 @@ parts that have not run.
 import argparse
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,11 +23,12 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from tests.mutation.fault import DEAD
 from tests.outside.rows import ROWS, Row
 
 HOUSE = Path(__file__).parents[1]
 DOCUMENT = HOUSE / "docs" / "reference" / "benchmarks.md"
-POINTS, OUTSIDE = "tests/crash", "tests/outside"
+POINTS, OUTSIDE, FAULTS = "tests/crash", "tests/outside", "tests/mutation"
 ONCE = tuple(
     f"tests/{folder}"
     for folder in (
@@ -40,7 +43,8 @@ HEAD = (
     "wrote this section.\n\n"
     "Each point at which a process is killed (tests/crash) and each scenario of tests/outside is "
     "tried several times: the table has the total number of tries. The other tests with matrices "
-    "run every cell once. `make test` and `make test-slow` run only the diagonal of each "
+    "run every cell once, and each fault of tests/mutation that a test has killed is tried again "
+    "with that test. `make test` and `make test-slow` run only the diagonal of each "
     "matrix.\n\n"
     "| what | cases | tries | failures |\n|---|---|---|---|\n"
 )
@@ -64,6 +68,7 @@ def main() -> int:
         POINTS: lambda: ran([POINTS], times=times, workers=workers),
         OUTSIDE: lambda: seen_from_outside(times=times),
         **{folder: partial(ran, [folder], times=1, workers=workers) for folder in ONCE},
+        FAULTS: still_killed,
     }
     lines, left = list[Line](), [*parts]
     for part, run in parts.items():
@@ -95,6 +100,21 @@ def seen_from_outside(*, times: int) -> Iterator[Line]:
     logging.disable(logging.WARNING)  # hide the log of the libraries in this process
     for row in ROWS:
         yield asyncio.run(_tried(row, times=times))
+
+
+def still_killed() -> Iterator[Line]:
+    """Try each frozen fault with the test that killed it, and count the faults that survive."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.mutation"],
+        cwd=HOUSE,
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    tried = re.findall(r"^[FP]\d+ \S+ (.+)$", ran.stdout, re.MULTILINE)
+    alive = sum(not outcome.startswith(DEAD) for outcome in tried)
+    failures = alive or int(ran.returncode != 0)
+    yield Line(what=FAULTS, cases=len(tried), tries=len(tried), failures=failures)
 
 
 def told(lines: Sequence[Line], *, left: Sequence[str], times: int) -> str:

@@ -67,7 +67,7 @@ ROOMS = (
         f"webapp.{room}"
         for room in (
             *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
-            *("records", "elicitations", "events"),
+            *("records", "elicitations", "events", "notifications"),
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),
@@ -243,8 +243,6 @@ def test_no_module_has_more_than_500_lines() -> None:
 # Short files that only one other file of their folder uses, and why they stay separate.
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
-    "webapp/elicitations/cache.py": "what may be remembered, and never believed",
-    "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
 }
 # Folders whose files are alike: declarations, commands, presenters, stores.

@@ -17,14 +17,19 @@ from flows.oauth.access_token import Resource
 from webapp.api.access import TokenUses
 from webapp.api.router import api_routes
 from webapp.collector import Collector
-from webapp.connecting import names_in, outbound_of, telemetry_of, utc_now
+from webapp.connecting import (
+    log_wrong_registrations,
+    names_in,
+    outbound_of,
+    telemetry_of,
+    utc_now,
+)
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
-from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
-from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
 from webapp.http.edge import Edge
 from webapp.http.ending import told_of_the_end
 from webapp.http.guard import Guard
@@ -38,9 +43,8 @@ from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
-from webapp.mcp.callers import issuer_of, sender_of
+from webapp.mcp.callers import issuer_of, must_be_named, sender_of
 from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
-from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
@@ -134,6 +138,8 @@ async def open_app(
                 telemetry=telemetry,
             )
         )
+        if service.operators.is_on:
+            stack.enter_context(service.recent_lines.listening())
         if built is not None:
             built(service)
         served: HostedApplication = HostedApplication(users.application)
@@ -143,6 +149,7 @@ async def open_app(
             )
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)
+        service.endings.servers = {served.name, users.application}
         pages = Renderer(
             folders=[*settings.templates, template_folder()],
             root_path=settings.root_path,
@@ -157,7 +164,9 @@ async def open_app(
             service.elicitations.tool_lists.notify_changes(),
             sweep(service),
             service.events.run(),
+            service.notifier.run(),
             collector.collect(),
+            log_wrong_registrations(settings, outbound=outbound, clock=clock),
         )
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)

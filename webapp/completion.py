@@ -1,6 +1,7 @@
 """Completion of questions by trusted code and by browsers that return from a site."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -8,6 +9,7 @@ from flows.crypto.tokens import Purpose
 from flows.elicitation import states
 from flows.elicitation.proof import NamedByAuthor, Proof, TrustedCode
 from flows.elicitation.states import Completion, Elicitation, Json
+from flows.elicitation.tool_call import CallingPerson
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
 from flows.question import Outcome, Question, Resources, ReturningRequest
@@ -19,7 +21,6 @@ from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
 from webapp.http.requests import cookies_of
 from webapp.identity.identity import Identity
-from webapp.kinds.page_kind import has_rules
 from webapp.kinds.registry import Kinds
 
 T = TypeVar("T")
@@ -41,19 +42,29 @@ class Completing:
     ) -> None:
         """Complete questions of `server` only, or with None, of any server on the store."""
         self._server = server
+        self.why_not: str | None = None
         self._elicitations = elicitations
         self._kinds = kinds
         self._identity = identity
         self._links = links
         self._browser = browser
 
+    def refusing(self, why: str) -> "Completing":
+        """Return a copy that refuses questions with this reason."""
+        one = copy(self)
+        one.why_not = why
+        return one
+
+    def _nobody_asks(self) -> NoReturn:
+        raise NoAsker(self.why_not)
+
     async def ask(self, question: Question[T]) -> Outcome[T]:
-        _nobody_asks()
+        self._nobody_asks()
 
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
-        _nobody_asks()
+        self._nobody_asks()
 
     async def once(
         self,
@@ -63,14 +74,20 @@ class Completing:
         key: str | int | None,
         again: bool,
     ) -> Json:
-        _nobody_asks()
+        self._nobody_asks()
+
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        self._nobody_asks()
+
+    def caller(self) -> CallingPerson:
+        self._nobody_asks()
 
     @property
     def resources(self) -> Resources:
-        _nobody_asks()
+        self._nobody_asks()
 
     async def forget(self, name: str) -> bool:
-        _nobody_asks()
+        self._nobody_asks()
 
     async def notify(self, message: str) -> None:
         """Do nothing: a route has no client to notify."""
@@ -214,8 +231,7 @@ class Completing:
         """Validate the content and return it without blank fields. Raises InvalidAnswer."""
         given = without_blanks(schema, content)
         faults: Sequence[Fault] = check(schema, given)
-        if not faults and has_rules(current):
-            faults = await self._kinds.rules.faults(current, given)
+        faults = faults or await self._kinds.rules.faults(current, given)
         if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=current.id)
@@ -227,7 +243,3 @@ class Completing:
         if elicitation is None:
             raise InvalidToken("erased")
         return elicitation
-
-
-def _nobody_asks() -> NoReturn:
-    raise NoAsker

@@ -1,24 +1,34 @@
 """Connecting: the service without a server, for commands and trusted code in any process."""
 
+import logging
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
+from flows.elicitation.flow import SetupFinding
+from flows.oauth.provider import Client
+from flows.oauth.registration import RegisteredClient, examined
+from flows.providers.catalogue import CATALOGUE
 from flows.question import asking
 from webapp.deadline import Clock
 from webapp.http.client import Outbound, no_proxy
+from webapp.identity.sign_in import CALLBACK_PATH
 from webapp.identity.users import Users
+from webapp.oauth.clients import is_at_sandbox
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
 from webapp.telemetry.telemetry import Telemetry, tracer_here
 
 TIMEOUT_SECONDS = 10.0
+CLOCKS_APART_AT_MOST = timedelta(seconds=30)
+_log = logging.getLogger(__name__)
 
 
 utc_now: Clock = partial(datetime.now, UTC)
@@ -78,6 +88,69 @@ def names_in(settings: Settings) -> dict[str, str]:
     if client is not None and client.provider.issuer is not None:
         names[client.provider.issuer] = "issuer"
     return names
+
+
+def registrations_of(settings: Settings) -> list[RegisteredClient]:
+    """Return this server's registrations at the issuer and at the providers of accounts."""
+    found = list[RegisteredClient]()
+    identity = settings.identity
+    if identity.client is not None:
+        url = f"{settings.url}{CALLBACK_PATH}"
+        found.append(
+            RegisteredClient(
+                client=identity.client,
+                redirect_uri=url,
+                claim=identity.claim,
+                audiences=(f"{settings.url}/mcp", *identity.audiences),
+                introspects=identity.introspects,
+            )
+        )
+    for name in sorted(settings.credentials):
+        provider = settings.providers.get(name) or CATALOGUE.get(name)
+        if provider is not None:
+            id, secret = settings.credentials[name]
+            client = Client(provider=provider, client_id=id, client_secret=secret)
+            url = f"{settings.url}/callback/{name}"
+            found.append(RegisteredClient(client=client, redirect_uri=url))
+    return found
+
+
+async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clock: Clock) -> None:
+    """Check each registration once, as `elicit doctor` does, and log what is wrong."""
+    registrations, number = registrations_of(settings), 0
+    for one in registrations:
+        if is_at_sandbox(one.client.client_id):
+            continue
+        now, about = clock(), {"provider": one.client.provider.name}
+        try:
+            report = await outbound.run(examined(one, now=now))
+        except Exception as error:  # noqa: BLE001 - the edge of a task
+            _log.warning("registration.not_checked", extra=about, exc_info=error)
+            continue
+        found = [each for each in report.findings if each.fix is not None and each.is_wrong]
+        differs = clock_finding(report.told_at, one.client.provider.label, now=now)
+        found += [] if differs is None or differs.fix is None else [differs]
+        for each in found:
+            _log.warning("registration.wrong", extra={**about, "why": each.says, "fix": each.fix})
+        number += len(found)
+    if registrations:
+        total = {"registrations": len(registrations), "wrong": number}
+        _log.info("registrations.checked", extra=total)
+
+
+def clock_finding(told_at: str | None, label: str, *, now: datetime) -> SetupFinding | None:
+    """Compare this machine's clock with another server's Date header. Return None without one."""
+    try:
+        apart = now - parsedate_to_datetime(told_at or "")
+    except (ValueError, TypeError):  # TypeError: it has no time zone
+        return None
+    if abs(apart) <= CLOCKS_APART_AT_MOST:
+        return SetupFinding(says=f"it matches {label}'s")
+    side = "ahead of" if apart > timedelta() else "behind"
+    return SetupFinding(
+        says=f"it is {abs(apart).total_seconds():.0f} s {side} {label}'s",
+        fix="set this machine's clock by NTP (timedatectl set-ntp true)",
+    )
 
 
 def _no_cookies() -> CookieJar:

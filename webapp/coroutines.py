@@ -225,6 +225,10 @@ class _BlockVerbs(Verbs):
         with self._interrupted():
             return await super().once(name, work, key=key, again=again)
 
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        with self._interrupted():
+            await super().on_end(callback, payload, key=key)
+
     @contextmanager
     def _interrupted(self) -> Generator[None]:
         try:

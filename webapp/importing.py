@@ -1,4 +1,4 @@
-"""Importing a module of an author or operator by its name.
+"""The code of an author or operator: importing a module by its name, and calling a function.
 
 Risks: the author's folder has the same name as one of our packages, so the working directory comes
 after the installed packages. A missing module looks like a module whose dependency is missing, so
@@ -7,13 +7,20 @@ so the error says what to change.
 """
 
 import importlib
+import inspect
 import sys
 import sysconfig
 import traceback
+from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
+import anyio.to_thread
+
+A = TypeVar("A")
+T = TypeVar("T")
 _NOT_THEIRS = tuple(
     f"{folder}/"
     for folder in (
@@ -39,6 +46,22 @@ def imported(name: str) -> ModuleType:
         raise ImportError(_why_not(error, name, here)) from error
 
 
+async def result_of(function: Callable[[A], Awaitable[T] | T], argument: A) -> T:
+    """Call a function, in a thread if it is not async, because it may read a database."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    ):
+        found = function(argument)
+    else:
+        found = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
+    return await found if inspect.isawaitable(found) else found
+
+
+def is_authors(path: str) -> bool:
+    """Return True if this file belongs to neither Python, nor a library, nor this project."""
+    return not path.startswith(("<", *_NOT_THEIRS))
+
+
 def raised_at(error: BaseException) -> str:
     """Return `file:line` of the innermost place in the author's code, or in any code."""
     if isinstance(error, SyntaxError) and error.filename is not None:
@@ -47,7 +70,7 @@ def raised_at(error: BaseException) -> str:
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     known = [each for each in places if not each[0].startswith("<")]
-    theirs = [each for each in known if not each[0].startswith(_NOT_THEIRS)]
+    theirs = [each for each in known if is_authors(each[0])]
     for file, line in reversed(theirs or known):
         return f"{file}:{line}"
     return ""

@@ -11,8 +11,10 @@ from msgspec import Struct
 from flows.crypto.tokens import Tokens
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
-from flows.elicitation.traits import declared
+from flows.elicitation.traits import declared, traits_of
+from flows.payments.session import terms_of
 from webapp.calls.clients import McpClients
+from webapp.calls.endings import Endings
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -25,12 +27,19 @@ from webapp.events.service import EventsOut
 from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
+from webapp.identity.approvers import owners_of_people
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
+from webapp.identity.operators import Operators
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.users import Users
+from webapp.kinds.page_kind import said_in
 from webapp.kinds.registry import Kinds, OwnKind
 from webapp.limits import CallLimits
+from webapp.logs.memory_log import RecentLines
+from webapp.notifications.delivery import Deliver, deliver
+from webapp.notifications.sender import Notifier
+from webapp.notifications.tables import NotifyTables
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.events import Webhooks
 from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
@@ -39,6 +48,7 @@ from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack
 from webapp.records.owners import Owners, open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
+from webapp.records.waiting import Notification
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
@@ -66,6 +76,7 @@ class Service:
         issuer: Issuer | None,
         users: Users | None,
         telemetry: Telemetry,
+        deliver: Deliver,
     ) -> None:
         ring, policies, who = settings.ring, settings.policies, settings.identity
         store, tokens = owners.store, Tokens(ring, origin=settings.url)
@@ -108,15 +119,28 @@ class Service:
                 client=who.client,
                 claim=who.claim,
                 scopes=who.approvers_scopes,
-                wanted=who.approval.claims,
+                wanted=who.sign_in_claims,
                 public_url=settings.url,
                 outbound=outbound,
                 sessions=self.identity.sessions,
                 clock=clock,
             )
+        self.operators = Operators(
+            rules=who.operators,
+            counts_for=who.decides_after_sign_in,
+            identity=self.identity,
+            browser=self.browser,
+            tokens=tokens,
+            store=store,
+            public_url=settings.url,
+            clock=clock,
+        )
+        self.recent_lines = RecentLines()
         self.kinds = Kinds(
             settings, self.elicitations, outbound=outbound, identity=self.identity, own=kinds
         )
+        if users is not None:
+            self.kinds.rules.serves.add(users.application)
         self.completing = Completing(
             elicitations=self.elicitations,
             links=self.links,
@@ -140,10 +164,32 @@ class Service:
             retention=policies.keep_events,
             waiting_at_most=policies.events_waiting,
         )
+        self.notifier = Notifier(
+            self.elicitations,
+            tables=NotifyTables(
+                settings.notify,
+                owners={
+                    table.name: owners_of_people(
+                        table,
+                        owners=owners,
+                        identity=self.identity,
+                        issuer=who.issuer,
+                        application="" if users is None else users.application,
+                    )
+                    for table in settings.notify
+                },
+                ids=self.elicitations.rows.ids,
+            ),
+            deliver=deliver,
+            headline=_headline_of,
+            name=settings.brand.name,
+            public_url=self.public_url,
+        )
         self.clients = McpClients(self.elicitations, settings=policies, limits=limits)
         self.running_tools = RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         )
+        self.endings = Endings(self.elicitations, kinds=self.kinds, completing=self.completing)
 
     @property
     def is_draining(self) -> bool:
@@ -164,13 +210,14 @@ class Service:
         """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
         await self.running_tools.all_answered(within=within)
+        await self.endings.finish(within=within)
 
 
 def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
     """Return how much longer than by default the rows of each kind are stored."""
     records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
     return {
-        **dict.fromkeys((Elicitation, Run, Approval), records),
+        **dict.fromkeys((Elicitation, Run, Approval, Notification), records),
         **dict.fromkeys((StoredWebhook, TurnedAway), webhooks),
     }
 
@@ -180,6 +227,13 @@ def _marks_of(settings: Settings, store: Store) -> Path | None:
     if store.address is None or settings.policies.store_marks is not None:
         return settings.policies.store_marks
     return None if settings.key_file is None else settings.key_file.path.parent / "marks"
+
+
+def _headline_of(asked: Elicitation) -> str:
+    """Return the question for a notification, which contains no amount."""
+    if traits_of(asked.kind).gives == "receipt":
+        return f"Pay for {terms_of(asked).what}"
+    return said_in(asked)
 
 
 @asynccontextmanager
@@ -196,12 +250,13 @@ async def open_service(
     issuer: Issuer | None = None,
     users: Users | None = None,
     telemetry: Telemetry = NONE,
+    deliver: Deliver = deliver,
 ) -> AsyncGenerator[Service]:
     """Build the service of these settings on an open store.
 
     Without `outbound`, no provider can be asked. Plugins of the settings come before `plugins`.
     `kinds` are additional question kinds, `issuer` is the issuer named in the settings, and
-    `users` are the application's users.
+    `users` are the application's users. `deliver` sends the notifications.
 
     Raises:
         Unreadable: The store was created with secrets that the ring lacks.
@@ -219,6 +274,7 @@ async def open_service(
         issuer=issuer,
         users=users,
         telemetry=telemetry,
+        deliver=deliver,
     )
     try:
         with declared({kind.traits.name: kind.traits for kind in kinds}):
@@ -226,4 +282,5 @@ async def open_service(
     finally:
         await service.readiness.aclose()
         await service.running_tools.aclose()
+        await service.endings.aclose()
         await service.elicitations.aclose()

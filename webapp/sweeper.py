@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flows.elicitation import states
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run, wipe
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
@@ -18,11 +19,11 @@ from webapp.records.heads import BadHead
 from webapp.records.high_water import STEP_BACK, step_back_of
 from webapp.records.values import (
     KINDS,
-    InboxItem,
     OutgoingEvent,
     Reconciliation,
     StoredWebhook,
 )
+from webapp.records.waiting import InboxItem, Notification
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
 DUE_AT_ONCE = 100
-_EVENT = KINDS[OutgoingEvent]  # not part of the lag: its receiver may be down for long
+# not part of the lag: their receivers may be down for long
+_SENT = frozenset({KINDS[OutgoingEvent], KINDS[Notification]})
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +67,7 @@ async def fall_due(service: Service) -> int:
     await service.webhooks.log.write_counts()
     await service.events.look()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
-    due = [each.due_at for each in records if each.due_at and each.kind != _EVENT]
+    due = [each.due_at for each in records if each.due_at and each.kind not in _SENT]
     lag = max([(now - due_at).total_seconds() for due_at in due] or [0])
     service.elicitations.telemetry.observer.swept(at=now, lag_seconds=lag)
     # All at once, so that a provider that does not answer delays no other record.
@@ -122,7 +124,9 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         UnresolvedPayment: payments.checkouts.ask_again,
         Reconciliation: payments.reconciling.go_on,
         OutgoingEvent: service.events.sender.fall_due,
+        Notification: service.notifier.fall_due,
         InboxItem: service.kinds.decisions.fall_due,
+        EndingCallback: service.endings.fall_due,
     }
     if record.kind == STEP_BACK and (back := step_back_of(record)) is not None:
         await service.store_stepped_back(back)

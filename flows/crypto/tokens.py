@@ -42,6 +42,8 @@ class Purpose(StrEnum):
     PAIR = "pair"
     AUTHOR = "author"
     PAGE = "page"
+    OPERATOR_LINK = "operator link"
+    OPERATOR = "operator"
 
 
 _PURPOSES = tuple(Purpose)

@@ -56,6 +56,28 @@ class CallbackParams:
         return [value for key, value in self.parameters if key == name]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupFinding:
+    """A result of checking this server's registration at a provider.
+
+    `fix` says what to do and names the setting.
+
+    A finding with `fix` and without `is_wrong` means that the check could not be completed.
+    """
+
+    says: str
+    fix: str | None = None
+    is_wrong: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupReport:
+    """The results of checking a registration. `told_at` is the provider's Date header."""
+
+    findings: tuple[SetupFinding, ...]
+    told_at: str | None = None
+
+
 class Flow(Protocol):
     """The flow of a kind of elicitation that leads to another site."""
 

@@ -72,6 +72,8 @@ class Run(Struct, frozen=True, kw_only=True):
     is_repeatable: bool | None = None
     repeated_until: datetime | None = None  # until then, the same call gets this result again
     is_cancelled: bool = False  # the client cancelled the task
+    sent: str | None = None  # "result" or "error", once it was sent to the client
+    endings: tuple[str, ...] = ()  # ids of the callbacks that run when the call has ended
     version: int = 0
 
     @property
@@ -206,12 +208,13 @@ def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:
     while, so that nothing is bought or done twice. Errors are not repeated. A result that was too
     long to store ends its run.
     """
-    if run.result is None:
-        return replace(wipe(run), finished_at=run.finished_at or now)
+    sent = run.sent or ("error" if is_error else "result")
     if run.is_delivered:
         return run
+    if run.result is None:
+        return replace(wipe(run), sent=sent, finished_at=run.finished_at or now)
     until = now + REPEATED_FOR if run.is_repeatable and not is_error else None
-    return replace(run, is_delivered=True, repeated_until=until)
+    return replace(run, is_delivered=True, sent=sent, repeated_until=until)
 
 
 def cancel(run: Run, *, now: datetime) -> Run:

@@ -34,6 +34,33 @@ class DescribedTool(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallingPerson:
+    """The person who calls a tool, as `elicit.caller` returns them, for an author's own tables.
+
+    Attributes:
+        id: The person's id at this server: the same in each call, process and revision, and after
+            a change of ELICIT_SECRET. Another server and another store have another id for the same
+            person. Nobody can compute a name from the id. None if the person is unknown.
+        issuer: The issuer that verified the person. None for a person of this machine, for an
+            application's own user, and if the person is unknown.
+        client: The client's id in its access token, or the name that the client gave itself.
+        is_client_verified: Whether `client` is the id in an access token.
+        is_local: Whether this is the user of this machine who runs the server.
+    """
+
+    id: str | None
+    issuer: str | None = None
+    client: str | None = None
+    is_client_verified: bool = False
+    is_local: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """True if `id` identifies the person. False for an anonymous caller."""
+        return self.id is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A call of a served server's tool: its name, its arguments and the client.
 

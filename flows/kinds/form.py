@@ -17,6 +17,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
+from flows.kinds.checking import AnyCheck, CheckOf, must_be_check, name_of, with_initial
 from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, verb
 from flows.schema.schema import ONE_TEXT, Schema, schema_of
@@ -42,7 +43,10 @@ class FormTerms(Struct, frozen=True, kw_only=True):
     arguments: Json = None
     covers: str | None = None
     can_be_kept: bool = False
-    has_rules: bool = False  # the model has validators in addition to the schema
+    has_rules: bool = False  # validators or a check, in addition to the schema
+    # The names by which a process finds the author's check and model, see `checking`.
+    check: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,8 @@ class Form:
 
     `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
     tool was called with, and `can_be_kept` says if an approval counts for later calls. `approver`
-    decides instead of the person who asked. `described` is the tool behind a gate.
+    decides instead of the person who asked. `described` is the tool behind a gate. `check` is the
+    author's check of an answer, whose type is `model`.
     """
 
     message: str
@@ -61,6 +66,8 @@ class Form:
     can_be_kept: bool = False
     approver: str | None = None
     described: DescribedTool | None = None
+    check: AnyCheck | None = None
+    model: object = None
 
     def __post_init__(self) -> None:
         if self.arguments:
@@ -81,7 +88,9 @@ class Form:
             arguments=self.arguments,
             covers=self.covers,
             can_be_kept=self.can_be_kept,
-            has_rules=self.schema.has_rules,
+            has_rules=self.schema.has_rules or self.check is not None,
+            check=name_of(self.check),
+            model=name_of(self.model),
         )
 
     def facts(self) -> Json:
@@ -91,6 +100,7 @@ class Form:
             "arguments": self.arguments,
             "covers": self.covers,
             **({} if self.approver is None else {"approver": self.approver}),
+            **({} if self.check is None else {"check": name_of(self.check)}),
         }
 
 
@@ -99,6 +109,8 @@ def form(
     message: str,
     schema: type[T],
     *,
+    initial: T | Mapping[str, object] | None = None,
+    check: CheckOf[T] | None = None,
     key: str | None = None,
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
@@ -108,6 +120,8 @@ def form(
     message: str,
     schema: Mapping[str, Json],
     *,
+    initial: Mapping[str, object] | None = None,
+    check: CheckOf[Mapping[str, Json]] | None = None,
     key: str | None = None,
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
@@ -116,6 +130,8 @@ def form(
 def form(
     message: str,
     *,
+    initial: str | None = None,
+    check: CheckOf[str] | None = None,
     key: str | None = None,
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
@@ -125,27 +141,50 @@ def form(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
     *,
+    initial: Any = None,
+    check: AnyCheck | None = None,
     key: str | None = None,
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
     """Ask for something that the client and the model may see, in the client's form or on our page.
 
-    `schema` is `str` for one text. Otherwise it is a pydantic model, a dataclass, a TypedDict or a
-    JSON Schema of one flat object: texts, numbers, booleans and choices. The await raises
-    InvalidAnswer if the client's answer does not match the schema. Raises InvalidQuestion for other
-    schemas, and for anything that looks like a secret: a field, or the message if `schema` is
-    `str`.
+    Args:
+        message: The question, as the person reads it.
+        schema: `str` for one text. Otherwise a pydantic model, a dataclass, a TypedDict or a JSON
+            Schema of one flat object: texts, numbers, booleans and choices.
+        initial: The values that the fields begin with: a dict with some of the fields, or an
+            instance of the model. A text if `schema` is `str`.
+        check: A function at the top level of a module, async or not. It gets the answer as `schema`
+            types it, before the answer is accepted. It returns None if the answer is right, and
+            otherwise the errors: a dict of field names and sentences, with "" for the whole form.
+            The person sees them next to the fields, and what was typed stays. The check has 10
+            seconds. It may run more than once for an answer, and in another process.
+        key: As for `url`.
+        elicitation_id: An id of your own, with which trusted code may answer.
+        timeout: As for `url`.
 
-    `elicitation_id` is an id of your own, with which trusted code may answer.
+    Returns:
+        The question. Awaiting it returns the answer in the type of `schema`.
 
-    `key` and `timeout` are as for `url`.
+    Raises:
+        InvalidQuestion: A form cannot ask for `schema`, or `schema` or the message asks for a
+            secret. `initial` is not valid for the fields. `check` is not a function at the top
+            level of a module. In a tool, the error is InvalidUse and names the line.
+        InvalidAnswer: The await raises it if the client's answer does not match the schema. With
+            `check`, the client's form is shown again first, up to five times.
     """
     asked = _asked(schema)
     _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
+    must_be_check(check, schema)
     return Question(
         message=message,
-        request=Form(message=message, schema=asked),
+        request=Form(
+            message=message,
+            schema=with_initial(asked, schema, initial),
+            check=check,
+            model=schema,
+        ),
         answer=asked.typed,
         key=key,
         elicitation_id=elicitation_id,

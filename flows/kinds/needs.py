@@ -6,8 +6,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, runtime_check
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.kinds.gate import layers_of, must_mark_a_tool, set_mark
 from flows.kinds.secret import Secret
-from flows.kinds.tool_marks import layers_of, must_mark_a_tool, set_mark
 from flows.question import Question, current_asker, verb
 from flows.requests import AccountRequest, PaymentRequest
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.kinds.checking import AnyCheck, CheckOf, must_be_check, name_of, with_initial
 from flows.question import DEFAULT_TIMEOUT, Question, verb
 from flows.schema.schema import Schema, schema_of, with_secrets
 
@@ -26,24 +27,43 @@ class SecretTerms(Struct, frozen=True, kw_only=True):
 
     schema: Json
     name: str | None = None
-    has_rules: bool = False  # the model has validators in addition to the schema
+    has_rules: bool = False  # validators or a check, in addition to the schema
+    # The names by which a process finds the author's check and model, see `checking`.
+    check: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A request for a secret. A named secret is stored encrypted for its owner."""
+    """A request for a secret. A named secret is stored encrypted for its owner.
+
+    `check` is the author's check of an answer, whose type is `model`.
+    """
 
     kind: str = field(default="secret", init=False, repr=False, compare=False)
     message: str
     schema: Schema[Any]
     name: str | None = None
+    check: AnyCheck | None = None
+    model: object = None
 
     @property
     def terms(self) -> SecretTerms:
-        return SecretTerms(schema=self.schema.json, name=self.name, has_rules=self.schema.has_rules)
+        return SecretTerms(
+            schema=self.schema.json,
+            name=self.name,
+            has_rules=self.schema.has_rules or self.check is not None,
+            check=name_of(self.check),
+            model=name_of(self.model),
+        )
 
     def facts(self) -> Json:
-        return {"message": self.message, "name": self.name, "schema": self.schema.json}
+        return {
+            "message": self.message,
+            "name": self.name,
+            "schema": self.schema.json,
+            **({} if self.check is None else {"check": name_of(self.check)}),
+        }
 
 
 @overload
@@ -51,6 +71,8 @@ def secret(
     message: str,
     schema: type[T],
     *,
+    initial: Mapping[str, object] | None = None,
+    check: CheckOf[T] | None = None,
     name: str | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
@@ -60,6 +82,8 @@ def secret(
     message: str,
     schema: Mapping[str, Json],
     *,
+    initial: Mapping[str, object] | None = None,
+    check: CheckOf[Mapping[str, Json]] | None = None,
     name: str | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
@@ -68,6 +92,7 @@ def secret(
 def secret(
     message: str,
     *,
+    check: CheckOf[str] | None = None,
     name: str | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
@@ -77,18 +102,35 @@ def secret(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
     *,
+    initial: Any = None,
+    check: AnyCheck | None = None,
     name: str | None = None,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
     """Ask for a secret on our page; the client and the model never see it.
 
-    `schema` is `str` for one field, otherwise a pydantic model, a dataclass, a TypedDict or a JSON
-    Schema. With `name`, the secret is stored for this person on this server until `forget(name)`.
-    Without `name`, the secret is erased when the result was sent, at most 10 minutes after the
-    answer. Raises InvalidQuestion for an invalid name or schema.
+    Args:
+        message: The question, as the person reads it.
+        schema: `str` for one field, otherwise a pydantic model, a dataclass, a TypedDict or a JSON
+            Schema.
+        initial: A dict with the values that visible fields begin with. A secret has none.
+        check: As for `form`: a function that gets the answer before it is accepted, and returns
+            None or the errors. After an error, the person types the secret again. A secret that is
+            stored under `name` already is not checked again.
+        name: A name under which the secret is stored for this person on this server, until
+            `forget(name)`. Without it, the secret is erased when the result was sent, at most 10
+            minutes after the answer.
+        key: As for `url`.
+        timeout: As for `url`.
 
-    `key` and `timeout` are as for `url`.
+    Returns:
+        The question. Awaiting it returns the answer in the type of `schema`.
+
+    Raises:
+        InvalidQuestion: The name or the schema is not valid. `initial` is not valid for the fields,
+            or names a secret. `check` is not a function at the top level of a module. In a tool,
+            the error is InvalidUse and names the line.
     """
     if name is not None and not _NAME.fullmatch(name):
         raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
@@ -97,9 +139,16 @@ def secret(
         raise InvalidQuestion(
             "The schema has no fields, so the person cannot type anything. Add a field."
         )
+    must_be_check(check, schema)
     return Question(
         message=message,
-        request=Secret(message=message, schema=asked, name=name),
+        request=Secret(
+            message=message,
+            schema=with_initial(asked, schema, initial),
+            name=name,
+            check=check,
+            model=schema,
+        ),
         answer=asked.typed,
         key=key,
         timeout=timeout,

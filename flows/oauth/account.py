@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Json
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
-from flows.question import Resources
+from flows.question import Resources, reporting_errors
 
 Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, str | None]]
 Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
@@ -216,6 +216,26 @@ class Account:
         token that is bound to a key (`dpop`) works in a `client()` only.
         """
         return self._content.access_token
+
+    async def invalidate(self) -> None:
+        """Report that the provider's API refused `access_token`, for example with 401.
+
+        Call this if you use the token without `client()`, which reports refusals itself. The next
+        `elicit.oauth` then renews the token, once across all processes, or asks the person to
+        connect the account again. This object keeps the refused token. Nothing happens if the token
+        was replaced already, or if it was issued less than 30 seconds ago: another new token would
+        be refused as well.
+
+        Returns:
+            None, once the refusal is stored.
+
+        Raises:
+            NotSupported: The program asks over the HTTP API, where the server renews the token.
+            StoreUnavailable: The refusal could not be stored.
+        """
+        connection = self._content.connection or ""
+        with reporting_errors():
+            await self._resources.invalidate(connection, self._content.access_token)
 
     def client(self) -> httpx.AsyncClient:
         """Return an httpx client that sends the access token to the provider's API hosts only.

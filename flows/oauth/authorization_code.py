@@ -25,7 +25,7 @@ from flows.oauth.id_token import person_in, verified_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import (
-    Access,
+    ApiAccess,
     ask,
     ask_proven,
     asked_who,
@@ -430,7 +430,7 @@ def _person(
     now: datetime,
 ) -> Talk[tuple[Person, Mapping[str, str]]]:
     provider, claims = client.provider, None
-    access = Access(token=granted.tokens.access_token, key=stored.dpop_key, now=now)
+    access = ApiAccess(token=granted.tokens.access_token, key=stored.dpop_key, now=now)
     if stored.nonce is not None:
         assert stored.issuer is not None
         assert stored.jwks is not None

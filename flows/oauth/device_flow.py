@@ -20,7 +20,7 @@ from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
 from flows.oauth.id_token import person_in
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import Access, ask, ask_proven, asked_who, post
+from flows.oauth.requests import ApiAccess, ask, ask_proven, asked_who, post
 from flows.oauth.responses import (
     Person,
     TokenReply,
@@ -192,7 +192,7 @@ def _person(
     client: Client, code: DeviceCode, granted: TokenReply, *, now: datetime
 ) -> Talk[tuple[Person, Mapping[str, str]]]:
     provider = client.provider
-    access = Access(token=granted.tokens.access_token, key=code.dpop_key, now=now)
+    access = ApiAccess(token=granted.tokens.access_token, key=code.dpop_key, now=now)
     others: Mapping[str, Any] = {
         "reply": granted.members,
         "callback": {},

@@ -103,7 +103,8 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
         how = f"HTTP {reply.status_code}" if reply.status_code != 200 else "no JSON"
-        raise Failed(f"{provider.label} does not publish its endpoints ({how}).")
+        why = f"{provider.label} does not publish its endpoints ({how})."
+        raise Failed(why) if reply.is_server_error else MetadataRefused(why, why=why)
     if says.get("issuer") != provider.issuer:
         raise MetadataRefused(
             f"{provider.label} published an issuer that differs from the configured one.",
@@ -113,7 +114,10 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     authorize = _endpoint(says, "authorization_endpoint", provider)
     token = _endpoint(says, "token_endpoint", provider)
     if authorize is None or token is None:
-        raise Failed(f"{provider.label} does not publish the endpoints for connecting.")
+        raise MetadataRefused(
+            f"{provider.label} does not publish the endpoints for connecting.",
+            why="the metadata has no authorization_endpoint or no token_endpoint",
+        )
     return Metadata(
         authorize=authorize,
         token=token,
@@ -149,7 +153,10 @@ def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | No
         return None
     address = _if_safe(says[key], provider)
     if address is None:
-        raise Failed(f"{provider.label} published an address that is not safe to open.")
+        raise MetadataRefused(
+            f"{provider.label} published an address that is not safe to open.",
+            why=f"published an {key} that is not https: {shown(says[key])}",
+        )
     return address
 
 

@@ -33,20 +33,33 @@ def ask(
     try:
         return (yield request)
     except httpx.HTTPError as error:
-        if is_untrusted(error):
-            raise Failed(
-                f"{provider.label} has a certificate that this server does not trust."
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise Unreachable(
+                f"{provider.label} has a certificate that this server does not trust.",
+                fix="set SSL_CERT_FILE to a file with your certificate authority, or correct the "
+                "certificate there",
+                is_lasting=True,
             ) from error
-        raise Failed(f"{provider.label} did not answer.") from error
+        raise Unreachable(
+            f"{provider.label} did not answer.",
+            fix="allow outgoing https from this machine to it, and check that it runs",
+        ) from error
 
 
-def is_untrusted(error: BaseException | None) -> bool:
-    """Return True if a request failed because the other side's certificate is not trusted."""
-    return isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
+class Unreachable(Failed):
+    """The other side gave no reply that can be used. `fix` says what the operator can do.
+
+    `is_lasting`: trying again does not help before the operator has done that.
+    """
+
+    def __init__(self, message: str, *, fix: str, is_lasting: bool = False) -> None:
+        self.fix = fix
+        self.is_lasting = is_lasting
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ApiAccess:
     """An access token for a provider's API, with the key that it is bound to, if any."""
 
     token: str = field(repr=False)
@@ -55,7 +68,7 @@ class Access:
 
 
 def ask_as(
-    access: Access, request: httpx.Request, provider: Provider
+    access: ApiAccess, request: httpx.Request, provider: Provider
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
     """Send a request with an access token. Raises Failed if there is no reply."""
     scheme = provider.token_scheme if access.key is None else HEADER
@@ -195,7 +208,7 @@ def post(
 
 
 def asked_who(
-    provider: Provider, person: PersonProbe, *, access: Access
+    provider: Provider, person: PersonProbe, *, access: ApiAccess
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response | None]:
     """Ask the provider's API whose account it is. Return None if the probe has no URL."""
     if person.url is None:

@@ -16,7 +16,7 @@ from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Revocation
-from flows.oauth.requests import Access, ask, ask_as, deleted, headers_of, post
+from flows.oauth.requests import ApiAccess, ask, ask_as, deleted, headers_of, post
 from flows.oauth.responses import members_of
 from flows.oauth.token_errors import refusal_in
 
@@ -44,7 +44,7 @@ def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[boo
         case "delete":
             return (yield from _delete(client, connection, revocation))
         case "bearer":
-            access = Access(token=connection.access_token, key=connection.dpop_key, now=now)
+            access = ApiAccess(token=connection.access_token, key=connection.dpop_key, now=now)
             request = httpx.Request("POST", revocation.url, headers=headers_of(client.provider))
             reply = yield from ask_as(access, request, client.provider)
             return _is_gone(reply, client)

@@ -30,7 +30,7 @@ from flows.oauth.discovery import Metadata
 from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client
 from flows.oauth.pushed_request import address_to_leave_to
-from flows.oauth.requests import Access, authorize_parameters
+from flows.oauth.requests import ApiAccess, authorize_parameters
 from flows.oauth.token_errors import tokens_in
 from flows.oauth.userinfo import named_person
 
@@ -148,7 +148,7 @@ class SignIn:
             claims,
             self.client,
             userinfo=metadata.userinfo,
-            access=Access(token=granted.tokens.access_token, key=key, now=now),
+            access=ApiAccess(token=granted.tokens.access_token, key=key, now=now),
             issuer=provider.issuer,
             jwks=metadata.jwks,
         )

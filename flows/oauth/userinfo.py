@@ -13,14 +13,14 @@ from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.id_token import is_for, person_in, signed_claims
 from flows.oauth.provider import Client
-from flows.oauth.requests import Access, ask, ask_as, get
+from flows.oauth.requests import ApiAccess, ask, ask_as, get
 from flows.oauth.responses import Person, keys_of, read_userinfo
 
 SIGNED = "application/jwt"
 
 
 def userinfo_of(
-    client: Client, endpoint: str, *, access: Access, issuer: str | None, jwks: str | None
+    client: Client, endpoint: str, *, access: ApiAccess, issuer: str | None, jwks: str | None
 ) -> Talk[Mapping[str, Any]]:
     """Fetch the claims of the userinfo endpoint, which can be signed (5.3.2). Raises Failed."""
     provider = client.provider
@@ -44,7 +44,7 @@ def named_person(
     client: Client,
     *,
     userinfo: str | None,
-    access: Access,
+    access: ApiAccess,
     issuer: str,
     jwks: str,
 ) -> Talk[Person | None]:

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
+from flows.elicitation.flow import Redirect, RedirectContext, SetupReport, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments import receipt as receipts
@@ -150,28 +150,6 @@ class MerchantAccount(Protocol):
     def account(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupFinding:
-    """A result of checking the merchant account.
-
-    `fix` says what to do and names the setting.
-
-    A finding with `fix` and without `is_wrong` means that the check could not be completed.
-    """
-
-    says: str
-    fix: str | None = None
-    is_wrong: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupReport:
-    """The provider's report on our account. `told_at` is the provider's Date header."""
-
-    findings: tuple[SetupFinding, ...]
-    told_at: str | None = None
-
-
 class Gateway(Protocol):
     """A payment provider with the operator's account. Implements flows.elicitation.flow.Flow."""
 
@@ -179,7 +157,7 @@ class Gateway(Protocol):
     def seller(self) -> MerchantAccount: ...
     @property
     def pace(self) -> Sequence[timedelta]:
-        """The intervals for polling the provider about an open page; see flows.payments.pace."""
+        """The intervals for polling the provider about an open page, as in `checkout_page`."""
         ...
 
     def check(self, price: Money) -> None:

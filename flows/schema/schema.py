@@ -40,6 +40,7 @@ __all__ = [
     "schema_of",
     "secrets_in",
     "strings_of",
+    "with_content",
     "with_secrets",
 ]
 
@@ -153,6 +154,20 @@ def with_secrets(schema: Schema[T]) -> Schema[T]:
     return dataclasses.replace(
         schema, json={**schema.json, "properties": properties}, fields=tuple(fields)
     )
+
+
+def with_content(schema: Schema[T], content: Mapping[str, Json]) -> Schema[T]:
+    """Return the schema with `content` as the defaults of its fields. None removes a default.
+
+    Raises:
+        InvalidSchema: A value is not valid for its field, or the schema gets too large.
+    """
+    properties = dict(cast("Mapping[str, Mapping[str, Json]]", schema.json["properties"]))
+    for name, value in content.items():
+        kept = {key: was for key, was in properties[name].items() if key != "default"}
+        properties[name] = kept if value is None else {**kept, "default": value}
+    found = read({**schema.json, "properties": properties})
+    return dataclasses.replace(schema, json=found.json, fields=found.fields)
 
 
 def secrets_in(schema: Schema[Any], content: Json) -> list[str]:

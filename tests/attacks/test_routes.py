@@ -78,6 +78,20 @@ ROUTES: Mapping[str, Route] = {
     "POST /e/{token}/code": Route(at="/e/{}/code", names=LINK, leads_back=True),
     "POST /e/{token}/decline": Route(at="/e/{}/decline", names=LINK),
     "GET /e/{token}/live": Route(at="/e/{}/live", names=LINK),
+    "GET /operator": Route(at="/operator"),
+    "GET /operator/{name}": Route(at="/operator/questions"),
+    "GET /operator/search": Route(at="/operator/search?q=x"),
+    "POST /operator/search": Route(at="/operator/search"),
+    "GET /operator/csv/{name}": Route(at="/operator/csv/accounts"),
+    "GET /operator/enter/{token}": Route(
+        at="/operator/enter/{}", names=Purpose.OPERATOR_LINK, opens_by_itself=True
+    ),
+    "POST /operator/enter/{token}": Route(
+        at="/operator/enter/{}", names=Purpose.OPERATOR_LINK, opens_by_itself=True
+    ),
+    "GET /operator/{name}/{id}": Route(at="/operator/accounts/{}", of_account=True),
+    "GET /operator/{name}/{id}/{act}": Route(at="/operator/payments/{}/refund", of_account=True),
+    "POST /operator/{name}/{id}/{act}": Route(at="/operator/payments/{}/refund", of_account=True),
     "GET /health": Route(at="/health"),
     "GET /live": Route(at="/live"),
     "GET /ready": Route(at="/ready"),

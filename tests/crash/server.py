@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ import httpx
 from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 
-from flows import elicit
+from flows import Ending, elicit
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Json
 from tests.support.serving import serving, transport_to
@@ -37,6 +38,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import Look, Record, Store, open_store
 from webapp.stores.store import Fences
 
+_ORDERS = list["Orders"]()  # of this process
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"
 # On a busy machine a person can take minutes to answer. No call may end before that.
@@ -82,6 +84,15 @@ WRITES: Mapping[str, Write] = {
     "verified": Write(when="before", is_it=lambda r: r.kind == "hook"),
     # The webhook is durable, and the 2xx response has not been sent.
     "hook written": Write(when="after", is_it=lambda r: r.kind == "hook"),
+    # The callback is registered, and the tool has not gone on.
+    "registered": Write(when="after", is_it=lambda r: _is(r, "ending", "registered", version=0)),
+    # The call has ended, and its callback is due: no process has claimed the callback.
+    "ending due": Write(when="after", is_it=lambda r: _is(r, "ending", "due", version=1)),
+    # The callback is claimed, and has not begun.
+    "ending claimed": Write(when="after", is_it=lambda r: _is(r, "ending", "due", version=2)),
+    # The callback has run, and its end is not stored, or just stored.
+    "ending done": Write(when="before", is_it=lambda r: _is(r, "ending", "done")),
+    "ending stored": Write(when="after", is_it=lambda r: _is(r, "ending", "done")),
     # The refund is durable, and the tool has not received it.
     "refunded": Write(when="after", is_it=lambda r: _is(r, "payment", "refunded")),
 }
@@ -125,6 +136,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
 
     Reads and writes are reported as lines; a line `later N` moves the clock.
     """
+    _ORDERS[:] = [orders]
     reader, writer = await asyncio.open_connection(sock=line)
     clock = ChildClock(later=orders.later)
 
@@ -213,7 +225,30 @@ def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
 
         return f"{item} for {answer['name']} under {await elicit.once('work', work)}"
 
+    @server.tool()
+    async def reserve(seat: str = "14") -> str:
+        """Reserve a seat while the person says in whose name."""
+        await elicit.on_end(release, key=seat)
+        answer = await elicit.url(
+            "In whose name?",
+            lambda link: f"{ELSEWHERE}/?{urlencode({'callback': link.callback_url})}",
+            origins=[ELSEWHERE],
+        )
+        return f"seat for {answer['name']}"
+
     return server
+
+
+async def release(ending: Ending) -> None:
+    """Note each ending once by its idempotency key, as an author's own table does."""
+    (orders,) = _ORDERS
+    if orders.die == "ending begun":
+        die()
+    with suppress(FileExistsError), (Path(orders.folder) / "endings").open("a") as file:
+        (Path(orders.folder) / ending.idempotency_key).touch(exist_ok=False)
+        file.write(f"{ending.how}\n")
+    if orders.die == "ending worked":
+        die()
 
 
 class DyingStore:

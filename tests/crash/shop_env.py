@@ -290,6 +290,7 @@ class Shop:
     folder: Path
     port: int
     store: Store
+    address: str = ""  # of the store, or empty for a file in the folder
 
     def start(
         self, *, die: str | None = None, later: int = 0, hangs: bool = False, port: int = 0
@@ -302,12 +303,19 @@ class Shop:
                 die=die,
                 later=later,
                 hangs=hangs,
+                store=self.address,
             )
         )
 
     @property
     def settings(self) -> Settings:
-        return settings_of(public_port=self.port, folder=str(self.folder))
+        return settings_of(public_port=self.port, folder=str(self.folder), store=self.address)
+
+    @property
+    def endings(self) -> list[str]:
+        """The ways in which calls ended, as the callbacks noted them."""
+        path = self.folder / "endings"
+        return path.read_text().splitlines() if path.exists() else []
 
     async def elicitations(self) -> list[tuple[str, str]]:
         """Return the id and status of every stored question."""
@@ -324,12 +332,17 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop(process_pool: ProcessPool, folder: Path) -> AsyncIterator[Shop]:
+async def open_shop(
+    process_pool: ProcessPool, folder: Path, *, address: str = ""
+) -> AsyncIterator[Shop]:
     # A socket that is bound but does not listen reserves the port for all restarts.
     with bound("127.0.0.1") as reserved:
         port = reserved.getsockname()[1]
-        store = await open_store(settings_of(public_port=port, folder=str(folder)).store)
+        settings = settings_of(public_port=port, folder=str(folder), store=address)
+        store = await open_store(settings.store)
         try:
-            yield Shop(process_pool=process_pool, folder=folder, port=port, store=store)
+            yield Shop(
+                process_pool=process_pool, folder=folder, port=port, store=store, address=address
+            )
         finally:
             await store.aclose()

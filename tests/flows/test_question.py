@@ -8,10 +8,11 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from flows import elicit
+from flows.elicitation.ending import refusal
 from flows.elicitation.states import Completion, Json, Status
 from flows.errors import InvalidQuestion, NoAsker, NotAccepted, NotAwaited
 from flows.kinds.url import Visit
-from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking, refusal
+from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking
 from tests.support.askers import URL, Told, question
 
 LINK = Link(

@@ -125,6 +125,9 @@ def main() -> int:
     faults = faults_of()
     if arguments.only:
         faults = [fault for id in arguments.only for fault in faults if fault.id == id]
+    elif not (arguments.tests or arguments.reach):
+        known: Outcomes = json.loads(OUTCOMES.read_text())
+        faults = [fault for fault in faults if known.get(fault.id, {}).get("outcome") in DEAD]
     reach = Reach(json.loads(arguments.reach.read_text())) if arguments.reach else None
     trials = Trials(reach=reach, paths=arguments.tests, seconds=arguments.seconds)
     os.chdir(HOUSE)

@@ -24,7 +24,7 @@ from tests.mutation.fault import Fault, faults_of
 from tests.mutation.rooms import sources_of
 from tests.mutation.trial import Copy, Picked, import_what_takes_long
 
-SECONDS: Final = 900
+SECONDS: Final = 3600
 _MARK: Final = "_line_of_fault"  # a builtin while the tests run, so that no module needs an import
 _HEADERS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

@@ -126,8 +126,8 @@ async def served(
     approvers: tuple[Approver, ...] = (FINANCE,),
     **options: Any,
 ) -> AsyncIterator[ApprovalEnv]:
-    """Serve the shop in one process. `options` are identity settings, `store` or `limits`."""
-    own = {name: options.pop(name) for name in ("store", "limits") if name in options}
+    """Serve the shop in one process. `options` are identity settings, or own ones."""
+    own = {name: options.pop(name) for name in ("store", "limits", "notify") if name in options}
     who = issuer.who(approvers=approvers, **options)
     async with server_env(server, who=who, clock=clock, **{"limits": AT_ONCE, **own}) as env:
         yield ApprovalEnv(env=env, issuer=issuer, clock=clock)

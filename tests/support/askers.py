@@ -5,6 +5,7 @@ from typing import Any
 
 from flows import elicit
 from flows.elicitation.states import Completion, Json
+from flows.elicitation.tool_call import CallingPerson
 from flows.errors import ElicitError
 from flows.question import Outcome, Question
 
@@ -35,6 +36,12 @@ class Told:
     @property
     def resources(self) -> Any:
         raise AssertionError("nothing here reaches out")
+
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        self.endings = [*getattr(self, "endings", ()), (callback, payload, key)]
+
+    def caller(self) -> CallingPerson:
+        return CallingPerson(id=None)
 
     async def forget(self, name: str) -> bool:
         return False

@@ -119,7 +119,8 @@ class Issuing:
         return f"{asked['redirect_uri']}?{urlencode({'code': code, **said})}"
 
     def _exchange(self, sent: dict[str, str]) -> tuple[int, list[tuple[bytes, bytes]], Any]:
-        self.exchanges += 1
+        # The server tries its client secret with such a code when it starts.
+        self.exchanges += not sent.get("code", "").startswith("made-up-by-elicit-doctor-")
         asked = self._codes.pop(sent.get("code", ""), None)
         if asked is None:
             return 400, [], {"error": "invalid_grant"}

@@ -36,6 +36,7 @@ from webapp.http.edge import Edge
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
+from webapp.notifications.tables import NotifyTable
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
@@ -519,6 +520,7 @@ async def server_env(
     plugins: Sequence[object] = (),
     kinds: Sequence[type[OwnKind]] = (),
     clock: Callable[[], datetime] = utc_now,
+    notify: Sequence[NotifyTable] = (),
     is_alone: bool = True,
 ) -> AsyncIterator[ServerEnv]:
     """Serve the server as `elicit serve` does, with its lifespan, under uvicorn.
@@ -540,6 +542,7 @@ async def server_env(
             identity=who(url) if callable(who) else who or IdentitySettings(),
             gate=gate or GatePolicy(),
             policies=replace(policies or PolicySettings(), min_answer=min_answer),
+            notify=tuple(notify),
         )
         more = {"limits": limits, "plugins": plugins, "kinds": kinds, "clock": clock}
         apps.append(_Lived(settings, server, store=opened, **more))

@@ -12,12 +12,14 @@ from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
 from flows.shown import Argument
 from tests.support.markup import Page
+from webapp.operations.catalog import LISTS
 from webapp.pages import views as module
 from webapp.pages import (
     views_connections,
     views_decisions,
     views_home,
     views_openers,
+    views_operator,
     views_payments,
 )
 from webapp.pages import views_forms as views_typed
@@ -59,6 +61,11 @@ DECIDED = replace(
     decision="declined",
     decided_by="Mona Lisa Octocat",
     decided_at=NOW - timedelta(hours=2),
+)
+_FACTS = (
+    views_operator.Fact(label="Tool", text="book_a_table"),
+    views_operator.Fact(label="Person", text="AZypRQ", url="/operator/questions?person=x"),
+    views_operator.Fact(label="Paid", at=NOW - timedelta(hours=3)),
 )
 USUAL: Mapping[str, Any] = {
     "approver": "finance",
@@ -276,6 +283,47 @@ USUAL: Mapping[str, Any] = {
             outcome="done",
         ),
     ),
+    "operator": "Mona Lisa Octocat",
+    "search_csrf": "c5f1",
+    "tab": "payments",
+    "tabs": tuple((name, kind.label) for name, kind in LISTS.items()),
+    "sought": "",
+    "title": "Payment AZypRQoALcVVfTNLACTSFmxy",
+    "lines": tuple(
+        views_operator.RecordLine(
+            title=f"9.00 EUR · AZypRQoALcVVfTNLACTSFmx{number}",
+            status="spent",
+            facts=_FACTS,
+            url=f"/operator/payments/x{number}",
+        )
+        for number in range(3)
+    ),
+    "quick": (
+        ("all", "/operator/payments", True),
+        ("open", "/operator/payments?status=open", False),
+    ),
+    "fields": (views_operator.FilterField(name="tool", label="Tool", value="book*"),),
+    "csv_url": "/operator/csv/payments",
+    "notice": "The store has more rows than a page reads.",
+    "wrong": None,
+    "facts": _FACTS,
+    "stages": (
+        views_operator.Fact(label="Asked", at=NOW),
+        views_operator.Fact(label="Shown", text="not recorded"),
+    ),
+    "timeline": (
+        views_operator.Fact(label="the card was declined", text="Continue pressed (1)", at=NOW),
+    ),
+    "links": (views_operator.Fact(label="Webhook", text="x2", url="/operator/webhooks/x2"),),
+    "log_lines": ("2026-03-01T12:00:00.000Z WARNING webapp.routes.links provider.failed id=x1",),
+    "acts": (("refund", "/operator/payments/x1/refund"),),
+    "payload": '{\n  "id": "evt_1"\n}',
+    "says": "Nothing is stored under x1.",
+    "shows_log": True,
+    "change": "refund",
+    "is_spent": True,
+    "fault": "A call is using the payment at the moment: try again in a minute.",
+    "command": "elicit operator",
     "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
 }
 USUAL = {**USUAL, "payment": USUAL["payments"][0]}
@@ -295,7 +343,7 @@ VIEWS: tuple[type[View], ...] = tuple(
     view
     for found in (
         *(module, views_connections, views_decisions, views_home, views_openers),
-        *(views_payments, views_typed),
+        *(views_operator, views_payments, views_typed),
     )
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")

@@ -1,7 +1,7 @@
 """A fake provider that rotates and revokes tokens, and people with accounts there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -9,11 +9,14 @@ from urllib.parse import parse_qs
 
 import httpx
 
+from flows.elicitation.calling_client import CallingClient
+from flows.oauth.account import Account
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Revocation
 from flows.providers import github
-from tests.support.account_env import Answer, Network, connect, serving_accounts, stored
+from tests.support.account_env import Answer, Asking, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
+from webapp.calls.resources import OwnersReach
 from webapp.service import Service
 
 BASE = "http://127.0.0.1:8766"
@@ -104,3 +107,35 @@ async def connected(
         await connect(service, "repo", tool=tool)
         clock.tick(hours=hours, minutes=minutes, seconds=seconds)
         yield service, network, clock
+
+
+async def again(service: Service, arguments: object = "again", **about: object) -> Account:
+    """Make a call that asks the person nothing."""
+    asked = Asking(service, "repo", arguments=arguments, **about)  # type: ignore[arg-type]
+    return await unasked(asked)
+
+
+async def unasked(asked: Asking) -> Account:
+    while not (asked.task.done() or asked.has_asked):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert not asked.has_asked
+    return await asked.account()
+
+
+def reach_of(
+    service: Service, owner: str, *, tool: str = "t", has_ended: Callable[[], bool] = lambda: False
+) -> OwnersReach:
+    kinds = service.kinds
+    return OwnersReach(
+        owner=owner,
+        leg="leg",
+        run="r",
+        tool=tool,
+        calling_client=CallingClient(name="c"),
+        has_ended=has_ended,
+        payments=kinds.payments,
+        outbound=service.outbound,
+        accounts=kinds.accounts,
+        hide=lambda _: None,
+        loop=asyncio.get_running_loop(),
+    )

@@ -61,6 +61,7 @@ def question_in_store(
     kind: str = "url",
     waiter: str | None = None,
     timeout: timedelta = MINUTES,
+    terms: Json = None,
 ) -> Elicitation:
     """Return an elicitation that is not stored yet."""
     owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
@@ -73,6 +74,7 @@ def question_in_store(
         digest="d",
         url="https://example.com/",
         origins=("https://example.com",),
+        terms=terms,
     )
     return Elicitation(
         id=service.elicitations.new_id(owner),

@@ -18,7 +18,14 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.routes import HTTPRoute
 from litestar.types import Method
 
-from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooManyPending
+from flows.errors import (
+    ElicitError,
+    Failed,
+    InvalidAnswer,
+    InvalidSchema,
+    NotConfigured,
+    TooManyPending,
+)
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
@@ -237,6 +244,8 @@ def _facts(error: Exception) -> Mapping[str, Any]:
             return {"missing": list(error.missing)}
         case TooManyPending():
             return {"limit": error.limit}
+        case InvalidAnswer():
+            return {"errors": list(error.details)}
         case _:
             return {}
 

@@ -429,7 +429,8 @@ class Call:
             await self.leases.renew()
         if self.has_ended:
             return
-        if self.leases or (self.is_of_task and self.run.is_loaded):
+        is_awaited = self.run.is_loaded and (self.is_of_task or bool(self.run.value.endings))
+        if self.leases or is_awaited:
             await self.run.keep_open()
 
     async def _in_vain(self) -> None:

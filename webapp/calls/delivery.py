@@ -13,6 +13,7 @@ from msgspec import Struct, ValidationError
 from msgspec.json import decode
 
 from flows.elicitation import states
+from flows.elicitation.ending import refusal
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
@@ -20,7 +21,7 @@ from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processi
 from flows.kinds.form import approver_of
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import Outcome, Question, refusal
+from flows.question import Outcome, Question
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds

@@ -90,6 +90,10 @@ class OwnersReach:
         self._hide(key)
         return key
 
+    async def invalidate(self, connection: str, refused: str) -> None:
+        keys, by = self._accounts.keys, self._calling_client
+        await keys.invalidate(self._owner, connection, refused=refused, tool=self._tool, client=by)
+
     async def spend(self, receipt_id: str) -> Json:
         return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)
 

@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import anyio
 
@@ -25,6 +25,9 @@ from webapp.calls.call import Call
 from webapp.elicitations.uncancelled import Uncancelled
 from webapp.http.connection import ClientConnection
 from webapp.settings.quotas import PolicySettings
+
+if TYPE_CHECKING:
+    from webapp.calls.replay import Replays
 
 T = TypeVar("T")
 Later: TypeAlias = Callable[[Callable[[ClientConnection], None]], None]
@@ -59,6 +62,7 @@ class RunningTools:
         self._unanswered: set[Call] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self.replays: Replays | None = None  # set in replay mode
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -164,6 +168,11 @@ class RunningTools:
     def is_noting(self) -> bool:
         """Return True if the result of a call is not durable yet."""
         return bool(self._notes)
+
+    async def noted(self) -> None:
+        """Wait until the results of all calls are durable."""
+        while self._notes:
+            await asyncio.wait(tuple(self._notes))
 
     async def all_answered(self, *, within: timedelta) -> None:
         """Wait until every call is answered and its delivery is stored, or until the time is up."""
@@ -272,8 +281,8 @@ class RunningTools:
 
     def _end(self, task: asyncio.Task[Any], call: Call) -> None:
         """Cancel the body now or after `once`. The grace period limits the time inside `once`."""
-        call.used.working.when_out(task.cancel)
-        if call.used.working:
+        call.used.when_outside_once(task.cancel)
+        if call.used.is_inside_once:
             asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
 
     async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
@@ -282,8 +291,8 @@ class RunningTools:
         Return when the body has ended. If the body is inside `once`, return at once.
         """
         task.add_done_callback(_retrieve)
-        call.used.working.when_out(task.cancel)
-        if call.used.working:
+        call.used.when_outside_once(task.cancel)
+        if call.used.is_inside_once:
             self._bound(task, call)
             return
         with anyio.CancelScope(shield=True):

@@ -9,7 +9,7 @@ a moment ago and has not started. Each check therefore lets the ready tasks run 
 import asyncio
 import logging
 
-from flows.elicitation.unasked import Unasked, UnaskedQuestion, never_asked
+from flows.elicitation.misuse import Unasked, UnaskedQuestion, never_asked
 from flows.question import current_unasked
 
 _log = logging.getLogger(__name__)

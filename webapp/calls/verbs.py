@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from flows.elicitation import run as runs
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.elicitation.tool_call import CallingPerson
 from flows.elicitation.traits import traits_of
 from flows.errors import (
     CallOver,
@@ -32,6 +33,7 @@ from flows.kinds.needs import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from flows.requests import is_for_good
 from webapp.calls.call import Call, Interrupted
+from webapp.calls.endings import register
 from webapp.calls.leases import Fact
 from webapp.calls.once import (
     RECEIPT_RETENTION,
@@ -46,6 +48,7 @@ from webapp.calls.questions import Check, Questions
 from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
+from webapp.identity.sessions import LOCAL_ISSUER
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -156,6 +159,48 @@ class Verbs:
         except ElicitError as error:
             self.last_error = error
             raise
+
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        """Register a callback for the end of the call; see `webapp.calls.endings`.
+
+        Raises NotAllowed for a refused caller, for whom nothing is stored.
+        """
+        call, body = self.call, current_body()
+        try:
+            await must_have_asked_blocking()
+            await call.must_be_going_on()
+            if call.caller.is_anonymous and call.caller.refusal is not None:
+                raise NotAllowed(f"on_end registered nothing. {call.caller.refusal}")
+            if call.used.is_once_here:
+                raise InvalidQuestion(
+                    "on_end cannot be called in the work of `once`, which does not run again in "
+                    "the next call. Call on_end before `once`, or after it."
+                )
+            await call.the_run()
+            await register(
+                call.elicitations,
+                call.run,
+                step=(call.tool.tool, body.path, key),
+                callback=callback,
+                payload=payload,
+                tool=call.tool.tool,
+                server=call.tool.server,
+                caller=self.caller().id,
+            )
+        except ElicitError as error:
+            self.last_error = error
+            raise
+
+    def caller(self) -> CallingPerson:
+        known, server = self.call.caller, self.call.tool.server
+        tag, is_local = self.call.elicitations.owners.pepper.tag, known.issuer == LOCAL_ISSUER
+        return CallingPerson(
+            id=None if known.owner is None else tag("caller", server, known.owner, size=18),
+            issuer=None if is_local else known.issuer,
+            client=known.client or None,
+            is_client_verified=known.is_client_verified,
+            is_local=is_local,
+        )
 
     def needed(self, question: Question[T]) -> T:
         """Return a prefetched answer. Implements NeedsHolder. A `def` tool's thread may call it."""
@@ -365,7 +410,7 @@ class Verbs:
                     f"once({name!r}) did not run, because its result could not be stored. "
                     f"{call.caller.refusal}"
                 )
-            return await do_unkept(name, work, working=call.used.working)
+            return await do_unkept(name, work, used=call.used)
         await call.the_run()
         retention = RETENTION if (receipt := call.used.receipt) is None else RECEIPT_RETENTION
         scope, wish = await call.run.begin_once(receipt, retention=retention)
@@ -375,7 +420,7 @@ class Verbs:
             once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
             retention=retention,
             work=work,
-            working=call.used.working,
+            used=call.used,
             wait=call.wait_for,
             also=partial(call.kinds.payments.worked, owner, receipt),
         )

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flows.errors import StoreUnavailable, Unreadable
+from flows.oauth.dpop import ERRORS as PROOF_ERRORS
 from webapp.cli.examination import (
     Finding,
     Surroundings,
@@ -43,6 +44,7 @@ from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.high_water import HighWater
 from webapp.records.owners import last_backup, must_be_servable, open_owners
+from webapp.records.waiting import Notification
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings
@@ -182,6 +184,7 @@ async def _stored_state(
             found.append(note("clients", says, fix=fix))
         found += await examine_registrations(service)
         found += await examine_events(service)
+        found += await examine_notifications(service)
         found += await _step_back(service.elicitations.high_water, clock())
     return found
 
@@ -194,6 +197,8 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
         error = f" ({refused.error})" if refused.error else ""
         what = {"redirect": "redirect address", "refresh": "requests to refresh accounts"}
         fix = f"correct ELICIT_{name}_CLIENT_ID and ELICIT_{name}_CLIENT_SECRET"
+        if refused.error in PROOF_ERRORS:
+            fix = f"write dpop = true in [providers.{refused.provider}] of elicit.toml"
         if refused.fault == "redirect":
             fix = f"register {service.public_url}/callback/{refused.provider} at {label}"
         elif refused.fault == "refresh":
@@ -253,6 +258,23 @@ async def examine_events(service: Service) -> Sequence[Finding]:
             found.append(note("events", f"events that wait for {name}: {waiting}", fix=fix))
         else:
             found.append(ok("events", f"{name} has received all events"))
+    return found
+
+
+async def examine_notifications(service: Service) -> Sequence[Finding]:
+    """Check each table `[notify.NAME]` for messages that could not be sent yet."""
+    waiting = await service.elicitations.all(Notification, status="waiting", skips_unreadable=True)
+    found = list[Finding]()
+    for name in service.notifier.tables:
+        failed = [row for row in waiting if row.table == name and row.why is not None]
+        if failed:
+            whys = ", ".join(sorted({row.why or "" for row in failed}))
+            says = f"{len(failed)} messages to {name} could not be sent yet ({whys})"
+            fix = f"correct [notify.{name}] in elicit.toml, then try it: elicit notify test {name}"
+            found.append(note("notify", says, fix=fix))
+        else:
+            says = f"{name}: no message waits for a retry; to try it: elicit notify test {name}"
+            found.append(ok("notify", says))
     return found
 
 

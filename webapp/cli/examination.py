@@ -8,10 +8,8 @@ address. The doctor therefore calls the server by its public address, and querie
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal
 from urllib.parse import urlsplit
@@ -20,20 +18,18 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from flows.elicitation.flow import SetupFinding
 from flows.errors import Failed
-from flows.oauth.discovery import Metadata, discover
-from flows.oauth.provider import Client, Provider
-from flows.oauth.sign_in import SignIn
+from flows.oauth.provider import Provider
+from flows.oauth.registration import RegisteredClient, examined
 from flows.payments.registry import Gateways
-from flows.providers.catalogue import CATALOGUE
+from webapp.connecting import clock_finding, registrations_of
 from webapp.events.addresses import EventAddress
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
-from webapp.identity.sign_in import CALLBACK_PATH
 from webapp.settings.settings import Settings
 
 CERTIFICATE_DAYS_AT_LEAST = 14
-CLOCKS_APART_AT_MOST = timedelta(seconds=30)
 _HTTPS = 443
 # A function that returns the expiry of the certificate at a host and port.
 Certificate = Callable[[str, int], Awaitable[datetime]]
@@ -224,27 +220,15 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
     except Failed as error:
         fix = "allow outgoing https from this machine to it, and check its status page"
         return [note(name, f"{seller.label} could not be reached ({error})", fix=fix)]
-    found = [
-        ok(name, each.says.rstrip("."))
-        if each.fix is None
-        else (wrong if each.is_wrong else note)(name, each.says.rstrip("."), fix=each.fix)
-        for each in report.findings
-    ]
+    found = [_finding(name, each) for each in report.findings]
     if report.told_at is not None:
         found += _clock(report.told_at, seller.label, around.now())
     return found
 
 
 def _clock(reported_at: str, label: str, now: datetime) -> Sequence[Finding]:
-    with suppress(ValueError):
-        apart = now - parsedate_to_datetime(reported_at)
-        if abs(apart) > CLOCKS_APART_AT_MOST:
-            is_ahead = apart > timedelta()
-            says = f"{abs(apart).total_seconds():.0f} s {'ahead of' if is_ahead else 'behind'}"
-            fix = "set this machine's clock by NTP (timedatectl set-ntp true)"
-            return [wrong("clock", f"it is {says} {label}'s", fix=fix)]
-        return [ok("clock", f"it matches {label}'s")]
-    return []
+    found = clock_finding(reported_at, label, now=now)
+    return [] if found is None else [_finding("clock", found)]
 
 
 async def _event_address(address: EventAddress, around: Surroundings) -> list[Finding]:
@@ -265,21 +249,26 @@ async def _event_address(address: EventAddress, around: Surroundings) -> list[Fi
 
 async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
     """Check the issuer where people sign in, and the providers where we are registered."""
-    found = list[Finding]()
-    client = settings.identity.client
-    if client is not None:
-        url = f"{settings.url}{CALLBACK_PATH}"
-        found.append(await _issuer("ELICIT_ISSUER", client, url, around))
-    for name in sorted(settings.credentials):
-        provider = settings.providers.get(name) or CATALOGUE.get(name)
-        if provider is not None:
-            url = f"{settings.url}/callback/{name}"
-            setting = f"ELICIT_{name.upper()}_CLIENT_ID"
-            id, secret = settings.credentials[name]
-            client = Client(provider=provider, client_id=id, client_secret=secret)
-            found.append(await _issuer(setting, client, url, around))
-            found += _unproven(provider)
-    return found
+    parts = await asyncio.gather(
+        *(_registration(one, around) for one in registrations_of(settings))
+    )
+    return [finding for part in parts for finding in part]
+
+
+async def _registration(one: RegisteredClient, around: Surroundings) -> list[Finding]:
+    provider = one.client.provider
+    report = await around.outbound.run(examined(one, now=around.now()))
+    found = [_finding(provider.name, each) for each in report.findings]
+    if report.told_at is not None:
+        found += _clock(report.told_at, provider.label, around.now())
+    return [*found, *_unproven(provider)]
+
+
+def _finding(subject: str, found: SetupFinding) -> Finding:
+    says = found.says.rstrip(".")
+    if found.fix is None:
+        return ok(subject, says)
+    return (wrong if found.is_wrong else note)(subject, says, fix=found.fix)
 
 
 def _unproven(provider: Provider) -> Iterator[Finding]:
@@ -294,55 +283,6 @@ def _unproven(provider: Provider) -> Iterator[Finding]:
         says = f"{provider.label} is declared with nonce = false: its userinfo endpoint says whose "
         says += "account it is, and no signature does"
         yield note(provider.name, says, fix="turn it on as soon as id_tokens have a nonce")
-
-
-async def _issuer(setting: str, client: Client, redirect: str, around: Surroundings) -> Finding:
-    provider = client.provider
-    register = f"its redirect URI there has to be {redirect}"
-    if not provider.discovers or provider.tenants:
-        return ok(provider.name, f"{provider.label}: {register}")
-    try:
-        metadata = await around.outbound.run(discover(provider))
-    except Failed as error:
-        return wrong(
-            provider.name,
-            f"{provider.issuer} cannot be used ({error})",
-            fix=f"{setting} must equal the issuer in its /.well-known/openid-configuration; if it "
-            "is in your own network, set ELICIT_TRUSTED_HOSTS to its host",
-        )
-    match await _takes_back(client, metadata, redirect, around.outbound):
-        case True:
-            return ok(provider.name, f"{provider.label} redirects people to {redirect}")
-        case False:
-            id = setting if setting.endswith("_CLIENT_ID") else f"{setting}_CLIENT_ID"
-            return wrong(
-                provider.name,
-                f"{provider.label} refuses to redirect people to {redirect}",
-                fix=f"register exactly this redirect URI for the client {client.client_id} there; "
-                f"or set {id} to the client that has it",
-            )
-        case None:
-            return ok(provider.name, f"{provider.label} describes how to connect; {register}")
-
-
-async def _takes_back(
-    client: Client, metadata: Metadata, redirect: str, outbound: Outbound
-) -> bool | None:
-    """Return whether the issuer redirects browsers to our address, or None if unknown.
-
-    The request has `prompt=none` and no session. For a registered address, the issuer then
-    redirects with `login_required` (OpenID Connect Core, 3.1.2.6). For another address, the issuer
-    must not redirect (RFC 6749, 4.1.2.1), and most issuers answer 400.
-    """
-    away = SignIn(client=client, redirect_uri=redirect).begin(metadata).url
-    asked = httpx.URL(away).copy_set_param("prompt", "none")
-    try:
-        reply = await outbound.send(httpx.Request("GET", asked))
-    except (httpx.HTTPError, Failed):
-        return None
-    if reply.is_redirect and reply.headers.get("location", "").partition("?")[0] == redirect:
-        return True
-    return False if reply.status_code == HTTPStatus.BAD_REQUEST else None
 
 
 def _words(error: BaseException) -> str:

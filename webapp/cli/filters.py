@@ -5,28 +5,21 @@ standard error. In a pipe and in JSON there is no default limit.
 """
 
 import argparse
-import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
-from webapp.cli.table import R, Table, terminal_width, text_of
+from webapp.cli.table import R, Table, terminal_width
 from webapp.command import CommandRefused
 from webapp.connecting import utc_now
+from webapp.operations.lists import is_within, matches, moment_of
+from webapp.operations.rows import text_of
 from webapp.printing import tell
 
 ON_A_TERMINAL: Final = 50
-_AGE: Final = re.compile(r"(\d{1,6})(min|h|d)")
-_UNITS: Final[Mapping[str, timedelta]] = {
-    "min": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +87,8 @@ def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -
     rows = [
         row
         for row in table.rows
-        if all(_fits(text_of(getattr(row, name)), value) for name, value in by.where)
-        and (time is None or _is_within(getattr(row, time), by))
+        if all(matches(text_of(getattr(row, name)), value) for name, value in by.where)
+        and (time is None or is_within(getattr(row, time), since=by.since, until=by.until))
     ]
     limit = by.limit
     if limit is None:
@@ -106,16 +99,6 @@ def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -
     nothing = "No row matches these filters." if table.rows else table.nothing
     ids = [*table.ids, *(str(getattr(row, "id", "")) for row in table.rows)]
     return replace(table, rows=shown, nothing=nothing, ids=[id for id in ids if id])
-
-
-def _fits(text: str, value: str) -> bool:
-    return fnmatchcase(text.casefold(), value.casefold())
-
-
-def _is_within(moment: datetime | None, by: Filters) -> bool:
-    if moment is None:
-        return by.since is None and by.until is None
-    return (by.since is None or moment >= by.since) and (by.until is None or moment < by.until)
 
 
 def _is_time(of: type[Struct], name: str) -> bool:
@@ -131,16 +114,10 @@ def _where(text: str) -> tuple[str, str]:
 
 
 def _moment(text: str) -> datetime:
-    if (age := _AGE.fullmatch(text)) is not None:
-        return utc_now() - int(age[1]) * _UNITS[age[2]]
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time: write it in UTC, such as 2026-03-01T03:12, or an age, such "
-            "as 90min or 7d"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return moment_of(text, now=utc_now())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _limit(text: str) -> int:

@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "call a demo tool as an MCP client, and wait for you to open its link",
     "connect": "connect the account that a tool waits for, if no browser can open the pages",
     "pair": "print a bearer token for your MCP client and an address that pairs your browser",
+    "operator": "print a one-time address that opens the operator's pages",
     "settings": "list the settings, and which are set",
     "doctor": "check the settings, the key and the store",
     "backup": "back up the store and its key while servers run",
@@ -39,6 +40,7 @@ COMMANDS = {
     "servers": "list the servers, or record that one has moved",
     "webhooks": "list incoming webhooks, and replay one",
     "events": "list the events that your addresses received, send them again, test an address",
+    "notify": "send a test message to the people whom [notify] names",
 }
 
 

@@ -1,4 +1,6 @@
-"""The functions that all operator commands share: they run work on the environment's store.
+"""`elicit operator`, and the functions that all operator commands share.
+
+The functions run work on the environment's store.
 
 The work of a command is a function that returns sentences, a table of rows, or one row. The
 functions here print each of these results in the same way for every command.
@@ -16,18 +18,43 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
+from webapp.cli.arguments import add_port
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
+from webapp.identity.operators import link_address
 from webapp.printing import printed, tell
 from webapp.service import Service
-from webapp.settings.settings import Settings
+from webapp.settings.settings import DEFAULT_PORT, Settings
 from webapp.stores import Record
 
 NAMED_AT_MOST = 5
 T = TypeVar("T")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print an address that opens the operator's pages of the server on this machine, in one "
+        "browser, for an hour. If people sign in, name the operators in ELICIT_OPERATORS instead."
+    )
+    add_port(parser, default=DEFAULT_PORT)
+    parser.set_defaults(run=_print_address)
+
+
+def _print_address(options: argparse.Namespace) -> None:
+    settings = settings_for(os.environ, port=options.port)
+    if not settings.is_local or settings.identity.issuer is not None:
+        raise CommandRefused(
+            "A one-time address works only for a local server without sign-in. Name the operators "
+            "in ELICIT_OPERATORS (subjects of ELICIT_ISSUER, or a claim such as groups=ops), and "
+            f"open {settings.url}/operator"
+        )
+    tokens = Tokens(settings.ring, origin=settings.url)
+    tell(f"  open     {link_address(tokens, url=settings.url, now=utc_now())}")
+    tell("The address works once, within ten minutes, while the server runs.")
 
 
 def does(

@@ -6,6 +6,8 @@ Risks:
 - Money is lost together with its row: a late payment, a refund in progress, a dispute. Payments and
   questions that can still be paid therefore stay until they expire, and the report says so. The
   facts about money in webhooks stay, too.
+- A seat that a call holds stays held. The callbacks of `on_end` therefore run first, unless no
+  server could run them for an hour.
 - A provider keeps a grant that no record here shows any more. Accounts are therefore disconnected
   first. If an account is in use, nothing is erased. If a provider cannot revoke its grant, the
   report says where the person can remove it.
@@ -14,9 +16,13 @@ Risks:
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 
 from msgspec.structs import replace
 
+from flows.elicitation import run as runs
+from flows.elicitation.ending import EndingCallback
+from flows.elicitation.run import Run, wipe
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed
 from flows.oauth.connection import Connection
@@ -43,6 +49,7 @@ _STAYS = {
 _UNTOLD = (AUDIT, DATA_KEY)
 _AT_ONCE = 100
 _ROUNDS_AT_MOST = 20
+_CALLBACKS_WAIT = timedelta(hours=1)
 _OPEN = (Status.PENDING, Status.OPENED)
 
 
@@ -76,6 +83,13 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
             f"A call of this person is running at the moment, in {', '.join(at_work)}, so nothing "
             "was erased. Run the command again when the call has ended; if its process is dead, in "
             "half a minute."
+        )
+    if callbacks := await _callbacks(service, tag):
+        raise CommandRefused(
+            f"Callbacks of on_end have to run first: {', '.join(callbacks)}. They may release what "
+            "a call of this person holds. The calls were ended, and nothing was erased. A server "
+            "that has these functions runs them in a few seconds: run the command again after "
+            "that. After an hour, it erases the callbacks that could not run."
         )
     owners, now = service.elicitations.owners, service.clock()
     if erased:
@@ -120,6 +134,32 @@ async def _at_work(service: Service, owner: str) -> list[str]:
     if any(one.status == DOING and one.claimed_until and now < one.claimed_until for one in done):
         tools.add("once()")
     return sorted(tools)
+
+
+async def _callbacks(service: Service, owner: str) -> list[str]:
+    """End the person's calls that have callbacks, and return the callbacks that have to run."""
+    elicitations, now = service.elicitations, service.clock()
+    for run in await elicitations.rows.all(Run, owner=owner, skips_unreadable=True):
+        if not run.endings or run.is_delivered:
+            continue
+        for step in run.asked:
+            asked = await elicitations.get(step.elicitation_id)
+            if asked is not None and asked.status in _OPEN:
+                await elicitations.end(asked, Status.CANCELLED)
+        try:
+            await elicitations.write(runs.cancel(run, now=now) if run.result is None else wipe(run))
+        except Conflict:
+            raise CommandRefused(
+                "A call of this person is running at the moment. Run the command again."
+            ) from None
+    rows = await elicitations.rows.all(EndingCallback, owner=owner, skips_unreadable=True)
+    return sorted(
+        {
+            one.callback
+            for one in rows
+            if one.status == "due" and one.ended_at and now < one.ended_at + _CALLBACKS_WAIT
+        }
+    )
 
 
 async def _disconnect(service: Service, owner: str) -> list[str]:

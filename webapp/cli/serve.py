@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from webapp.calls.replay import Replays
 from webapp.cli.arguments import port
 from webapp.cli.plugins import add_plugins, with_plugins
 from webapp.command import CommandRefused, own_command, quieten, settings_for
@@ -57,6 +58,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "when the client repeats them",
     )
     parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="for development: run each tool again after each question, as some clients do, and "
+        "print how often its lines ran, and which side effects outside elicit.once were repeated",
+    )
+    parser.add_argument(
         "--workers",
         type=number_of_workers,
         default=1,
@@ -87,6 +94,8 @@ def _run(options: argparse.Namespace) -> int:
             settings_for(os.environ, host=options.host, port=listener.getsockname()[1]),
             options.plugin,
         )
+        if options.replay and options.workers > 1:
+            raise CommandRefused("--replay uses one process: leave out --workers.", status=2)
         if options.reload:
             return _reload(options, settings, listener)
         if options.workers > 1:
@@ -144,8 +153,7 @@ def _reload(options: argparse.Namespace, settings: Settings, listener: socket.so
             status=2,
         )
     arguments = _again(options)
-    if options.sandbox:
-        arguments.append("--sandbox")
+    arguments += [f"--{name}" for name in ("sandbox", "replay") if getattr(options, name)]
     return serve_anew(arguments, listener, folder=Path.cwd())
 
 
@@ -230,6 +238,7 @@ def _serve(
                 ready=ready,
                 annex=annex,
                 sandbox=sandbox,
+                replays=Replays(lambda call: tell(str(call))) if options.replay else None,
             )
         )
     return 0

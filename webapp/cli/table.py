@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from webapp.command import CommandRefused
-from webapp.operations.rows import CANDIDATES_NAMED
+from webapp.operations.rows import CANDIDATES_NAMED, text_of
 from webapp.printing import printed, tell
 
 SHORTEST_ID = 8  # most ids begin with an 8-character timestamp
@@ -179,24 +179,6 @@ def age(moment: datetime, now: datetime) -> str:
 def as_ascii(value: object) -> str:
     """Return the value as JSON without characters that a terminal would obey."""
     return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
-
-
-def text_of(value: Any) -> str:
-    """Return a field's value as text for a program that reads the output from a pipe."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "yes" if value else "no"
-        case datetime():
-            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        case Mapping():
-            pairs = cast("Mapping[str, object]", value)
-            return ", ".join(f"{name} {text_of(each)}" for name, each in pairs.items())
-        case list() | tuple():
-            return ", ".join(map(text_of, cast("Sequence[object]", value)))
-        case _:
-            return str(value)
 
 
 def terminal_width() -> int | None:

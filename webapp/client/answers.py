@@ -130,6 +130,13 @@ class ServersReach:
     async def renew(self, connection: str, refused: str) -> str | None:
         return None
 
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise NotSupported(
+            "url",
+            why="The server renews the token of this account. Use account.client(), or read the "
+            "token again with a new block.",
+        )
+
     async def spend(self, receipt_id: str) -> Json:
         body = {**self.requests.whose, "run": self._run, "payment": receipt_id}
         return await self.requests.post("/api/runs/spend", body)

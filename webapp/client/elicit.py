@@ -19,8 +19,10 @@ from typing import Any, Final, NoReturn, Self, TypeVar, cast
 import httpx
 
 from flows import question as questions
+from flows.elicitation.ending import refusal
+from flows.elicitation.misuse import Unasked
 from flows.elicitation.states import Completion, Json, Status
-from flows.elicitation.unasked import Unasked
+from flows.elicitation.tool_call import CallingPerson
 from flows.errors import (
     Cancelled,
     ElicitError,
@@ -33,7 +35,7 @@ from flows.errors import (
 )
 from flows.payments.receipt import Receipt
 from flows.payments.unresolved import is_paid_otherwise
-from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
+from flows.question import Outcome, Question, ReturningRequest, current_body
 from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked, must_have_asked_blocking
@@ -199,6 +201,16 @@ class Elicit:
         await must_have_asked_blocking()
         with current_body().using(name, key):
             return await self._once(name, work, key=key, again=again)
+
+    async def on_end(self, callback: str, payload: str, *, key: str) -> None:
+        _served_only(
+            "on_end works only in a tool and in an `asking` block: a server cannot call this "
+            "program back. The server sends the end of a question to an address of yours (outgoing "
+            "webhooks), or your own except and finally clauses run."
+        )
+
+    def caller(self) -> CallingPerson:
+        _served_only("This program names the person itself: use the id that you passed as user=.")
 
     async def forget(self, name: str) -> bool:
         if not _is_plain(name):  # no secret can have this name

@@ -299,6 +299,11 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
             own |= {"provider": asked.seller, "once": asked.once}
         case Form(kind="confirm", arguments=arguments):
             own = {"message": question.message, "arguments": arguments}
+        case Form(check=check) | Secret(check=check) if check is not None:
+            raise InvalidQuestion(
+                f"check={check.__name__} does not work over the HTTP API: the server does not have "
+                "the program's code. Check the answer in the program, and ask again if it is wrong."
+            )
         case Form(kind="form", schema=schema):
             own = {"message": question.message, "schema": schema.json}
         case Secret(schema=schema, name=name):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -21,17 +21,16 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
-from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, pause
 from webapp.elicitations.uncancelled import Uncancelled
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import Rows
-from webapp.records.values import DoneOnce, Value
+from webapp.records.values import Value
 from webapp.stores import Conflict, Record, Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note
@@ -39,6 +38,18 @@ from webapp.telemetry.work import note
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
+
+
+class RunEnds(Protocol):
+    """The callbacks of `on_end`, which become due in the write that ends their run."""
+
+    async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
+        """Return the callbacks to write together with these values."""
+
+    def wrote(self, rows: Sequence[Value]) -> None:
+        """Receive the written callbacks, with their new versions."""
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -78,6 +89,7 @@ class Elicitations:
         self._works: set[asyncio.Task[Any]] = set()
         self._writing: dict[str, asyncio.Event] = {}  # by id: set when the write has ended
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
+        self.run_ends: RunEnds | None = None
 
     def new_id(self, owner: str) -> str:
         """Return a new id that cannot be guessed."""
@@ -100,13 +112,6 @@ class Elicitations:
         note(known)
         return known
 
-    async def run(self, *, owner: str, id: str) -> Run | None:
-        return await self.read(Run, owner=owner, id=id)
-
-    async def find(self, *, owner: str, join: str) -> Elicitation | None:
-        """Return the current elicitation of this question, or None."""
-        return await self.holder(Elicitation, owner=owner, key=join)
-
     async def open_of(self, owner: str | None = None) -> list[Elicitation]:
         """Return the unanswered questions of this owner, or of everyone, newest first."""
         found = {  # by id: a question that is opened between the two reads is found twice
@@ -119,18 +124,14 @@ class Elicitations:
         open_now = [one for one in found.values() if self.clock() < one.expires_at]
         return sorted(open_now, key=lambda one: one.created_at, reverse=True)
 
-    async def find_run(self, *, owner: str, key: str) -> Run | None:
-        return await self.holder(Run, owner=owner, key=key)
-
-    async def done(self, *, owner: str, id: str) -> DoneOnce | None:
-        return await self.read(DoneOnce, owner=owner, id=id)
-
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
-        has_ended = asyncio.Event()
-        for value in values:
-            self._writing[value.id] = has_ended
+        asked, has_ended = len(values), asyncio.Event()
+        writing = dict.fromkeys([value.id for value in values], has_ended)
+        self._writing.update(writing)
         try:
+            if self.run_ends is not None:
+                values = (*values, *await self.run_ends.due_with(values))
             written = await self.rows.write(*values)
             self._notify(written)
         except Conflict:
@@ -138,25 +139,17 @@ class Elicitations:
                 self.recent.forget(value.id)
             raise
         finally:
-            for value in values:
-                if self._writing.get(value.id) is has_ended:
-                    del self._writing[value.id]
+            for id in writing:
+                if self._writing.get(id) is has_ended:
+                    del self._writing[id]
             has_ended.set()
-        return written
+        if self.run_ends is not None and len(written) > asked:
+            self.run_ends.wrote(written[asked:])
+        return written[:asked]
 
     def _notify(self, written: Sequence[Value]) -> None:
         for value in written:
-            if isinstance(value, LISTED):
-                self.waiters.wake_lists(value.owner)
-            if isinstance(value, OWNER_DATA):
-                self.tool_lists.report(value.owner)
-            elif isinstance(value, Elicitation):
-                if self.recent.store(value):
-                    self.waiters.wake(value)
-                if value.version == 1:
-                    self._was_asked(value)
-            elif isinstance(value, Run):
-                self.waiters.wake(value)
+            self._wake_for(value)
         self.observer.wrote(written)
 
     async def get_written(self, id: str) -> Elicitation | None:
@@ -170,6 +163,20 @@ class Elicitations:
     async def _until_written(self, id: str) -> None:
         while (has_ended := self._writing.get(id)) is not None:
             await has_ended.wait()
+
+    def _wake_for(self, value: Value) -> None:
+        """Wake everything that waits for this written value."""
+        if isinstance(value, LISTED):
+            self.waiters.wake_lists(value.owner)
+        if isinstance(value, OWNER_DATA):
+            self.tool_lists.report(value.owner)
+        elif isinstance(value, Elicitation):
+            if self.recent.store(value):
+                self.waiters.wake(value)
+            if value.version == 1:
+                self._was_asked(value)
+        elif isinstance(value, Run):
+            self.waiters.wake(value)
 
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
@@ -208,7 +215,7 @@ class Elicitations:
             Erased: The elicitation does not exist.
             Contended: Other writers were first too many times.
         """
-        if known is None and id in self._writing:
+        if known is None:
             await self._until_written(id)
         current = known or self.recent.get(id)
         is_read = current is None

@@ -26,6 +26,7 @@ from opentelemetry.trace import StatusCode
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.provider import Client
+from flows.oauth.requests import Unreachable
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.telemetry.observer import UNOBSERVED, Observer
 from webapp.telemetry.work import current_work
@@ -258,7 +259,8 @@ class Outbound:
                 continue
             if url.scheme != "https" or not _is_public(address):
                 _log.warning("outbound.not_public", extra={"host": url.host, "port": port})
-                raise Failed(_NOT_PUBLIC)
+                fix = f"if {url.host} is in your own network, set ELICIT_TRUSTED_HOSTS to it"
+                raise Unreachable(_NOT_PUBLIC, fix=fix, is_lasting=True)
 
 
 async def led(talk: Talk[T], send: Callable[[httpx.Request], Awaitable[httpx.Response]]) -> T:
@@ -285,15 +287,20 @@ async def led(talk: Talk[T], send: Callable[[httpx.Request], Awaitable[httpx.Res
 
 async def _body_of(reply: httpx.Response, at_most: int) -> bytes:
     if _is_packed(reply):
-        raise Failed(
+        raise Unreachable(
             "The other server's reply is compressed, although this server asked for an "
-            "uncompressed one."
+            "uncompressed one.",
+            fix="let the server, or the proxy before it, obey `Accept-Encoding: identity`",
         )
     body = bytearray()
     async for chunk in reply.aiter_bytes():
         body += chunk
         if len(body) > at_most:
-            raise Failed("The other server's reply is too large.")
+            raise Unreachable(
+                "The other server's reply is too large.",
+                fix="check that the address is right: its reply has more than a megabyte",
+                is_lasting=True,
+            )
     return bytes(body)
 
 
@@ -332,5 +339,8 @@ async def _addresses(host: str, port: int) -> Sequence[str]:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # a label of more than 63 characters raises UnicodeError
     except (OSError, UnicodeError) as error:
-        raise Failed("The other server's host name cannot be resolved.") from error
+        raise Unreachable(
+            "The other server's host name cannot be resolved.",
+            fix="correct the host name, or this machine's DNS",
+        ) from error
     return [str(entry[4][0]) for entry in found]

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http import HTTPStatus
 
-from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send, send_answer
 from webapp.http.exchange import Exchange
 from webapp.http.guard import FOR_PROGRAMS, Guard
 from webapp.http.rate_limit import Rates, TooOften, address_key

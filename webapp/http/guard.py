@@ -22,8 +22,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeAlias
 
 from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
-from webapp.http.answer import problem, send_answer
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.connection import Receive, Scope, Send, problem, send_answer
 from webapp.http.exchange import PROXIED_KEY, Exchange, Facts
 from webapp.http.root_path import Misplaced, placed, written_path
 

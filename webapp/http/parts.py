@@ -1,14 +1,15 @@
 """Access to the server's parts for routes that are compiled once for each process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeAlias, cast
 
-from litestar import Request
+from litestar import Request, Response
 from litestar.di import Provide
+from litestar.response.base import ASGIResponse
 
-from webapp.http.answer import send_answer
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.browser import FirstCookie
+from webapp.http.connection import ASGIApp, Receive, Scope, Send, send_answer
 from webapp.http.exchange import exchange_of
 from webapp.http.root_path import ROOT_KEY
 
@@ -63,3 +64,22 @@ async def nothing_to_begin(receive: Receive, send: Send) -> None:
     for moment in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{moment}.complete"})
+
+
+# A response that can set several cookies, in its own module: it needs the web framework.
+
+
+class Reply(Response[Any]):
+    """A response that can set several cookies; each is a full Set-Cookie header."""
+
+    def __init__(self, content: object, *, sets: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(content, **options)
+        self.sets = tuple(sets)
+
+    def to_asgi_response(self, *given: Any, **options: Any) -> ASGIResponse:
+        response = cast("ASGIResponse", cast("Any", super()).to_asgi_response(*given, **options))
+        for cookie in self.sets:
+            response.headers.add("set-cookie", cookie)
+        if any(isinstance(cookie, FirstCookie) and cookie.clears for cookie in self.sets):
+            response.headers["clear-site-data"] = '"storage"'
+        return response

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from flows.elicitation.states import Elicitation
 from flows.errors import NotConfigured
@@ -36,6 +36,33 @@ class KnownBy(StrEnum):
     APPLICATION = "application"
     MACHINE = "machine"
     CODE = "code"  # by a code, or by an issuer although this server has no sign-in
+
+
+class ListsPeople(Protocol):
+    """A table of `elicit.toml` that lists people."""
+
+    @property
+    def subjects(self) -> frozenset[str]: ...
+    @property
+    def users(self) -> frozenset[str]: ...
+    @property
+    def is_local(self) -> bool: ...
+
+
+def owners_of_people(
+    table: ListsPeople,
+    *,
+    owners: Owners,
+    identity: Identity,
+    issuer: str | None,
+    application: str,
+) -> Mapping[str, str]:
+    """Return the names of the people in the table, by their owner tags."""
+    found = {owners.tag_of_user(user, application=application): user for user in table.users}
+    if issuer is not None:
+        tags = {owners.tag(issuer=issuer, subject=each): each for each in table.subjects}
+        found |= {tag: f"{issuer}#{subject}" for tag, subject in tags.items()}
+    return {**found, identity.local_owner: OWN_USER} if table.is_local else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +148,12 @@ class Approvers:
         self._clock = clock
         self._by_name = {one.name: one for one in rules.approvers}
 
-        def of(one: Approver) -> Mapping[str, str]:
-            found = {owners.tag_of_user(user, application=application): user for user in one.users}
-            if issuer is not None:
-                tags = {owners.tag(issuer=issuer, subject=each): each for each in one.subjects}
-                found |= {tag: f"{issuer}#{subject}" for tag, subject in tags.items()}
-            return {**found, identity.local_owner: OWN_USER} if one.is_local else found
-
-        self._owners = {one.name: of(one) for one in rules.approvers}
+        self._owners = {
+            one.name: owners_of_people(
+                one, owners=owners, identity=identity, issuer=issuer, application=application
+            )
+            for one in rules.approvers
+        }
 
     def must_be_there(self, name: str) -> None:
         """Raise NotConfigured if no approver has this name."""

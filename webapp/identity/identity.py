@@ -73,6 +73,7 @@ class Caller:
     is_client_verified: bool = False
     is_user: bool = False  # the application asks this user, not a tool
     name: str | None = None  # the name that approvers see
+    issuer: str | None = None  # of the verified subject; LOCAL_ISSUER for this machine's user
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
 
@@ -239,11 +240,11 @@ class Identity:
             return replace(known, is_client_verified=bool(subject.client_id))
         if scope is None:
             if self._locality.are_only:
-                return Caller(owner=self.local_owner, client=client)
+                return self._local(client)
             return self._anonymous(client, _FROM_INSIDE)
         why_not = self._locality.why_not(scope)
         if why_not is None or self._has_key(scope):
-            return Caller(owner=self.local_owner, client=client)
+            return self._local(client)
         return self._anonymous(
             client,
             "Nobody can be asked, because the caller is unknown: it is not a program of this "
@@ -254,7 +255,7 @@ class Identity:
         """Return a sentence that says what makes the caller of this request known."""
         if not self.pairing.is_possible:
             return "Set ELICIT_ISSUER, so that people sign in."
-        if self._can_pair(scope):
+        if self.can_pair(scope):
             return (
                 "Give the client the key that `elicit pair` prints, or set ELICIT_ISSUER, so that "
                 "people sign in."
@@ -332,7 +333,7 @@ class Identity:
             session = None if viewer is None else viewer.session
             if session is None or session.issuer != LOCAL_ISSUER:
                 return AccessDecision(
-                    access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY
+                    access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY
                 )
         if viewer is not None and viewer.owner == elicitation.owner:
             return AccessDecision(access=Access.OPEN, viewer=viewer)
@@ -340,7 +341,7 @@ class Identity:
             # The connection identifies the person, even if the session is another person's.
             return AccessDecision(access=Access.OPEN)
         if is_local:
-            return AccessDecision(access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY)
+            return AccessDecision(access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY)
         if self._rules.issuer is None:
             return AccessDecision(access=Access.HERE_ONLY)
         is_signed_in = viewer is not None and viewer.session is not None
@@ -380,12 +381,13 @@ class Identity:
         """
         if session.issuer != LOCAL_ISSUER:
             return True
-        return session.subject == self._local_subject and self._can_pair(scope)
+        return session.subject == self._local_subject and self.can_pair(scope)
 
     def _has_key(self, scope: Mapping[str, Any]) -> bool:
-        return self._can_pair(scope) and self.pairing.has_key(scope)
+        return self.can_pair(scope) and self.pairing.has_key(scope)
 
-    def _can_pair(self, scope: Mapping[str, Any]) -> bool:
+    def can_pair(self, scope: Mapping[str, Any]) -> bool:
+        """Return True if a browser on this connection can be paired with this machine's user."""
         return self.pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:
@@ -401,6 +403,7 @@ class Identity:
             owner=owner,
             client=subject.client_id,
             name=subject.subject,
+            issuer=subject.issuer,
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
         )
@@ -418,6 +421,9 @@ class Identity:
                 "ELICIT_BIND=code, with which the person types a code from the page into the chat."
             ),
         )
+
+    def _local(self, client: str) -> Caller:
+        return Caller(owner=self.local_owner, client=client, issuer=LOCAL_ISSUER)
 
     def _anonymous(self, client: str, refusal: str) -> Caller:
         if self._rules.asks_anonymous:

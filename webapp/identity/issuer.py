@@ -59,6 +59,8 @@ class Issuer:
         self._known: _Known | None = None
         self._tried_at: datetime | None = None
         self._is_failing = False
+        self._error: Failed | None = None  # of the last fetch, if it failed
+        self._why = f"{provider.label} does not answer."  # why there are no keys
         self._begun = 0  # the number of fetches that have begun
         # For the hash of each unknown key name: how many fetches had begun at its first use.
         self._unknown: OrderedDict[int, int] = OrderedDict()
@@ -117,10 +119,8 @@ class Issuer:
                 await asyncio.shield(task)
             known = self._usable()
         if known is None:
-            raise Failed(
-                f"{self.provider.label} does not answer, so the server cannot check who the caller "
-                "is."
-            )
+            why = f"{self._why} So the server cannot check who the caller is."
+            raise Failed(why) from self._error
         return known
 
     def _usable(self) -> _Known | None:
@@ -146,12 +146,16 @@ class Issuer:
             known = await self._read()
         except (Failed, httpx.HTTPError) as error:
             self._is_failing = True
-            _log.warning("issuer.unavailable", extra={"issuer": self.url}, exc_info=error)
+            if isinstance(error, Failed):
+                self._why, self._error = str(error), error
+            why = getattr(error, "why", str(error))
+            about = {"issuer": self.url, "why": why}
+            _log.warning("issuer.unavailable", extra=about, exc_info=error)
         except Exception:  # noqa: BLE001 - end of the task
             self._is_failing = True
             _log.exception("issuer.failed", extra={"issuer": self.url})
         else:
-            self._is_failing = False
+            self._is_failing, self._error = False, None
             before = {key.get("kid") for key in self._known.keys} if self._known else set[Any]()
             for name in before - {key.get("kid") for key in known.keys}:
                 self._unknown[hash(name)] = 0  # a removed key is refused at once

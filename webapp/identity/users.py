@@ -7,7 +7,6 @@ the same store, at an issuer, or on this machine.
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -15,10 +14,10 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-import anyio.to_thread
 from starlette.requests import Request
 
 from webapp.http.root_path import rooted
+from webapp.importing import result_of
 
 USER_ID_CHARACTERS = 256
 ANSWERS_WITHIN = timedelta(seconds=5)
@@ -77,7 +76,7 @@ class Users:
         request = Request(dict(scope.get(_AS_IT_CAME, scope)))  # without its body
         try:
             async with asyncio.timeout(self.answers_within.total_seconds()):
-                found = await _answer(self.who, request)
+                found = await result_of(self.who, request)
         except Exception as error:  # noqa: BLE001 - it is the author's code
             _log.error("who.failed", exc_info=error)
             return None
@@ -85,12 +84,3 @@ class Users:
             return found
         _log.error("who.unusable", extra={"type": type(found).__name__})
         return None
-
-
-async def _answer(who: Who, request: Request) -> str | None:
-    """Call `who`, in a thread if it is not async, because it may read a database."""
-    if inspect.iscoroutinefunction(who) or inspect.iscoroutinefunction(type(who).__call__):
-        found = who(request)
-    else:
-        found = await anyio.to_thread.run_sync(who, request, abandon_on_cancel=True)
-    return await found if inspect.isawaitable(found) else found

@@ -25,6 +25,24 @@ from webapp.elicitations.service import Elicitations
 from webapp.records.values import KeptSecret, Value
 
 
+def is_before_tool(elicitation: Elicitation) -> bool:
+    """Return True for a gate, whether its caller or another person decides."""
+    return terms_in(elicitation).get("covers") is not None
+
+
+def said_in(elicitation: Elicitation) -> str:
+    """Return the question as people read it.
+
+    Without a message of the author's, a gate asks with the tool's title: "Delete a repository?"
+    """
+    said, described = elicitation.asked.message, elicitation.asked.described
+    if described is not None and is_before_tool(elicitation):
+        said = said.removesuffix(f" ({described.name})")
+        if described.title and said == f"Run {described.name}?":
+            return described.title.rstrip("?!. ") + "?"
+    return said
+
+
 class PageKind:
     """A base class: implements question_kind.QuestionKind for `terms` that contain a schema."""
 
@@ -101,8 +119,13 @@ def terms_in(elicitation: Elicitation) -> Mapping[str, Json]:
 
 
 def has_rules(elicitation: Elicitation) -> bool:
-    """Return True if the author's own validators check the answer in addition to the schema."""
+    """Return True if the author's own code checks the answer in addition to the schema."""
     return bool(terms_in(elicitation).get("has_rules"))
+
+
+def has_check(elicitation: Elicitation) -> bool:
+    """Return True if the question has a `check`."""
+    return bool(terms_in(elicitation).get("check"))
 
 
 def arguments_in(elicitation: Elicitation) -> Json:

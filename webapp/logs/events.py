@@ -14,6 +14,7 @@ import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
+from urllib.parse import quote
 
 from flows.errors import NoAsker
 from flows.question import current_asker
@@ -31,10 +32,11 @@ LETTERS_AT_MOST = 2000  # of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
 MASKED_LETTERS_AT_MOST = 64 * 1024  # of a third-party record that contains a secret
 PLACES_AT_MOST = 6
+_ID_AT_MOST = 200
 CAUSES_AT_MOST = 10
 # Our tokens, and the query string of addresses that a browser returns to.
 _IN_ADDRESS = re.compile(
-    r"(/(?:e|pair|callback/url)/)[^/?#\s\"]+"
+    r"(/(?:e|pair|callback/url|operator/enter)/)[^/?#\s\"]+"
     r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?[^\s\"]+"
     r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
@@ -75,6 +77,11 @@ class Events(logging.Formatter):
     Example: `2026-03-01T12:00:00.000Z WARNING webapp.routes.links provider.failed error_id=ab12`.
     """
 
+    def __init__(self, *, search_url: str | None = None) -> None:
+        """Create the formatter. With `search_url`, a line with an id has a link for operators."""
+        super().__init__()
+        self._search_url = search_url
+
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the library's names
         moment = datetime.fromtimestamp(record.created, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -102,6 +109,8 @@ class Events(logging.Formatter):
             if cause is not error:
                 facts["cause"] = _named(cause)
             facts["at"] = _places(cause)
+        if self._search_url is not None and (sought := facts.get("id") or facts.get("error_id")):
+            facts["see"] = f"{self._search_url}?q={quote(str(sought)[:_ID_AT_MOST], safe='')}"
         return {
             name: value
             if isinstance(value, int | float)

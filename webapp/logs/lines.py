@@ -38,6 +38,7 @@ _LEFT = frozenset({"ClientDisconnect", "ClientDisconnectException"})
 class LogSettings:
     level: int = logging.WARNING
     is_json: bool = False
+    search_url: str | None = None  # where operators look up the id of a line
 
     @property
     def counts(self) -> bool:
@@ -76,7 +77,9 @@ class Lines(logging.Handler):
     ) -> None:
         super().__init__(settings.level)
         self._stream = logging.StreamHandler()
-        self._stream.setFormatter(JsonEvents() if settings.is_json else Events())
+        self._stream.setFormatter(
+            (JsonEvents if settings.is_json else Events)(search_url=settings.search_url)
+        )
         self._write = write or self._stream.handle
         self._counted = Counted() if settings.counts else None
         self._records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()

@@ -7,7 +7,7 @@ that its client polls, without another record. `received` returns the arguments 
 get, for the person to see. `before` asks the questions that come before a body. `visibility`
 decides which tools a caller sees. `result_tool` is the tool for clients that show nothing.
 `opened` is the one layer before the library: sizes of messages (`messages`), and the sessions and
-streams of 2025-11-25 (`shares`, `resuming`).
+streams of 2025-11-25 (`resuming`).
 
 Guarantees: an author has to import this library in a tool and change nothing else. An author's own
 requestState passes through unchanged.

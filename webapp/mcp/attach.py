@@ -16,6 +16,8 @@ from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
+from opentelemetry import context as ambient
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
@@ -29,10 +31,9 @@ from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
 from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.before import watch_inner_calls
-from webapp.mcp.callers import caller_of, issuer_of
+from webapp.mcp.callers import caller_of, issuer_of, must_be_named
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.leg import PreparedLeg, run_request, wire_form
-from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
 from webapp.mcp.presenters.chain import merged_responses, read_chain
@@ -48,7 +49,7 @@ from webapp.mcp.results import (
 )
 from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
-from webapp.mcp.task_offer import TaskOffer
+from webapp.mcp.task_state import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
 from webapp.mcp.tools import (
     ServedTool,
@@ -58,10 +59,38 @@ from webapp.mcp.tools import (
     tool_of,
     version_of,
 )
-from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.visibility import Visibility
 from webapp.service import Service
 from webapp.telemetry.work import working
+
+# The trace of an HTTP request, for the span that the MCP library starts for each message.
+#
+# The library reads the trace from the message itself (`_meta`) and ignores headers. A gateway may
+# put its trace only into the headers, and its spans would not be connected with this server's.
+
+_HEADERS = ("traceparent", "tracestate")
+_W3C = TraceContextTextMapPropagator()
+
+
+class InTraceOfRequest:
+    """Middleware that uses the trace in the headers, unless the message has a trace.
+
+    It must come before the library's own tracing middleware.
+    """
+
+    async def __call__(
+        self, context: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        headers: Mapping[str, str] = getattr(context.request, "headers", {})
+        said = {name: headers[name] for name in _HEADERS if name in headers}
+        if not said:
+            return await call_next(context)
+        token = ambient.attach(_W3C.extract(said))
+        try:
+            return await call_next(context)
+        finally:
+            ambient.detach(token)
+
 
 _log = logging.getLogger(__name__)
 _FORMS_NEEDED = (
@@ -125,6 +154,7 @@ class Middleware:
         self._client_connections = connections
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
+        service.kinds.rules.serves.add(server.name)
         self.has_ended = False
 
     def end(self) -> None:
@@ -288,7 +318,12 @@ class Middleware:
 
         async def body() -> HandlerResult:
             return await run_request(
-                call, server=self._server, tool=tool, context=context, call_next=call_next
+                call,
+                server=self._server,
+                tool=tool,
+                context=context,
+                call_next=call_next,
+                replays=service.running_tools.replays,
             )
 
         return PreparedLeg(call=call, body=body)

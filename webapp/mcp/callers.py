@@ -1,5 +1,9 @@
-"""The caller of the MCP endpoint: decided once for each request, by its token or connection."""
+"""The two sides of a call: the name of the served server, and the caller.
 
+The caller is decided once for each request, by its token or connection.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -42,3 +46,31 @@ def caller_of(
             return caller if caller.is_client_verified else replace(caller, client=client)
     subject = None if token is None else subject_of(token, identity, issuer=issuer)
     return identity.caller(scope, subject=subject, client=client)
+
+
+# The name of a served server, which separates its approvals and secrets from another server's.
+#
+# Risks: two servers without a name use one store, and an approval of a tool of one server runs a
+# tool of the other. A name is therefore required. The libraries do not report whether an author
+# gave a name, so generated names are recognised by their form: "mcp-server" is the name of each
+# MCPServer, and "FastMCP-1a2b" consists of the class and a suffix that differs in each process.
+
+# FastMCP's names for servers that it makes from an OpenAPI document or a FastAPI application.
+_EVERYBODYS = frozenset({"mcp-server", "OpenAPI Server", "FastAPI"})
+_CHANCE = re.compile(r"-[0-9a-f]{4}")
+
+
+def must_be_named(server: Any) -> None:
+    """Check that the author named the server. Raises ValueError if the library made the name up."""
+    name, kind = str(server.name), type(server).__name__
+    if name in _EVERYBODYS:
+        why = "the default name of the library"
+    elif name.startswith(kind) and _CHANCE.fullmatch(name.removeprefix(kind)):
+        why = "a name that changes with each process"
+    else:
+        return
+    raise ValueError(
+        f"The server has no name of its own ({name!r} is {why}), but approvals are stored under "
+        "the name of the server. Give it a name that none of your other servers has: "
+        f'{kind}(name="...").'
+    )

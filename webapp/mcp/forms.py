@@ -6,14 +6,16 @@ question as failed, and the tool learns which fields are invalid and why.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from flows.elicitation.proof import InClient
 from flows.elicitation.states import DOES_NOT_FIT, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import InvalidAnswer
+from flows.errors import InvalidAnswer, InvalidSchema
 from flows.kinds.form import on_the_wire
-from flows.schema.schema import Fault, check, without_blanks
+from flows.schema.fields import fault_in
+from flows.schema.schema import Fault, check, with_content, without_blanks
 from flows.shown import arguments_of
 from webapp.calls.call import Call
 from webapp.elicitations.complete import complete_elicitation
@@ -24,6 +26,7 @@ from webapp.kinds.registry import Kinds
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
 _CHARACTERS_AT_MOST = 2000
+_NOT_SENT = "Your answer was not sent:"
 
 # The form for a user code that a person types in the chat.
 _CODE = "code"
@@ -62,18 +65,46 @@ def fits(arguments: Json) -> bool:
     )
 
 
-def message_of(asked: Elicitation) -> str:
-    """Return the question and its arguments, because a client shows no arguments itself."""
+def message_of(call: HasKinds, asked: Elicitation) -> str:
+    """Return the question with its arguments, because a client shows no arguments itself.
+
+    If the client's last answer was refused, the message begins with the reasons.
+    """
     arguments = arguments_of(arguments_in(asked), in_a_line=True)
-    return "\n".join([asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)])
+    refused = call.kinds.rules.refused.get(asked.id)
+    titles = {field.name: field.title for field in _kind(call, asked).schema(asked).fields}
+    reasons = [
+        f"{titles[fault.path]}: {fault.message}"
+        if len(titles) > 1 and fault.path in titles
+        else fault.message
+        for fault in (() if refused is None else refused.faults)
+    ]
+    lines = [asked.asked.message, *(f"{one.name}: {one.value}" for one in arguments)]
+    return "\n".join([_NOT_SENT, *reasons, "", *lines] if reasons else lines)
 
 
 def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
-    return on_the_wire(_kind(call, asked).schema(asked).json)
+    """Return the schema for the client, with the values of a refused answer as defaults."""
+    schema = _kind(call, asked).schema(asked)
+    refused = call.kinds.rules.refused.get(asked.id)
+    if refused is not None and isinstance(refused.content, Mapping):
+        typed = refused.content
+        valid = [
+            field.name
+            for field in schema.fields
+            if field.name in typed and fault_in(field, typed[field.name]) is None
+        ]
+        with suppress(InvalidSchema):  # too large with these values
+            schema = with_content(schema, {name: typed[name] for name in valid})
+    return on_the_wire(schema.json)
 
 
 async def acted(call: Call, asked: Elicitation, action: str, content: object) -> Elicitation | None:
-    """Act on the client's answer, and return the question. None: the person dismissed the form."""
+    """Act on the client's answer, and return the question. None: the person dismissed the form.
+
+    The question is still open if its form is to be shown again, because its check refused the
+    answer.
+    """
     match action:
         case "accept":
             return await answered(call, asked, content)
@@ -88,17 +119,18 @@ async def answered(
 ) -> Elicitation:
     """Settle the question with the accepted form, and return the question.
 
-    An invalid form ends the question if `ends`, and otherwise changes nothing.
+    An invalid form ends the question if `ends`, and otherwise changes nothing. If the question has
+    a check, it stays open, and the client's form is shown again a few times.
     """
     if call.clock() >= asked.expires_at:  # the sweeper has not ended the question yet
         return await call.elicitations.end(asked, Status.EXPIRED)
-    given, faults = _read(call, asked, content)
+    given, faults = await _read(call, asked, content)
     if not faults:
         try:
             return await call.kinds.complete(asked, given, InClient())
         except InvalidAnswer as refused:
             faults = [Fault(**detail) for detail in refused.details]
-    if not ends:
+    if call.kinds.rules.refuse(asked, given, faults) or not ends:
         return asked
     ended = await call.elicitations.end(asked, Status.FAILED, why=DOES_NOT_FIT)
     if ended.why == DOES_NOT_FIT:
@@ -110,10 +142,11 @@ async def acted_late(call: Call, asked: Elicitation, action: str, content: objec
     """Act on a form's answer that came after its call had ended. Return False if it is invalid.
 
     A valid answer settles the question for the next identical call. An invalid answer changes
-    nothing.
+    nothing. If a check refused the answer, the next call shows the form again.
     """
     if action == "accept":
-        return (await answered(call, asked, content, ends=False)).status.is_final
+        current = await answered(call, asked, content, ends=False)
+        return current.status.is_final or asked.id in call.kinds.rules.refused
     await acted(call, asked, action, content)
     return True
 
@@ -129,13 +162,14 @@ async def agreed(call: Call, asked: Elicitation) -> Elicitation:
     return await call.elicitations.as_remembered(asked.id) or asked
 
 
-def _read(call: Call, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:
+async def _read(call: Call, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:
     """Return the parsed answer and its faults."""
     schema = _kind(call, asked).schema(asked)
     given: Json = {}  # a confirmation has no content
     if schema.fields and content is not None:
         given = without_blanks(schema, cast("Json", content))
-    return given, check(schema, given) or call.kinds.rules.here(asked, given) or ()
+    faults: Sequence[Fault] = check(schema, given)
+    return given, faults or await call.kinds.rules.faults(asked, given)
 
 
 def _kind(call: HasKinds, asked: Elicitation) -> PageKind:

@@ -6,8 +6,9 @@ tool raised or returned.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from flows.errors import Cancelled, ElicitError, ResultNotKept, StoreUnavailable
 from flows.question import asking
 from webapp.calls.call import Call
+from webapp.calls.replay import Replays
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.logs.masking import masked
@@ -58,19 +60,23 @@ async def run_request(
     tool: ServedTool | None,
     context: ServerRequestContext[Any, Any],
     call_next: CallNext,
+    replays: Replays | None = None,
 ) -> HandlerResult:
-    """Run the body of a request and return the result for its client."""
+    """Run the body of a request and return the result for its client.
+
+    With `replays`, the body runs again after each question.
+    """
     call.begin()
-    verbs = Verbs(call)
     own: Result = {}
     error: ElicitError | None = None
+    verbs: Verbs | None = None
+    body = partial(_run_body, server=server, tool=tool, run=partial(call_next, context))
     try:
-        with asking(verbs) as unasked:
-            enter_call(verbs, server, tool)
-            await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
-            own = wire_form(await call_next(context))
-        if not call.is_interrupted and is_final_result(own):
-            await all_were_asked(unasked, tool=call.tool.tool)
+        if replays is None:
+            verbs, own = await body(Verbs(call))
+        else:
+            functions = () if tool is None else tool.functions
+            verbs, own = await replays.run(call, functions, body)
     except ElicitError as refused:  # raised outside the body: a tool's own errors are results
         error = refused
     except BaseException as raised:
@@ -90,9 +96,29 @@ async def run_request(
         # The client and the model read the tool's own input requests, so remove secrets.
         own = {**own, "inputRequests": _cleared(own.get("inputRequests"), call)}
         return {**own, "requestState": state} if state is not None else own
-    if error is None and own.get("isError") and escaped(verbs.last_error):
-        error = verbs.last_error
-    return await _finished(call, own, error, protocol_version=context.protocol_version)
+    if error is None and own.get("isError") and verbs is not None:
+        error = verbs.last_error if escaped(verbs.last_error) else None
+    result = await _finished(call, own, error, protocol_version=context.protocol_version)
+    if replays is not None:
+        replays.ended(call)
+    return result
+
+
+async def _run_body(
+    verbs: Verbs,
+    *,
+    server: Any,
+    tool: ServedTool | None,
+    run: Callable[[], Awaitable[HandlerResult]],
+) -> tuple[Verbs, Result]:
+    call = verbs.call
+    with asking(verbs) as unasked:
+        enter_call(verbs, server, tool)
+        await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
+        own = wire_form(await run())
+    if not call.is_interrupted and is_final_result(own):
+        await all_were_asked(unasked, tool=call.tool.tool)
+    return verbs, own
 
 
 async def _interrupted(

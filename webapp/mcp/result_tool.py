@@ -10,7 +10,7 @@ a plain form if the operator allows that (ELICIT_MODEL_ANSWERS).
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -19,7 +19,7 @@ from flows.elicitation.run import Called, Run
 from flows.elicitation.states import Elicitation, Json, checked_content
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
-from flows.schema.schema import check
+from flows.schema.schema import Fault, check
 from webapp.identity.identity import Caller
 from webapp.identity.user_codes import TypedCode
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
@@ -134,7 +134,7 @@ class ResultTool:
             raise NotAllowed(_UNKNOWN)
         # Wait for a result that is being sent, because its arrival ends the run.
         await self._service.running_tools.landed(asked.run)
-        run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
+        run = await self._service.elicitations.read(Run, owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
             raise NotAllowed(_UNKNOWN)
@@ -208,7 +208,8 @@ class ResultTool:
             raise NotAllowed(_NO_YES)
         if asked.status.is_final or service.clock() >= asked.expires_at:
             raise NotAllowed(_UNKNOWN)
-        faults = check(kind.schema(asked), content) or service.kinds.rules.here(asked, content)
+        faults: Sequence[Fault] = check(kind.schema(asked), content)
+        faults = faults or await service.kinds.rules.faults(asked, content)
         if faults:
             details = [(fault.path, fault.message) for fault in faults]
             raise InvalidAnswer(details, elicitation_id=asked.id)

@@ -48,8 +48,7 @@ from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
 from webapp.mcp.task_legs import AtWork, Prepares, TaskLeg, TaskLegs
-from webapp.mcp.task_offer import TaskOffer
-from webapp.mcp.task_state import TaskState, fault_of
+from webapp.mcp.task_state import TaskOffer, TaskState, fault_of
 from webapp.mcp.tools import with_version
 from webapp.records.ids import owner_of
 from webapp.service import Service
@@ -258,9 +257,9 @@ class Tasks:
         given = cast("Mapping[str, Any]", responses)
         state = await self._state(request)
         answers = [
-            (n, one, _mapping(given[_key(n, one)]))
+            (n, one, _mapping(given[self._key(n, one)]))
             for n, one in state.open_here
-            if _key(n, one) in given
+            if self._key(n, one) in given
         ]
         if answers and not state.has_ended:
             presenter = self._presenter(request.declared, request.caller)
@@ -367,7 +366,7 @@ class Tasks:
         for n, one in state.open_here:
             if one.id not in self._first_shown:
                 _store_bounded(self._first_shown, one.id, state.now)
-            asked[_key(n, one)] = presenter.request(self._service, one, url=self._link(one))
+            asked[self._key(n, one)] = presenter.request(self._service, one, url=self._link(one))
         return asked
 
     def _message(self, state: TaskState, request: TaskRequest) -> str:
@@ -383,6 +382,12 @@ class Tasks:
                 line += f" They answer at {self._link(one)}"
             lines.append(line)
         return "\n".join(lines)
+
+    def _key(self, index: int, asked: Elicitation) -> str:
+        """Return the name of a question in the task: another one after each refused answer."""
+        refused = self._service.kinds.rules.refused.get(asked.id)
+        suffix = "" if refused is None else f"-{refused.times}"
+        return f"{KEY}{name_at(index, asked.id)}{suffix}"
 
     def _link(self, asked: Elicitation) -> str:
         return self._service.links.of(asked, now=self._service.clock())
@@ -404,7 +409,7 @@ class Tasks:
         is_id = isinstance(id, str) and len(id) <= ID_CHARACTERS_AT_MOST and id.isascii()
         if not is_id or caller.owner is None or owner_of(cast("str", id)) != caller.owner:
             raise _unknown()
-        run = await self._service.elicitations.run(owner=caller.owner, id=cast("str", id))
+        run = await self._service.elicitations.read(Run, owner=caller.owner, id=cast("str", id))
         called = None if run is None else run.called
         if run is None or called is None:
             raise _unknown()
@@ -431,10 +436,6 @@ class Tasks:
 
 def _as_usual(presenter: Presenter) -> Presenter:
     return presenter
-
-
-def _key(index: int, asked: Elicitation) -> str:
-    return f"{KEY}{name_at(index, asked.id)}"
 
 
 def _about(result: Result, run_id: str) -> Result:

@@ -1,4 +1,4 @@
-"""Access tokens of connected accounts: refreshed by one process at a time, and revoked.
+"""ApiAccess tokens of connected accounts: refreshed by one process at a time, and revoked.
 
 Risks: two processes refresh at once, and a provider that rotates tokens treats the second request
 as an attack. So a process claims the account's row before it asks the provider, and stores the new
@@ -31,7 +31,7 @@ from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
-from flows.oauth.requests import Access, ask_as, asked_who, get
+from flows.oauth.requests import ApiAccess, ask_as, asked_who, get
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import TokenRefused, is_operators_fault
 from webapp.deadline import Deadline
@@ -126,6 +126,27 @@ class AccessTokens:
         if renewed is None or renewed.access_token == refused:
             return None
         return renewed.access_token if renewed.is_shared(tool, client) else None
+
+    async def invalidate(
+        self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
+    ) -> None:
+        """Mark the access token as expired, because an author's request with it was refused.
+
+        The next use renews it. An account without a refresh token has to be connected again. A
+        token that was issued a moment ago stays valid, so that a tool cannot cause one refresh
+        after the other.
+        """
+
+        async def expired() -> list[Value]:
+            found = await self._connections.read(owner, id)
+            if found is None or not found.is_connected or not found.is_shared(tool, client):
+                return []
+            now, issued_at = self._now, found.issued_at or found.connected_at
+            if found.access_token != refused or abs(now - issued_at) < FRESH:
+                return []
+            return [replace(found, expires_at=now)] if found.works(now=now) else []
+
+        await self._elicitations.write_afresh(expired)
 
     async def fall_due(self, found: Connection) -> None:
         """Ask the provider a second time after a refusal that proved nothing by itself."""
@@ -422,7 +443,7 @@ def _revocation_kind(provider: Provider) -> Talk[str | None]:
 def _is_refused(client: Client, connection: Connection, *, now: datetime) -> Talk[bool]:
     """Ask the provider for the access token's person, and return True if the reply is 401."""
     provider = client.provider
-    access = Access(token=connection.access_token, key=connection.dpop_key, now=now)
+    access = ApiAccess(token=connection.access_token, key=connection.dpop_key, now=now)
     if provider.person is not None:
         reply = yield from asked_who(provider, provider.person, access=access)
         return reply is not None and reply.status_code == 401

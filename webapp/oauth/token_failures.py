@@ -44,8 +44,9 @@ _NO_REFRESH: Final = frozenset({"unsupported_grant_type", UNAUTHORIZED_CLIENT})
 # Parts of a provider's text to mask: e-mail addresses, query parameters, and possible tokens.
 _NO_WORD: Final = re.compile(r"\S*(?:[@=&%]|\?\S)\S*|[\w.~+/-]{24,}")
 _log = logging.getLogger(__name__)
-Step = Literal["exchange", "refresh", "callback"]
+Step = Literal["push", "exchange", "refresh", "callback"]
 _EVENTS: Final[Mapping[Step, str]] = {
+    "push": "request.not_pushed",
     "exchange": "exchange.failed",
     "refresh": "account.not_renewed",
     "callback": "provider.refused",

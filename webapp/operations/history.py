@@ -9,15 +9,16 @@ reveal a question's text or answer, so it has only kinds, states, reasons and id
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from flows.crypto.tokens import Purpose, Tokens
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
+from flows.elicitation.traits import traits_of
 from flows.errors import InvalidToken
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
@@ -40,8 +41,27 @@ _SOUGHT: Final[tuple[type[Found], ...]] = (
     *(Elicitation, Payment, UnresolvedPayment, StoredWebhook, Connection, Run, OutgoingEvent),
 )
 ERROR_NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # the number on an error page
-_LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
+LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
 _SHORTEST: Final = 4
+_AUDITED_OPEN: Final = re.compile(r"audit \d+: elicitation opened.*")
+_UNTIMED: Final = "yes; the time is not recorded"
+_AWAY: Final = ("url", "account", "payment")  # pages from which the person leaves
+
+
+class Gathered(NamedTuple):
+    """A record, its question if it has one, and all records of that question."""
+
+    found: Found
+    question: Elicitation | None
+    about: list[Found]
+
+
+class QuestionStage(Struct, frozen=True, kw_only=True):
+    """A stage of a question. Without `at`, `says` tells whether the stage was reached."""
+
+    name: str
+    at: datetime | None
+    says: str
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
@@ -84,7 +104,7 @@ async def show(service: Service, id: str) -> History:
         named = "; ".join(f"{word_of(row)} {tail_of(row)}" for row in meant[:CANDIDATES_NAMED])
         more = "; ..." if len(meant) > CANDIDATES_NAMED else ""
         raise CommandRefused(f"{printed(id)} is the id of {len(meant)} records: {named}{more}.")
-    return await history_of(service, meant[0])
+    return await history_of(service, await gathered(service, meant[0]))
 
 
 async def found_by(service: Service, id: str) -> list[Found]:
@@ -93,7 +113,7 @@ async def found_by(service: Service, id: str) -> list[Found]:
     Raises:
         CommandRefused: Nothing is stored under this id.
     """
-    if (link := _LINK.search(id)) is not None:
+    if (link := LINK.search(id)) is not None:
         return [await _by_link(service, link[2], server=link[1])]
     if id.startswith("evt_") and (event := await service.events.find(id)) is not None:
         return [event]
@@ -112,7 +132,7 @@ async def _alike(service: Service, id: str) -> list[Found]:
     """Return every row with an id that equals `id`, or begins with a long enough `id`."""
     found = list[Found]()
     for kind in _SOUGHT:
-        for row in await service.elicitations.all(kind):
+        for row in await service.elicitations.all(kind, skips_unreadable=True):
             names = _names_of(row)
             begins = len(id) >= _SHORTEST and any(name.startswith(id) for name in names)
             if begins or id in names:
@@ -205,16 +225,22 @@ async def _question_of(service: Service, row: Found) -> Elicitation | None:
     return None if id is None else await service.elicitations.get(id)
 
 
-async def history_of(service: Service, found: Found) -> History:
-    """Return the records that belong to the question of this record, with their events."""
+async def gathered(service: Service, found: Found) -> Gathered:
+    """Return this record with its question, and the other records of that question."""
     question, owner = await _question_of(service, found), found.owner
     about: list[Found] = [found] if question is None else [question]
     if question is not None:
         for kind in _SOUGHT[1:]:
-            rows = await service.elicitations.all(kind, owner=owner)
+            rows = await service.elicitations.all(kind, owner=owner, skips_unreadable=True)
             about += [row for row in rows if _question_id(row) == question.id]
     if all(row.id != found.id for row in about):
         about.append(found)
+    return Gathered(found, question, about)
+
+
+async def history_of(service: Service, records: Gathered) -> History:
+    """Return the facts and the timeline of these records."""
+    (found, question, about), owner = records, records.found.owner
     happened = [each for row in about for each in _happened(row)]
     ids = {tail_of(row) for row in about}
     happened += [each async for each in _audited(service, owner, ids)]
@@ -306,3 +332,36 @@ async def _audited(service: Service, owner: str, ids: set[str]) -> AsyncIterator
             proof = f", trusted because of {entry.proof}" if entry.proof else ""
             what = f"audit {entry.number}: {entry.kind} {entry.what}{by}{proof}"
             yield TimelineRow(at=entry.at, what=what, id=entry.about, why=entry.why)
+
+
+def stages_of(
+    question: Elicitation, timeline: Sequence[TimelineRow], *, sent_at: datetime | None
+) -> list[QuestionStage]:
+    """Return the eight stages of a question, from the store and the audit.
+
+    `sent_at` is when this process showed the question to its client, if it knows that.
+    """
+    attempts = [*question.former, *([] if question.attempt is None else [question.attempt])]
+    audited = next((row.at for row in timeline if _AUDITED_OPEN.fullmatch(row.what)), None)
+    opened = audited or (attempts[0].started_at if attempts else None)
+    leaves = traits_of(question.kind).page in _AWAY
+    has_returned = leaves and bool(attempts) and attempts[-1].state is None
+    missing = "not recorded" if question.status.is_final else "not yet"
+    spent = next((row.at for row in timeline if row.what == "used by a call"), None)
+    late = ", late" if question.is_late else ""
+    away = missing if leaves else "not needed: this server asks"
+    sent_away = attempts[-1].started_at if leaves and attempts else None
+
+    def stage(name: str, at: datetime | None, says: str = "", *, otherwise: str) -> QuestionStage:
+        return QuestionStage(name=name, at=at, says=otherwise if at is None else says)
+
+    return [
+        stage("Asked", question.created_at, otherwise=missing),
+        stage("Shown", sent_at, otherwise="not recorded"),
+        stage("Opened", opened, otherwise=missing),
+        stage("Sent to the provider", sent_away, otherwise=away),
+        stage("Returned", None, otherwise=_UNTIMED if has_returned else away),
+        stage("Settled", question.settled_at, f"{question.status.value}{late}", otherwise=missing),
+        stage("Claimed", spent, otherwise=missing if question.take is None else _UNTIMED),
+        stage("Delivered", question.delivered_at, otherwise=missing),
+    ]

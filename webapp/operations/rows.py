@@ -4,13 +4,15 @@ Risks: a list that lets its reader answer a question or read its text. Rows ther
 and no text of a question, and owners and ids are shortened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.states import Elicitation
+from flows.oauth.connection import Connection
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.ids import tail_of
 from webapp.records.values import (
@@ -33,6 +35,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     KINDS[EarlyEvent]: "early webhook",
     KINDS[Reconciliation]: "reconciliation of payments",
     KINDS[DoneOnce]: "result of once",
+    KINDS[EndingCallback]: "callback of on_end",
     KINDS[Standing]: "list of open questions",
 }
 
@@ -196,3 +199,77 @@ def event_row(event: OutgoingEvent) -> EventRow:
         next_at=event.due_at,
         sent_at=event.sent_at,
     )
+
+
+class AccountRow(Struct, frozen=True, kw_only=True):
+    """A connected account and its health. `why` says why it does not work, or what may stop it.
+
+    `refreshed_at` is when its key was issued, `works_until` when that key expires.
+    """
+
+    id: str
+    provider: str
+    label: str
+    status: str
+    why: str | None
+    owner: str
+    tools: list[str]
+    connected_at: datetime
+    refreshed_at: datetime | None
+    works_until: datetime | None
+    retry_at: datetime | None
+    used_at: datetime | None
+    ended_at: datetime | None
+    question: str | None
+
+
+def account_row(account: Connection, *, now: datetime) -> AccountRow:
+    return AccountRow(
+        id=tail_of(account),
+        provider=account.provider,
+        label=account.label,
+        status=account.status,
+        why=_why_not_working(account, now=now),
+        owner=account.owner[:OWNER_CHARACTERS],
+        tools=[*account.tools],
+        connected_at=account.connected_at,
+        refreshed_at=account.issued_at,
+        works_until=account.expires_at,
+        retry_at=account.retry_at,
+        used_at=max(account.used.values(), default=None),
+        ended_at=account.ended_at or account.lapsed_at,
+        question=None if account.came_by is None else account.came_by.removeprefix(account.owner),
+    )
+
+
+def _why_not_working(account: Connection, *, now: datetime) -> str | None:
+    if account.ended_at is not None:
+        by = f" by {account.ended_by}" if account.ended_by else ""
+        return f"disconnected{by}"
+    if account.lapsed_at is not None:
+        return "the provider refused to renew it: the person has to connect it again"
+    if account.refused_at is not None:
+        return "the provider refused to renew it once, and is asked again"
+    if account.retry_at is not None and now < account.retry_at:
+        return "the last renewal failed, and is tried again"
+    if account.refresh_token is None and not account.works(now=now):
+        return "it expired, and the provider issued nothing to renew it with"
+    return None
+
+
+def text_of(value: Any) -> str:
+    """Return a field's value as text for a program that reads the output from a pipe."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        case Mapping():
+            pairs = cast("Mapping[str, object]", value)
+            return ", ".join(f"{name} {text_of(each)}" for name, each in pairs.items())
+        case list() | tuple():
+            return ", ".join(map(text_of, cast("Sequence[object]", value)))
+        case _:
+            return str(value)

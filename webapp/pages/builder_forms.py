@@ -11,7 +11,7 @@ from flows.elicitation.traits import traits_of
 from flows.kinds.form import approver_of
 from flows.schema.schema import ONE_TEXT
 from flows.shown import Argument, arguments_of, with_titles
-from webapp.kinds.page_kind import terms_in
+from webapp.kinds.page_kind import is_before_tool, said_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.views import View
@@ -100,22 +100,10 @@ def server_of(elicitation: Elicitation) -> str:
 
 
 def question_of(elicitation: Elicitation) -> str | None:
-    """Return the question as a heading, or None if it is too long for one.
-
-    Without a message of the author's, a gate asks with the tool's title: "Delete a repository?"
-    """
-    said, described = elicitation.asked.message, elicitation.asked.described
-    if described is not None and is_before_tool(elicitation):
-        said = said.removesuffix(f" ({described.name})")
-        if described.title and said == f"Run {described.name}?":
-            said = described.title.rstrip("?!. ") + "?"
+    """Return the question as a heading, or None if it is too long for one."""
+    said = said_in(elicitation)
     is_heading = len(said) <= _HEADING_CHARACTERS and "\n" not in said.strip()
     return said if is_heading and said.strip() else None
-
-
-def is_before_tool(elicitation: Elicitation) -> bool:
-    """Return True for a gate, whether its caller or another person decides."""
-    return terms_in(elicitation).get("covers") is not None
 
 
 def arguments_shown(elicitation: Elicitation, *, in_a_line: bool = False) -> tuple[Argument, ...]:

@@ -11,7 +11,7 @@ from flows.elicitation.traits import PageName
 from webapp.pages.views import Live, View
 
 # Pages that are shown only to the person that they belong to.
-Theirs = Literal["connections", "payments", "inbox", "activity"]
+Theirs = Literal["connections", "payments", "inbox", "activity", "operator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +82,13 @@ class SomeoneElse(View):
 class SignInFailed(View):
     """The page of a failed sign-in.
 
-    The issuer or the person declined, the issuer did not respond, or the response belongs to no
-    sign-in of this browser.
+    The issuer or the person declined, the issuer did not respond, this server's settings for it are
+    wrong, or the response belongs to no sign-in of this browser.
     """
 
     template: ClassVar[str] = "sign_in_failed.html"
     issuer: str
-    why: Literal["refused", "trouble", "mixed"]
+    why: Literal["refused", "trouble", "not set up", "mixed"]
     error_id: str | None
     sign_in: SignInButton | None
 
@@ -134,9 +134,10 @@ class Paired(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairUsed(View):
-    """The page of a pairing address that was already used or is too old."""
+    """The page of a one-time address that was used or is too old. `command` prints a new one."""
 
     template: ClassVar[str] = "pair_used.html"
+    command: str = "elicit pair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

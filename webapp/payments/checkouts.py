@@ -26,13 +26,13 @@ from flows.elicitation import attempt as attempts
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
+from flows.payments.checkout_page import next_turn, turn_after_trouble
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
     ProviderSession,
     forget_page,
     has_open_page_elsewhere,
 )
-from flows.payments.pace import next_turn, turn_after_trouble
 from flows.payments.registry import Gateways
 from flows.payments.responses import KeyUsed, learned
 from flows.payments.session import (

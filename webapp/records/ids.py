@@ -115,6 +115,12 @@ class RowIds:
         remaining = _TIME_END - int(now.timestamp() * 1000)
         return f"{owner}{remaining:012x}"
 
+    def notification(self, reference: str, *, table: str, is_escalation: bool, address: int) -> str:
+        stage = "escalation" if is_escalation else "first"
+        return beside(
+            reference, self._tag("notification", reference, table, stage, str(address), size=12)
+        )
+
     def client(self, owner: str, *, name: str, release: str) -> str:
         return owner + self._tag("client", name, release, size=18)
 

@@ -11,7 +11,7 @@ unwrapped is never replaced by a new key.
 import asyncio
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -110,6 +110,24 @@ class Owners:
             if len(self._lockers) > CACHED_AT_MOST:
                 self._lockers.popitem(last=False)
         return found
+
+    async def cache(self, owners: Collection[str], *, at_most: int) -> None:
+        """Read the data keys of these owners at once, for a list of their rows.
+
+        A key that is not among the `at_most` records of the one read is read when it is needed.
+        """
+        missing = {owner for owner in owners if owner not in self._lockers} - {SERVICE}
+        if len(missing) < 2:
+            return
+        forgotten, first = self._forgotten, min(missing)
+        # An id is its owner's tag, and the first tag comes right after its own beginning.
+        for record in await self.store.list(DATA_KEY, after=first[:-1], limit=at_most):
+            if record.owner in missing and forgotten == self._forgotten:
+                with suppress(Unreadable):  # opening the rows reports that
+                    keys = _decoded(self.ring.unwrap(_name(record), record.sealed)).keys
+                    self._lockers[record.owner] = Locker(*keys, random=self.random)
+        while len(self._lockers) > CACHED_AT_MOST:
+            self._lockers.popitem(last=False)
 
     async def reader(self, owner: str) -> Locker | None:
         """Return the locker for the owner's audit log, or None if the owner's keys are erased.

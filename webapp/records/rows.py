@@ -4,7 +4,7 @@ The seal covers the complete value with its status, so a changed column is detec
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -59,6 +59,8 @@ class Rows:
         self.chain: AuditChain | None = None  # the audit log, if there is one
         self.high_water: HighWater | None = None  # remembers the newest records
         self.outbox: Outbox | None = None  # makes outgoing events, if any are configured
+        # Returns rows to write together with the given ones: the notifications of a new question.
+        self.beside: Callable[[Sequence[Value]], Sequence[Value]] | None = None
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         # Added to the default retention of these kinds.
@@ -83,6 +85,8 @@ class Rows:
         if not values:
             return ()
         records_changes, asked = self._records_changes, len(values)
+        if self.beside is not None:
+            values = (*values, *self.beside(values))
         moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))

@@ -12,12 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.calling_client import SeenClient
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
+from webapp.records.waiting import InboxItem, Notification
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):
@@ -135,26 +137,6 @@ class Approval(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Approval({self.id!r}, {self.status!r})"
-
-
-class InboxItem(Struct, frozen=True, kw_only=True):
-    """A link to a question that waits for an approver, without the question's content.
-
-    The owner is the tag of the approver's name, and ids sort the newest first. The question's own
-    status decides whether it still waits; the status `decided` only saves reading the question.
-    """
-
-    id: str
-    owner: str
-    elicitation_id: str
-    expires_at: datetime
-    erase_at: datetime
-    version: int = 0
-    status: str = "waiting"  # or decided
-
-    @property
-    def due_at(self) -> datetime | None:
-        return self.expires_at if self.status == "waiting" else None
 
 
 class StoredWebhook(Struct, frozen=True, kw_only=True):
@@ -446,6 +428,7 @@ Value: TypeAlias = (
     | Run
     | DoneOnce
     | CallNumber
+    | EndingCallback
     | Alias
     | Connection
     | Payment
@@ -465,6 +448,7 @@ Value: TypeAlias = (
     | ApiKey
     | OutgoingEvent
     | EventAddressState
+    | Notification
     | RefusedRegistration
 )
 ValueT = TypeVar("ValueT", bound=Value)
@@ -474,6 +458,7 @@ KINDS: Mapping[type[Struct], str] = {
     Run: "run",
     DoneOnce: "once",
     CallNumber: "call number",
+    EndingCallback: "ending",
     Alias: "alias",
     Connection: "account",
     Payment: "payment",
@@ -493,5 +478,6 @@ KINDS: Mapping[type[Struct], str] = {
     ApiKey: "api key",
     OutgoingEvent: "event",
     EventAddressState: "event address",
+    Notification: "notification",
     RefusedRegistration: "registration",
 }

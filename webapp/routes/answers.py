@@ -16,8 +16,8 @@ from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 from flows.errors import ElicitError, InvalidToken, StoreUnavailable, TooManyAttempts
 from webapp.elicitations.retry import Erased
 from webapp.http.browser import page_headers
+from webapp.http.parts import Reply
 from webapp.http.rate_limit import TooOften
-from webapp.http.reply import Reply
 from webapp.pages.locale import Locales
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View

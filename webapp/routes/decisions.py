@@ -24,11 +24,10 @@ from flows.kinds.form import asker_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
-from webapp.kinds.page_kind import terms_in
+from webapp.kinds.page_kind import is_before_tool, terms_in
 from webapp.pages.builder_forms import (
     arguments_shown,
     decision_of,
-    is_before_tool,
     question_of,
     server_of,
 )

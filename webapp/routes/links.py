@@ -38,7 +38,7 @@ from flows.schema.schema import Fault, parse
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Changed
 from webapp.kinds.decision import WITHDRAWN
-from webapp.kinds.page_kind import PageKind, has_rules
+from webapp.kinds.page_kind import PageKind
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of, with_zones
 from webapp.pages.updates import State, state_of
@@ -171,7 +171,8 @@ def _trouble(
     The question stays open.
     """
     error_id = secrets.token_hex(6)
-    _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
+    about = {"id": elicitation.id, "error_id": error_id, "why": getattr(error, "why", str(error))}
+    _log.warning("provider.failed", exc_info=error, extra=about)
     view = ProviderTrouble(
         server=elicitation.asked.server,
         provider=page.service.kinds.label(elicitation),
@@ -198,7 +199,7 @@ async def _submit_answer(
     if await shown.ended() is not None:
         return await pressed(elicitation, answer=parsed.content)
     faults: Sequence[Fault] = (*zone_faults, *parsed.faults)
-    if not faults and has_rules(elicitation):
+    if not faults:
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if not faults:
         ticks = set(filter(page.is_ticked, _TICKS))

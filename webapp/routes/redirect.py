@@ -16,11 +16,14 @@ import msgspec
 
 from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation import attempt as attempts
-from flows.elicitation.flow import Flow, RedirectContext
+from flows.elicitation.flow import Flow, Redirect, RedirectContext
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
-from flows.oauth.token_errors import is_operators_fault
+from flows.oauth.discovery import MetadataRefused
+from flows.oauth.provider import Client
+from flows.oauth.requests import Unreachable
+from flows.oauth.token_errors import TokenRefused, is_operators_fault
 from flows.payments.gateway import has_open_page_elsewhere
 from flows.payments.responses import KeyUsed
 from flows.payments.session import StoredCheckout, kept_of
@@ -98,10 +101,12 @@ class _Press:
         assert opened.attempt is not None
         context = self._redirect(opened, number=opened.attempt.number)
         number, client = context.number, self.service.kinds.client(opened)
+        is_asked = False  # True once the provider was asked for this press
         try:
             if client is not None:
                 await self.service.kinds.accounts.failures.check(client, owner=opened.owner)
-            departure = await self.service.outbound.run(self.flow.begin(opened, context), to=client)
+            is_asked = True
+            departure = await self._begun(opened, context, client)
         except (Failed, NotConfigured) as error:
             trouble = trouble_of(error)
             with suppress(KeyError):  # erased in the meantime
@@ -112,10 +117,10 @@ class _Press:
                 checkouts = self.service.kinds.payments.checkouts
                 if await checkouts.can_be_requested_again(id, error):
                     return await self.depart(id, tries=tries - 1)
-            if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
-                # The provider would refuse every further press, so the question ends and the
-                # waiting call receives the reason.
-                _log.warning("payment.refused", extra={"id": id, "why": str(error)})
+            if is_asked and self._is_final(error):
+                # Every further press would fail, so the question ends and the waiting call receives
+                # the reason.
+                self._log_final(error, id=id)
                 why = str(error).rstrip(".")
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
                 raise _has_ended_error(ended) from error
@@ -134,6 +139,30 @@ class _Press:
             if done is not Completion.ACCEPTED:
                 raise _has_ended_error(opened)
         return departure.url
+
+    def _is_final(self, error: Exception) -> bool:
+        if self.kind.holds_open:
+            return isinstance(error, Failed) and error.is_permanent
+        return is_lasting(error)
+
+    def _log_final(self, error: Exception, *, id: str) -> None:
+        about = {"id": id, "why": getattr(error, "why", str(error))}
+        if self.kind.holds_open:
+            _log.warning("payment.refused", extra=about)
+        else:
+            _log.warning("provider.unusable", extra=about)
+
+    async def _begun(
+        self, opened: Elicitation, context: RedirectContext, client: Client | None
+    ) -> Redirect:
+        """Run the flow's requests. A refused request is noted like a refused exchange."""
+        try:
+            return await self.service.outbound.run(self.flow.begin(opened, context), to=client)
+        except TokenRefused as error:
+            failures = self.service.kinds.accounts.failures
+            raise await failures.note(
+                error, step="push", id=opened.id, owner=opened.owner, client=client
+            ) from error
 
     def _opened(self, current: Elicitation) -> Elicitation:
         context = self._redirect(current, number=attempts.next_attempt(current))
@@ -175,9 +204,16 @@ def _has_ended_error(elicitation: Elicitation) -> NotPossible:
     return NotPossible(status=elicitation.status, wanted="continued")
 
 
+def is_lasting(error: Exception) -> bool:
+    """Return True if trying again does not help: only the operator can correct the fault."""
+    if isinstance(error, Unreachable):
+        return error.is_lasting
+    return isinstance(error, MetadataRefused) or is_operators_fault(error)
+
+
 def trouble_of(error: Failed | NotConfigured) -> Trouble:
     """Return the reason of a failed press of Continue, for the attempt's record."""
-    if isinstance(error, NotConfigured) or is_operators_fault(error):
+    if isinstance(error, NotConfigured) or is_lasting(error):
         return "not set up"
     # KeyUsed means that the provider has an earlier checkout, whose state is not known yet.
     return "refused" if error.is_refusal and not isinstance(error, KeyUsed) else "silent"

@@ -18,8 +18,7 @@ from litestar.exceptions import HTTPException
 
 from flows.question import asking
 from webapp.http.address import PLAIN_PATH
-from webapp.http.answer import problem, send_answer
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.guard import PROBES
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.http.root_path import ROOT_KEY
@@ -52,6 +51,10 @@ from webapp.routes.decisions import (
 )
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
+from webapp.routes.operator import operator_csv, operator_list, operator_search, send_search
+from webapp.routes.operator_access import HERE as OPERATOR
+from webapp.routes.operator_access import enter_operator, offer_operator
+from webapp.routes.operator_records import look_before_act, operator_act, operator_record
 from webapp.routes.own_pages import live_list
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
@@ -115,6 +118,15 @@ def routes() -> Litestar:
             look_before_revoke,
             revoke,
             activity,
+            operator_search,
+            send_search,
+            offer_operator,
+            enter_operator,
+            operator_csv,
+            operator_list,
+            operator_record,
+            look_before_act,
+            operator_act,
             home,
         ],
         exception_handlers={Exception: page, HTTPException: page},
@@ -153,7 +165,8 @@ def own_routes(
             await nothing_to_begin(receive, send)
             return
         path: str = scope["path"]
-        if not (is_own := is_ours(path)) and served.has_route(scope):
+        is_off = path.startswith(OPERATOR) and not service.operators.is_on
+        if not (is_own := is_ours(path) and not is_off) and served.has_route(scope):
             # The author's own routes may complete questions: in trusted code, or with a return
             # token.
             with asking(service.completing):

@@ -6,7 +6,6 @@ browser, the sign-in's state is in its own cookie, and a new sign-in always repl
 
 import logging
 import secrets
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -23,14 +22,10 @@ from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignIn
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
+from webapp.routes.redirect import is_lasting
 from webapp.service import Service
 
 PAIR = "pair"  # the subject of the CSRF field of the pairing form
-_WHY: Mapping[type[Exception], tuple[Literal["refused", "trouble", "mixed"], HTTPStatus]] = {
-    Denied: ("refused", HTTPStatus.FORBIDDEN),
-    Failed: ("trouble", HTTPStatus.BAD_GATEWAY),
-    Mixed: ("mixed", HTTPStatus.BAD_REQUEST),
-}
 _log = logging.getLogger(__name__)
 
 
@@ -112,13 +107,28 @@ def _signing_in(page: PageRequest) -> SigningIn:
     return page.service.identity.signing_in
 
 
+def _why(
+    error: Mixed | Denied | Failed,
+) -> tuple[Literal["refused", "trouble", "not set up", "mixed"], HTTPStatus]:
+    match error:
+        case Mixed():
+            return "mixed", HTTPStatus.BAD_REQUEST
+        case Denied():
+            return "refused", HTTPStatus.FORBIDDEN
+        case _:
+            # The issuer's own error, if it is why there are no metadata and keys.
+            first = error.__cause__ if isinstance(error.__cause__, Failed) else error
+            is_lasting_one = is_lasting(error) or is_lasting(first)
+            return "not set up" if is_lasting_one else "trouble", HTTPStatus.BAD_GATEWAY
+
+
 def _failed(
     page: PageRequest, signing_in: SigningIn, error: Mixed | Denied | Failed, *, back: str
 ) -> Response[Any]:
     error_id = None if isinstance(error, Denied) else secrets.token_hex(6)
-    reason = error.reason if isinstance(error, Mixed) else str(error)
+    reason = error.reason if isinstance(error, Mixed) else getattr(error, "why", str(error))
     _log.warning("signin.failed", extra={"error_id": error_id, "why": reason})
-    why, status = _WHY[type(error)]
+    why, status = _why(error)
     view = SignInFailed(
         server=page.answers.server,
         issuer=signing_in.label,

@@ -15,8 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
 from webapp.http.browser import Browser, page_headers
-from webapp.http.parts import AnyRequest
-from webapp.http.reply import Reply
+from webapp.http.parts import AnyRequest, Reply
 from webapp.http.requests import cookies_of
 
 NO_STORE: Mapping[str, str] = {

@@ -17,7 +17,7 @@ from mcp.server.lowlevel import Server
 
 from webapp.command import CommandRefused
 from webapp.importing import file_of, imported, raised_at, shadowed
-from webapp.mcp.naming import must_be_named
+from webapp.mcp.callers import must_be_named
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _KINDS = frozenset({"MCPServer", "FastMCP", "Server"})

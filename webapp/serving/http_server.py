@@ -18,6 +18,7 @@ import uvicorn
 
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.app import open_app
+from webapp.calls.replay import Replays
 from webapp.command import (
     CommandRefused,
     must_be_unfenced,
@@ -60,13 +61,15 @@ async def serve_http(
     annex: Annex | None = None,
     sandbox: Sandbox | None = None,
     options: Mapping[str, Any] | None = None,
+    replays: Replays | None = None,
 ) -> None:
     """Serve until a signal arrives.
 
     Raises CommandRefused.
 
     `place` is the origin of the server. `ready` is called when the sockets listen. `options` are
-    passed to the library's application. `sandbox` is a sandbox that another process serves.
+    passed to the library's application. `sandbox` is a sandbox that another process serves. With
+    `replays`, each tool's body runs again after each question.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings))
@@ -80,6 +83,7 @@ async def serve_http(
         app, service = await opened_app(
             stack, settings, server, place=place, store=store, sandbox=sandbox, options=options
         )
+        service.running_tools.replays = replays
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
             running[annex.listener] = await outside_pages(stack, annex.sandbox, settings)

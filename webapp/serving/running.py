@@ -22,7 +22,7 @@ from mcp.server.mcpserver import MCPServer
 
 from webapp.command import CommandRefused, quieten, settings_for
 from webapp.http.port import PortUnusable, bind
-from webapp.mcp.naming import must_be_named
+from webapp.mcp.callers import must_be_named
 from webapp.mcp.tools import is_fastmcp
 from webapp.printing import tell
 from webapp.server import MCP_PATH

@@ -21,8 +21,10 @@ from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
+from webapp.notifications.tables import NotifyTable
 from webapp.settings.identity import OF_PEOPLES_OWN
 from webapp.settings.key_file import CONFIG_HOME, folder_of
+from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
 from webapp.settings.toml_tables import (
@@ -55,7 +57,7 @@ _KEYS = {
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
-_TABLES = ("providers", "sellers", "approvers")
+_TABLES = ("providers", "sellers", "approvers", "notify")
 _PAIRS = (
     "extra",
     "headers",
@@ -78,7 +80,7 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](../how-to/approvals.md)",
+    "[who approves](../how-to/approvals.md), and who is notified",
     names_file=True,
 )
 
@@ -102,6 +104,7 @@ class Declarations:
         default_factory=dict[str, ProviderDeclaration]
     )
     approvers: tuple[Approver, ...] = ()
+    notify: tuple[NotifyTable, ...] = ()
 
 
 def load_declarations(path: Path) -> Declarations:
@@ -162,7 +165,7 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     if _is_too_deep(found):
         raise BadDeclaration(["its tables are nested too deep."], source=source)
     problems = [
-        f"{key}: unknown; only [providers.NAME], [sellers.NAME] and [approvers.NAME] are allowed."
+        f"{key}: unknown; only {', '.join(f'[{one}.NAME]' for one in _TABLES)} are allowed."
         + meant(key, _TABLES)
         for key in found
         if key not in _TABLES
@@ -171,9 +174,10 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     providers = _providers(_tables(found, "providers", problems), problems)
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
+    notify = read_notify_tables(_tables(found, "notify", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source, text=text)
-    return Declarations(providers=providers, sellers=sellers, approvers=approvers)
+    return Declarations(providers=providers, sellers=sellers, approvers=approvers, notify=notify)
 
 
 def _at_line(problem: str, text: str) -> str:

@@ -3,15 +3,19 @@
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
 from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM
+from flows.oauth.client_assertion import key_fault
+from flows.oauth.declaration import ClientAuth
 from flows.oauth.provider import Client
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules
-from webapp.settings.parsers import duration, each, matching, only, switch, words
+from webapp.identity.operators import OperatorRules
+from webapp.settings.parsers import duration, each, matching, one_of, only, switch, words
 from webapp.settings.table import Setting, Values, rows_of, setting
 
 PROVIDER = "signin"
@@ -25,10 +29,30 @@ CLIENT_ID = Setting(
     parse=str,
     says="the client id of the pages at this issuer",
 )
-CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
+CLIENT_SECRET = Setting(
+    name="ELICIT_ISSUER_CLIENT_SECRET",
+    parse=str,
+    says="its secret; with `ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt`, its private key",
+)
+CLIENT_AUTH = Setting(
+    name="ELICIT_ISSUER_CLIENT_AUTH",
+    parse=one_of(*get_args(ClientAuth)),
+    default="basic",
+    says="how the pages prove their client id to the issuer: as `client_auth` of a provider "
+    "([client authentication](../how-to/providers.md#client-authentication)). With `none` there is "
+    "no secret. If the issuer accepts only one of `basic` and `post`, the server uses that one",
+)
+DPOP = Setting(
+    name="ELICIT_ISSUER_DPOP",
+    parse=switch,
+    default="0",
+    says="`1`: the sign-in proves a key with each request (DPoP, RFC 9449), for issuers that "
+    "require it for this client",
+)
 # These fields have no effect without a sign-in.
 _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
+    "operators",
 )
 # A client that sees no scope requests none, and many issuers then return nothing useful.
 _ASKED_FOR = ("openid",)
@@ -49,6 +73,7 @@ OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
 # Claims that all people of an organization share: valid only together with another claim.
 _EVERYBODYS = frozenset({"iss", "tid"})
 _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
+_OPERATOR_CLAIMS_AT_MOST = 20  # a cookie contains them
 
 
 def _claim(text: str) -> tuple[str, ...]:
@@ -75,6 +100,31 @@ def _scope(text: str) -> str | None:
     if len(found) > 1:
         raise ValueError("set only one scope.")
     return found[0] if found else None
+
+
+def _operators(text: str) -> OperatorRules:
+    subjects, claims, problems = set[str](), set[tuple[str, str]](), list[str]()
+    for word in words(text):
+        name, equals, value = word.partition("=")
+        if not equals or name == "sub":
+            subjects.add(value if equals else name)
+        elif name.lower() in OF_PEOPLES_OWN:
+            problems.append(
+                f"{word!r}: people can change this claim or share it with others; use a group or a "
+                "role that the issuer assigns, such as groups=ops."
+            )
+        elif not _NAME.fullmatch(name) or not value.strip("="):
+            problems.append(
+                f"{word!r} is not a claim and its value, such as groups=ops; write a subject that "
+                "contains = as sub=SUBJECT."
+            )
+        else:
+            claims.add((name, value))
+    if len(claims) > _OPERATOR_CLAIMS_AT_MOST:
+        problems.append(f"name at most {_OPERATOR_CLAIMS_AT_MOST} claims; use one group for all.")
+    if problems or "" in subjects:
+        raise ValueError(*problems or ["sub= needs a subject of ELICIT_ISSUER."])
+    return OperatorRules(subjects=frozenset(subjects), claims=frozenset(claims))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +242,21 @@ class IdentitySettings:
         "`profile`, if the issuer needs them to return groups, such as `groups`",
     )
 
+    operators: OperatorRules = setting(
+        "ELICIT_OPERATORS",
+        parse=_operators,
+        otherwise="nobody; on your own machine, `elicit operator` prints a one-time link",
+        says="who may open [the operator's pages](../how-to/operating.md#the-operators-pages) at "
+        "`{ELICIT_URL}/operator`: subjects of `ELICIT_ISSUER`, or a claim that it assigns, such as "
+        "`groups=ops`, between commas or spaces. Claims that people can change are refused. A "
+        "sign-in proves this for as long as `ELICIT_APPROVERS_SIGN_IN` says",
+    )
+
+    @property
+    def sign_in_claims(self) -> frozenset[tuple[str, str]]:
+        """The claims to check when a person signs in."""
+        return self.approval.claims | self.operators.claims
+
     @property
     def approval(self) -> ApprovalRules:
         return ApprovalRules(
@@ -247,26 +312,35 @@ def with_approvers(
 
 def _client(values: Values) -> Client | None:
     issuer, id, secret = (values.text(row) for row in (ISSUER, CLIENT_ID, CLIENT_SECRET))
+    client_auth, has_dpop = values.read(CLIENT_AUTH), values.read(DPOP)
     if not issuer:
         rows = rows_of(IdentitySettings)
         values.problems += [
             f"{row.name}: set, but ELICIT_ISSUER is not."
-            for row in (CLIENT_ID, CLIENT_SECRET, *(rows[name] for name in _OF_THE_ISSUER))
+            for row in (*_OWN_ROWS, *(rows[name] for name in _OF_THE_ISSUER))
             if values.text(row)
         ]
         return None
     values.problems += [
         f"{row.name}: required, because people sign in at ELICIT_ISSUER."
-        for row in (CLIENT_ID, CLIENT_SECRET)
+        for row in (CLIENT_ID, *(() if client_auth == "none" else (CLIENT_SECRET,)))
         if not values.text(row)
     ]
+    if client_auth == "none" and secret:
+        values.problems.append(f"{CLIENT_SECRET.name}: remove it: a public client has no secret.")
+    elif secret and (fault := key_fault(secret, client_auth=client_auth)) is not None:
+        values.problems.append(f"{CLIENT_SECRET.name}: {fault}")
     try:
         # Every issuer knows `login`, but some offer no choice of accounts.
         provider = openid(PROVIDER, issuer, label=urlsplit(issuer).netloc, switch="login")
     except (InvalidQuestion, ValueError) as error:
         values.problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]
         return None
-    return Client(provider=provider, client_id=id, client_secret=secret) if id and secret else None
+    if not id or not (secret or client_auth == "none"):
+        return None
+    provider = replace(provider, client_auth=cast("ClientAuth", client_auth), dpop=has_dpop)
+    return Client(provider=provider, client_id=id, client_secret=secret)
 
 
-IDENTITY = (ISSUER, CLIENT_ID, CLIENT_SECRET, *rows_of(IdentitySettings).values())
+_OWN_ROWS: tuple[Setting[Any], ...] = (CLIENT_ID, CLIENT_SECRET, CLIENT_AUTH, DPOP)
+IDENTITY = (ISSUER, *_OWN_ROWS, *rows_of(IdentitySettings).values())

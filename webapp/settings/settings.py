@@ -24,11 +24,13 @@ from webapp.http.root_path import is_below
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
+from webapp.notifications.tables import NotifyTable
 from webapp.settings import events, identity, payments
 from webapp.settings.brand import Brand
 from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in
 from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder
+from webapp.settings.notify import NOTIFY, with_addresses
 from webapp.settings.parsers import (
     asks_of_payments,
     count,
@@ -262,11 +264,16 @@ class Settings:
     brand: Brand = field(default_factory=Brand)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     events: tuple[EventAddress, ...] = ()
+    notify: tuple[NotifyTable, ...] = ()
     config: Path | None = None  # the path of `elicit.toml`, which may not exist
 
     @property
     def log(self) -> LogSettings:
-        return self.telemetry.log
+        """The settings of the log. With operators, lines with an id link to their pages."""
+        log = self.telemetry.log
+        if not self.identity.operators.names_somebody:
+            return log
+        return replace(log, search_url=f"{self.url.rstrip('/')}/operator/search")
 
     @property
     def root_path(self) -> str:
@@ -297,6 +304,7 @@ TABLE: tuple[Setting[Any], ...] = (
     *rows_of(Brand).values(),
     *rows_of(PolicySettings).values(),
     *events.EVENTS,
+    NOTIFY,
     *identity.IDENTITY,
     *(EXPOSE, READ_SECONDS, CONNECTIONS),
     *TELEMETRY,
@@ -361,6 +369,7 @@ def read_settings(
         brand=Brand(**values.fields_of(Brand)),
         telemetry=read_telemetry(values),
         events=events.read_events(values),
+        notify=with_addresses(declared.notify, values, who=who, config=config_path(values)),
         config=config_path(values),
         **fields,
     )
@@ -484,6 +493,7 @@ def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[s
     """Yield all valid names, including those of an author's own providers that have a setting."""
     yield from (row.name for row in TABLE if not row.is_of_providers)
     yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
+    yield from (NOTIFY.of(table.name).name for table in declared.notify)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
     for declaration in declared.sellers.values():

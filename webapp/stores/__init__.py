@@ -5,17 +5,17 @@ one owner, all or none. The implementations are:
 
 - `sqlite` is one file for all processes of a machine. A writer thread commits jobs in groups
   (`sqlite_writer`), and readers run on the event loop. Changes by other processes are found with
-  `data_version` (`sqlite_changes`).
+  `data_version`.
 - `postgres` is for several machines. Reads or writes of one turn of the event loop share a round
-  trip (`lanes`, `postgres_writer`). Changes by others arrive as notifications (`postgres_changes`),
+  trip (`lanes`). Changes by others arrive as notifications (`postgres_changes`),
   and one of the address's servers is used (`postgres_hosts`).
 - `valkey` is for several machines, too. Scripts execute the writes, on one server or a cluster.
 - `memory` is SQLite without a file, for tests and for servers that may lose their records.
 
 `opening` chooses an implementation by the address. `moving` moves a store: it sets a fence, reads
 with `scan` and writes the copies with `load`. The fence is stored in the place itself, so it also
-stops processes of an older version (`sqlite_fence`). `backup_file` writes all rows to a file with
-`scan`, and restores the file with `load`.
+stops processes of an older version. `backup_file` writes all rows to a file with `scan`,
+and restores the file with `load`.
 
 Guarantees: a write is durable when `write` returns. Version 0 means that neither id nor key is in
 use. `due` gives a record to one caller. The contract suite in tests/webapp/stores tests all stores.

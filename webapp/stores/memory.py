@@ -13,9 +13,8 @@ from typing import Any
 from weakref import WeakSet
 
 from webapp.stores.sqlite import SqliteRecords
-from webapp.stores.sqlite_batch import NO_ROW, Row
 from webapp.stores.sqlite_file import OpenedFile
-from webapp.stores.sqlite_rows import SELECT_RECORDS
+from webapp.stores.sqlite_rows import NO_ROW, SELECT_RECORDS, Row
 from webapp.stores.sqlite_writer import SqliteWriter, Work, answer
 from webapp.stores.store import RECORDS_AT_MOST, Record
 from webapp.stores.watch import Watch

@@ -17,8 +17,7 @@ from msgspec.json import decode, encode
 
 from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
-from webapp.stores.postgres_driver import ERRORS, PostgresConnection
-from webapp.stores.postgres_rows import record_of
+from webapp.stores.postgres_driver import ERRORS, PostgresConnection, record_of
 from webapp.stores.postgres_server import Server
 from webapp.stores.store import Look, Record
 from webapp.stores.watch import Watch

@@ -98,8 +98,9 @@ ACCOUNT_FAILURES = MetricFamily(
     name="elicit_account_failures_total",
     kind="counter",
     labels=("provider", "step", "reason"),
-    says="Accounts that could not be connected or refreshed. `step` is `callback`, `exchange` or "
-    "`refresh`. `reason` is `ended` (a code or refresh token is no longer valid), `client` "
+    says="Accounts that could not be connected or refreshed. `step` is `push` (a pushed "
+    "authorization request), `callback`, `exchange` or `refresh`. `reason` is `ended` (a code or "
+    "refresh token is no longer valid), `client` "
     "(the provider refuses the server's client id or secret) or `redirect` (its redirect "
     "URI), which only the operator can correct, `passing` (the provider has an outage), "
     "`unsure` (another refusal) or `other` (no usable response).",
@@ -118,6 +119,13 @@ EVENTS = MetricFamily(
     says="Attempts to send an event to the addresses of `ELICIT_EVENTS_{NAME}_URL`: `sent`, "
     "`failed` (will be retried), `given_up`, or `not_kept` (too many were waiting). See "
     "[events](../how-to/webhooks.md).",
+)
+NOTIFICATIONS = MetricFamily(
+    name="elicit_notifications_total",
+    kind="counter",
+    labels=("table", "result"),
+    says="Attempts to send a message to an address of a table `[notify.NAME]`: `sent`, `failed` "
+    "(will be retried) or `given_up`. See [notifications](../how-to/approvals.md#notifications).",
 )
 API_REFUSED = MetricFamily(
     name="elicit_api_refused_total",
@@ -141,7 +149,8 @@ SWEPT = MetricFamily(
 )
 COUNTED = (
     *(ASKED, OUTCOMES, WAKE, HELD, TAKEN_OVER, STORE, STORE_RESULTS, PROVIDER, PROVIDER_RESULTS),
-    *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
+    *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, NOTIFICATIONS),
+    *(SWEEPER_LAG, SWEPT),
 )
 
 # Read from the store, which all processes share. Any process can report these.

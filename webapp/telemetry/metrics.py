@@ -65,6 +65,7 @@ class Metrics(Observer):
         self._account_failures = _counter(families.ACCOUNT_FAILURES, registry)
         self._webhooks = _counter(families.WEBHOOKS, registry)
         self._events = _counter(families.EVENTS, registry)
+        self._notifications = _counter(families.NOTIFICATIONS, registry)
         self._refused = _counter(families.API_REFUSED, registry)
         self._lag = _gauge(families.SWEEPER_LAG, registry)
         self._swept = _gauge(families.SWEPT, registry)
@@ -110,6 +111,9 @@ class Metrics(Observer):
 
     def event_sent(self, address: str, result: str) -> None:
         self._events.labels(address, result).inc()
+
+    def notified(self, table: str, result: str) -> None:
+        self._notifications.labels(table, result).inc()
 
     def api_refused(self, why: str) -> None:
         self._refused.labels(why).inc()

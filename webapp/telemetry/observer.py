@@ -46,6 +46,9 @@ class Observer:
     def event_sent(self, address: str, result: str) -> None:
         """Record the delivery of an outgoing event: `sent`, `failed`, `given_up` or `not_kept`."""
 
+    def notified(self, table: str, result: str) -> None:
+        """Record the attempt to send a notification: `sent`, `failed` or `given_up`."""
+
     def api_refused(self, why: str) -> None:
         """Record an HTTP API request without a valid key or token. `why` is the reason."""
 

@@ -19,6 +19,7 @@ For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py a
 test runners import it. No module that serves requests imports this package.
 """
 
+from webapp.calls.replay import ReplayedCall, ReplayedLines
 from webapp.testing.in_process import elicit_person
 from webapp.testing.person import AskedPerson
 from webapp.testing.told import (
@@ -36,6 +37,8 @@ __all__ = [
     "Heard",
     "NeverAsked",
     "OutsideReached",
+    "ReplayedCall",
+    "ReplayedLines",
     "StillOpen",
     "Told",
     "UnexpectedForm",

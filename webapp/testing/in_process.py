@@ -25,6 +25,7 @@ import httpx
 
 from flows.hooks import StartedQuestion, after
 from webapp.app import open_app
+from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.demo.client import DeclaringClient
 from webapp.http.client import Outbound, Transport
@@ -70,6 +71,7 @@ async def elicit_person(
     outside: httpx.AsyncBaseTransport | None = None,
     plugins: Sequence[object] = (),
     patience: timedelta = PATIENCE,
+    replay: bool = False,
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
 
@@ -82,6 +84,8 @@ async def elicit_person(
         outside: Answers requests that go neither to the application nor to the sandbox.
         plugins: The same as for `create_app`.
         patience: A question that is open for longer than this, in real time, fails the test.
+        replay: Run each tool again after each question, as some clients do. `person.replayed` then
+            lists the calls, and says which side effects outside of `once` were repeated.
 
     Raises:
         BadSettings: A setting is invalid.
@@ -139,6 +143,8 @@ async def elicit_person(
             asked_of=asked_of,
             last_call=last_call,
         )
+        if replay:
+            built[0].running_tools.replays = Replays(person.replayed.append)
         client = DeclaringClient(
             getattr(server, "_mcp_server", server),
             mode="legacy" if revision == LEGACY else revision,

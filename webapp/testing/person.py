@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 from mcp import Client
@@ -27,6 +27,7 @@ from mcp_types import (
 )
 
 from flows.crypto.tokens import Purpose
+from flows.elicitation.ending import Ending
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.oauth.connection import Connection
@@ -46,6 +47,9 @@ from webapp.testing.told import (
     UnexpectedQuestion,
 )
 from webapp.testing.webhooks import ProviderWebhooks
+
+if TYPE_CHECKING:
+    from webapp.calls.replay import ReplayedCall
 
 T = TypeVar("T", Payment, Connection)
 URL = "http://127.0.0.1:8765"
@@ -74,6 +78,7 @@ class AskedPerson:
     ) -> None:
         self.clock = clock
         self.webhooks = webhooks
+        self.replayed: list[ReplayedCall] = []  # calls that ended in replay mode
         self._service = service
         self._browser = browser
         self._places = places
@@ -208,6 +213,7 @@ class AskedPerson:
             heard = Heard.of(await self.client.call_tool(tool, dict(arguments)))
         self._raise_failure()
         await self.catch_up()
+        await self._settled()
         return heard
 
     async def follows(self, link: str) -> bool:
@@ -233,6 +239,7 @@ class AskedPerson:
         """Move the clock (`minutes=5`), then run the work that has become due."""
         self.clock.tick(**amount)
         await fall_due(self._service)
+        await self._settled()
 
     async def elicitation_callback(
         self, context: ClientRequestContext, params: ElicitRequestParams
@@ -252,6 +259,11 @@ class AskedPerson:
     def asked(self) -> tuple[Told, ...]:
         """The questions that were asked, in order, each question once."""
         return tuple(self._asked_of.values())
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """The endings that callbacks of `elicit.on_end` received, one for each try."""
+        return tuple(self._service.endings.ran)
 
     async def payments(self) -> list[Payment]:
         """Return all payments with their price, purpose, and whether they are spent or refunded."""
@@ -347,6 +359,11 @@ class AskedPerson:
         """Follow each link in the text. Return True if the same call can then continue."""
         links = dict.fromkeys(_LINK.findall(text))
         return any([await self.follows(link) for link in links])
+
+    async def _settled(self) -> None:
+        """Wait until the results are stored as delivered and the callbacks of `on_end` have run."""
+        await self._service.running_tools.noted()
+        await self._service.endings.settled()
 
     def _raise_failure(self) -> None:
         if self._failures:

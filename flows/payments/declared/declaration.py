@@ -16,10 +16,10 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.oauth.provider import NAME
 from flows.origin import is_origin
+from flows.payments.checkout_page import PACE
 from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
 from flows.payments.declared.templates import fill_text, names_in, place_faults
 from flows.payments.gateway import fits_a_header
-from flows.payments.pace import PACE
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 

@@ -26,7 +26,7 @@ from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.origin import is_origin
-from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
     ProviderSession,
     UnsignedNotice,
@@ -46,7 +46,6 @@ from flows.payments.mollie.responses import (
     unsigned_in,
 )
 from flows.payments.money import Money
-from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     ProviderRefund,

@@ -32,7 +32,7 @@ import msgspec
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import InvalidQuestion
-from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, asked, asking, begun, prepared, ways_back
 from flows.payments.gateway import (
     ProviderSession,
     UnsignedNotice,
@@ -41,7 +41,6 @@ from flows.payments.gateway import (
     verify_session,
 )
 from flows.payments.money import Money
-from flows.payments.pace import PACE
 from flows.payments.paypal.responses import (
     has_lapsed,
     is_key_used,

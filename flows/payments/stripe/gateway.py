@@ -22,24 +22,21 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from flows.elicitation.flow import Redirect, RedirectContext, Talk
+from flows.elicitation.flow import Redirect, RedirectContext, SetupFinding, SetupReport, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
-from flows.payments.checkout_page import asked, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
     Notice,
     ProviderSession,
-    SetupFinding,
-    SetupReport,
     fits_a_header,
     payment_of,
     terms_for,
 )
 from flows.payments.listing import SessionPage
 from flows.payments.money import Money
-from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,

@@ -64,6 +64,9 @@ class Wire:
     def now(self) -> datetime:
         return NOON
 
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise AssertionError(connection)
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
 

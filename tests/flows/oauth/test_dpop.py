@@ -54,7 +54,7 @@ def token_reply(**changes: Any) -> httpx.Response:
     return httpx.Response(200, json={**TOKEN, **changes})
 
 
-def left(provider: Provider = PROVIDER) -> tuple[str, Elicitation, str]:
+def left(provider: Provider = PROVIDER) -> tuple[str, Elicitation, Any]:
     flow = a_flow(provider)
     going = an_elicitation(provider, kept=flow.prepare(an_elicitation(provider), TRIP))
     departure, _ = talked(flow.begin(going, TRIP))

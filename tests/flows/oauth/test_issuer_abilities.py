@@ -1,4 +1,4 @@
-"""What servers demand or offer beside the basic flow: metadata of RFC 8414, PAR, Ed25519, userinfo.
+"""Abilities that issuers demand or offer: metadata of RFC 8414, PAR, Ed25519, signed userinfo.
 
 The hostile cases try to get the client secret or the person sent elsewhere.
 """

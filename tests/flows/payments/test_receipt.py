@@ -72,6 +72,9 @@ class Desk:
         self.wanted.append(("spend", receipt_id))
         return None
 
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise AssertionError(connection)
+
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         self.wanted.append(("refund", receipt_id, reason or ""))
         return refunded().as_json()

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from flows.payments.pace import next_turn, turn_after_trouble
+from flows.payments.checkout_page import next_turn, turn_after_trouble
 from tests.support.clock import NOON
 
 SECONDS = (5, 10, 60)

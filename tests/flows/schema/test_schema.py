@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, EmailStr, HttpUrl, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, EmailStr, HttpUrl, SecretStr, field_validator
 from pydantic import Field as Described
 
 from flows.elicitation.states import Json
@@ -737,3 +737,30 @@ def test_unsupported_schema_raises_invalid_schema() -> None:
             "ELICITATION_INVALID_SCHEMA",
             -32603,
         )
+
+
+class Plain(BaseModel):
+    name: Annotated[str, Described(min_length=2)]
+    count: int = 1
+
+
+class Stripped(BaseModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+    name: str
+
+
+class Checked(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def is_known(cls, name: str) -> str:
+        return name
+
+
+@pytest.mark.parametrize(
+    ("asked", "has_rules"),
+    [(Plain, False), (Login, True), (Partly, False), (Stripped, True), (Checked, True)],
+)
+def test_model_has_rules_if_its_json_schema_lacks_them(asked: Any, *, has_rules: bool) -> None:
+    assert schema_of(asked).has_rules == has_rules

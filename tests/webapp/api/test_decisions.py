@@ -55,6 +55,17 @@ async def test_group_decline_reaches_asker_with_reason():
         assert "No receipt" in told
 
 
+async def test_reason_has_at_most_500_characters():
+    async with approving(shop()) as here, here.asking() as caller:
+        await caller.result("refund", order="o8")
+        token = here.own("frank")
+        (request,) = (await sent(here, "/api/inbox", token)).json()["requests"]
+        path = f"/api/inbox/{request['id']}/answer"
+        for length, status in ((501, 400), (500, 200)):
+            done = await sent(here, path, token, {"accepts": False, "reason": "x" * length})
+            assert done.status_code == status
+
+
 async def test_api_key_asker_or_stale_token_cannot_decide():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")

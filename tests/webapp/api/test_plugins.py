@@ -98,7 +98,7 @@ async def test_answer_of_approver_key_is_refused_by_hook_like_answer_of_person(
         refused = await desk.post(
             asked["id"], "answer", {"accepts": True, "content": {"response": "Nowhere"}}
         )
-        assert refused.status_code == 400
+        assert refused.status_code == 422
         assert "There is no such city" in refused.text
         assert (await shop.read(asked["id"]))["status"] == "pending"
         right = {"accepts": True, "content": {"response": "Ulm"}}

@@ -1,12 +1,14 @@
 """Claims by a request that is being abandoned: the next request gets them."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process
+from webapp.calls import once
 from webapp.calls.leases import Leases
 from webapp.stores.memory import MemoryStore
 
@@ -80,3 +82,20 @@ async def test_request_of_run_does_not_release_claim_extended_by_other_request()
         after = await elicitations.get(question.id)
         assert after is not None
         assert elicitations.is_held(after)
+
+
+@pytest.mark.parametrize(("by", "stays"), [("a worker", False), ("worker", True), ("0", True)])
+async def test_worker_releases_only_its_own_claim_of_a_step(by: str, *, stays: bool) -> None:
+    async with process(MemoryStore(), Clock()) as service:
+        elicitations, owner = service.elicitations, (await asked(service)).owner
+        number, _ = await once.numbered(
+            elicitations, owner=owner, scope="run", call="call", retention=timedelta(days=1)
+        )
+        place = once.OncePlace(
+            owner=owner, scope="run", wish=number, step=("buy", "", "1"), name="book"
+        )
+        await once.claim(elicitations, place, by="a worker")
+        await once.release(elicitations, place, by=by)
+        row = await elicitations.done(owner=owner, id=place.id(elicitations))
+        assert row is not None
+        assert (row.claimed_until is not None) == stays

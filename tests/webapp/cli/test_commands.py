@@ -1,6 +1,7 @@
 """The small commands, and the errors of the parser itself."""
 
 import os
+import re
 from urllib.parse import urlsplit
 
 import httpx
@@ -153,3 +154,26 @@ async def test_unknown_setting_is_reported_with_suggestion(tmp_path):
     end = await called("settings", "colour", home=tmp_path)
     assert (end.status, end.out) == (1, "")
     assert end.err == "elicit: No setting has colour in its name: elicit settings lists all.\n"
+
+
+async def test_operator_prints_an_address_that_opens_the_pages_once(tmp_path):
+    async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
+        end = await called("operator", "--port", str(urlsplit(server.url).port), home=tmp_path)
+        assert end.status == 0, end.err
+        address = re.search(r"http://\S+/operator/enter/\S+", end.out)
+        assert address is not None
+        page = await browser.get(address[0])
+        csrf = re.search(r'name="csrf" value="([^"]+)"', page.text)
+        assert csrf is not None, page.text
+        entered = await browser.post(address[0], data={"csrf": csrf[1]})
+        assert entered.headers["location"] == "/operator/questions"
+        assert (await browser.get(server.url + "/operator/questions")).status_code == 200
+        assert (await browser.get(address[0])).status_code == 410
+
+
+async def test_operator_names_the_setting_for_a_server_with_sign_in(tmp_path):
+    extra = {"ELICIT_URL": "https://tools.example.com", "ELICIT_SECRET": "s" * 32}
+    end = await called("operator", home=tmp_path, extra=extra)
+    assert (end.status, end.out) == (1, "")
+    assert "ELICIT_OPERATORS" in end.err
+    assert "https://tools.example.com/operator" in end.err

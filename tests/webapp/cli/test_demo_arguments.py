@@ -22,6 +22,7 @@ SCHEMA: dict[str, Any] = {
         "labels": {"type": "array", "items": {"type": "string"}},
         "color": {"anyOf": [{"$ref": "#/$defs/Color"}, {"type": "null"}]},
         "any": {},
+        "odd": {"type": "decimal"},
     },
     "required": ["repo", "number"],
 }
@@ -50,6 +51,7 @@ def of(*words: str, given: dict[str, Any] | None = None) -> dict[str, object]:
         ("color=red", "red"),
         ("any=[1]", [1]),
         ("any=word", "word"),
+        ("odd=[1]", [1]),
     ],
 )
 def test_argument_is_parsed_by_its_schema_type(word, value):
@@ -91,7 +93,7 @@ def test_unknown_argument_error_suggests_nearest_and_lists_all():
         of("numbr=3", given=NEEDED)
     assert str(refused.value) == (
         "The tool 'merge' has no argument 'numbr'. Perhaps 'number' is meant. "
-        "Its arguments are repo, number, ratio, force, note, labels, color, any."
+        "Its arguments are repo, number, ratio, force, note, labels, color, any, odd."
     )
 
 

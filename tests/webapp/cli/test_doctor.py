@@ -17,6 +17,7 @@ from pytest_httpx import HTTPXMock
 from flows.payments.stripe.gateway import RIGHTS
 from tests.support.cli import called
 from tests.support.clock import Clock
+from tests.support.oauth_flow import KEY
 from tests.support.records import record
 from tests.support.sandbox import person_at
 from tests.support.shared_stores import STORES
@@ -342,6 +343,9 @@ def at_issuer(network: HTTPXMock, **answer: Any) -> None:
             "jwks_uri": f"{ISSUER}/jwks",
         },
     )
+    network.add_response(url=f"{ISSUER}/jwks", json={"keys": [KEY.as_dict(private=False)]})
+    refused = {"error": "invalid_grant"}
+    network.add_response(method="POST", url=f"{ISSUER}/token", status_code=400, json=refused)
     network.add_response(url=re.compile(f"{ISSUER}/authorize.*prompt=none"), **answer)
 
 
@@ -423,6 +427,11 @@ async def test_correct_configuration_lists_addresses_to_register(
     back = f"{URL}/signin/callback?error=login_required&state=1"
     at_issuer(httpx_mock, status_code=302, headers={"location": back})
     github = {"ELICIT_GITHUB_CLIENT_ID": "abc", "ELICIT_GITHUB_CLIENT_SECRET": "def"}
+    httpx_mock.add_response(
+        method="POST",
+        url="https://github.com/login/oauth/access_token",
+        json={"error": "bad_verification_code"},
+    )
     found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
     assert {each.standing for each in found} == {"ok"}
     told = told_of(found, "ok")

@@ -93,6 +93,24 @@ def test_settings_list_shows_variable_of_event_address(
     assert rows["ELICIT_EVENTS_{NAME}_URL"]["set_by"] == ["ELICIT_EVENTS_CRM_URL"]
 
 
+@pytest.mark.usefixtures("home")
+def test_settings_explains_a_named_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "ELICIT_STORE"]) == 0
+    said = capsys.readouterr().out
+    assert "ELICIT_STORE" in said
+
+
+@pytest.mark.usefixtures("home")
+def test_settings_list_names_unknown_variable_with_suggestion(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ELICIT_STROE", "memory:")
+    assert main(["settings"]) == 1
+    said = capsys.readouterr().err
+    assert "ELICIT_STROE" in said
+    assert "ELICIT_STORE" in said
+
+
 async def test_sent_event_is_listed_and_replayed_by_id_prefix(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:

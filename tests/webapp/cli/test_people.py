@@ -39,7 +39,8 @@ async def data_keys_of(service: Service, owner: str) -> tuple[bytes, ...]:
     owners = service.elicitations.owners
     record = await owners.store.read(owner, DATA_KEY, owner)
     assert record is not None
-    return unwrapped(owners.ring, record).keys
+    found = unwrapped(owners.ring, record)
+    return (*found.keys, *found.former)
 
 
 async def hooks_of(service: Service, owner: str) -> list[StoredWebhook]:
@@ -61,6 +62,16 @@ async def test_export_contains_accounts_without_access_tokens(tmp_path: Path) ->
         text = await exported(service, kept.owner)
         assert kept.access_token not in text
         assert kept.owner not in text.replace(told.questions[0]["id"], "")
+
+
+async def test_export_leaves_out_an_unreadable_question() -> None:
+    async with connected(tool="list") as (service, _, _):
+        kept, store = await the_one(service), service.elicitations.store
+        (question,) = [each for each in await scanned(store) if each.kind == "elicitation"]
+        await store.write(msgspec.structs.replace(question, sealed=question.sealed[::-1]))
+        told = await export_owner(service, kept.owner)
+        assert told.questions == []
+        assert [account["label"] for account in told.accounts] == ["octocat"]
 
 
 async def test_purge_without_confirmation_lists_data_and_erases_nothing() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
+from typing import Literal
 
 import httpx
 import pytest
@@ -423,6 +424,33 @@ async def test_gateway_errors_of_proxy_are_retried(shop: Programs) -> None:
     assert len(pauses) == 2
     assert pauses[0] < 1
     assert pauses[1] == 7
+
+
+@pytest.mark.parametrize(("processing", "seconds"), [("wait", "50"), ("return", "5")])
+async def test_program_polls_payment_more_often_if_it_does_not_wait_for_processing(
+    shop: Programs, processing: Literal["wait", "return"], seconds: str
+) -> None:
+    way = CutOff()
+
+    async def work(_: Elicit) -> object:
+        return await elicit.payment(NINE, "A room", processing=processing)
+
+    await shop.done(work, pay, transport=way)
+    waits = [found for one in way.sent if (found := one.url.params.get("wait"))]
+    assert waits
+    assert set(waits) == {seconds}
+
+
+async def test_page_of_a_program_at_a_server_with_tools_names_no_assistant(
+    shop: Programs, here: AskingEnv
+) -> None:
+    async def work(_: Elicit) -> bool:
+        return await elicit.confirm("Delete it?")
+
+    block = shop.begin(work)
+    page = await (await here.guest()).person.visit((await block.link()).url)
+    assert "If you approve, the application continues" in page.text
+    await block.cancel()
 
 
 async def test_unreachable_server_raises_error_with_advice(shop: Programs) -> None:

@@ -336,11 +336,12 @@ async def test_allowing_loopback_does_not_allow_other_private_addresses(
 
 
 async def test_private_address_after_loopback_address_of_same_host_is_not_contacted(
-    client: httpx.AsyncClient,
+    client: httpx.AsyncClient, httpx_mock: HTTPXMock
 ) -> None:
     outbound = Outbound(client, allow_loopback=True, resolve=resolving("127.0.0.1", "10.0.0.1"))
     with pytest.raises(Failed):
         await outbound.run(talk())
+    assert httpx_mock.get_requests() == []
 
 
 async def test_every_request_of_conversation_is_checked(

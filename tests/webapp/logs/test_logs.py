@@ -8,10 +8,22 @@ from typing import cast
 
 import pytest
 
+from flows.errors import Declined
 from flows.question import Asker, asking
+from tests.support.cli import log_as_before
 from tests.support.work import is_at_most
-from webapp.logs.events import FORMER_EVENTS, LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
+from webapp.command import quieten
+from webapp.logs.events import (
+    FORMER_EVENTS,
+    LETTERS_AT_MOST,
+    TOOL_LOGGERS,
+    Events,
+    JsonEvents,
+    mask_secrets,
+    show_events,
+)
 from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
+from webapp.logs.memory_log import LINES_AT_MOST, RecentLines
 
 
 def line(message: str, **extra: object) -> str:
@@ -209,3 +221,66 @@ def test_aborted_upload_is_logged_as_short_line() -> None:
     lines.close()
     (said,) = map(Events().format, written)
     assert said.endswith("ERROR mcp.server request.aborted")
+
+
+@pytest.mark.parametrize("name", TOOL_LOGGERS)
+@pytest.mark.parametrize(
+    ("error", "is_logged"),
+    [(Declined("Buy it?"), False), (ValueError("no such tea"), True)],
+)
+def test_unaccepted_question_is_no_error_in_the_log_of_the_library(
+    name: str, error: Exception, is_logged: bool
+) -> None:
+    logger = logging.getLogger(name)
+    before = logger.filters[:]
+    wrapped = RuntimeError("the tool failed")
+    wrapped.__cause__ = error
+    try:
+        with log_as_before():
+            quieten()
+            for each in (error, wrapped):
+                exc_info = (type(each), each, None)
+                record = logging.LogRecord(name, logging.ERROR, "a.py", 1, "failed", (), exc_info)
+                assert bool(logger.filter(record)) == is_logged
+    finally:
+        logger.filters[:] = before
+
+
+def test_events_are_shown_unless_the_author_has_configured_a_handler() -> None:
+    ours, authors = logging.getLogger("webapp"), logging.getLogger("flows")
+    with log_as_before():
+        ours.handlers[:], authors.handlers[:] = [], [logging.NullHandler()]
+        show_events()
+        assert [type(each.formatter) for each in ours.handlers] == [Events]
+        assert not ours.propagate
+        assert [type(each) for each in authors.handlers] == [logging.NullHandler]
+
+
+def test_line_with_id_links_to_operators_search() -> None:
+    record = logging.LogRecord("webapp", logging.WARNING, "", 1, "provider.failed", None, None)
+    vars(record)["id"] = "a b&c"
+    events = Events(search_url="https://tools.example.com/operator/search")
+    assert events.format(record).endswith(
+        " see=https://tools.example.com/operator/search?q=a%20b%26c"
+    )
+    assert "see=" not in Events().format(record)
+    del vars(record)["id"]
+    assert "see=" not in events.format(record)
+
+
+async def test_recent_lines_are_limited_masked_and_sought_by_id() -> None:
+    class Call:
+        hidden = ("a secret of the person",)
+
+    recent, log = RecentLines(), logging.getLogger("webapp.tests")
+    with recent.listening(), asking(cast("Asker", Call())):
+        for number in range(LINES_AT_MOST + 5):
+            log.warning("noted", extra={"id": f"e{number}"})
+        log.warning("failed: %s", "a secret of the person", extra={"error_id": "ab12"})
+        log.warning("without an id")
+    log.warning("noted", extra={"id": "later"})
+    assert recent.about(["e0", "later"]) == []
+    assert [line.id for line in recent.about(["e2003"])] == ["e2003"]
+    (failed,) = recent.about(["ab12"])
+    assert "a secret" not in failed.text
+    assert "failed: ***" in failed.text

@@ -125,7 +125,7 @@ async def test_invalid_answer_fails_the_question_and_names_the_fields(server, re
         assert result.is_error
         meta = result.meta
         assert meta["errorId"] == meta["code"] == "INVALID_INPUT"
-        assert meta["status"] == 400
+        assert meta["status"] == 422
         assert [fault["path"] for fault in meta["details"]] == ["amount", "category"]
         assert 'Details: [{"path": "amount"' in text_of(result)
         assert [row.status for row in await env.elicitations()] == [Status.FAILED]

@@ -7,7 +7,7 @@ import pytest
 from tests.support.mcp_server import caller_of, new_server, server_env, text_of
 from webapp.app import create_app
 from webapp.mcp.attach import attach
-from webapp.mcp.naming import must_be_named
+from webapp.mcp.callers import must_be_named
 from webapp.settings.settings import read_settings
 
 

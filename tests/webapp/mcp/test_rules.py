@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypedDict
 
+import msgspec
 import pytest
 from pydantic import (
     AfterValidator,
@@ -115,7 +116,9 @@ class Asking:
         async with process(store, self.clock) as page, process(store.sibling(), self.clock) as tool:
             both = [listen(one.elicitations) for one in (page, tool)]
             listening = [asyncio.ensure_future(one) for one in both]
-            elicitation = await asked(tool, kind=self.question.request.kind)
+            request: Any = self.question.request
+            terms = msgspec.to_builtins(request.terms)
+            elicitation = await asked(tool, kind=request.kind, terms=terms)
             if self.is_heard:
                 tool.kinds.rules.know(elicitation, self.question.request)
             await asyncio.sleep(0)

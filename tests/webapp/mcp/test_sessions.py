@@ -11,9 +11,8 @@ from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Caller, Sender
-from webapp.mcp.opened import OpenedSessions, note_call
+from webapp.mcp.opened import OpenedSessions, SessionRoom, note_call
 from webapp.mcp.resuming import Streams
-from webapp.mcp.shares import SessionRoom
 from webapp.server import HostedServer
 
 ROOM = SessionRoom(

@@ -1,7 +1,6 @@
 """Access tokens of accounts: renewed once for all callers, revoked at the end, and never lost."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -11,10 +10,8 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Asked, Status
 from flows.errors import Failed, NotAccepted
-from flows.oauth.account import Account
 from flows.oauth.connection import Connection
 from tests.support.account_env import (
     Asking,
@@ -29,8 +26,19 @@ from tests.support.account_env import (
     stored,
 )
 from tests.support.clock import Clock
-from tests.support.renewing import BY_FORM, HUB, NO_WAY, Renewing, connected, down, gone, the_one
-from webapp.calls.resources import OwnersReach
+from tests.support.renewing import (
+    BY_FORM,
+    HUB,
+    NO_WAY,
+    Renewing,
+    again,
+    connected,
+    down,
+    gone,
+    reach_of,
+    the_one,
+    unasked,
+)
 from webapp.calls.verbs import Verbs
 from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
 from webapp.routes.redirect import depart
@@ -39,19 +47,6 @@ from webapp.stores import Record, open_store
 from webapp.stores.memory import MemoryStore
 
 FIFTY = 50
-
-
-async def again(service: Service, arguments: object = "again", **about: object) -> Account:
-    """Make a call that asks the person nothing."""
-    asked = Asking(service, "repo", arguments=arguments, **about)  # type: ignore[arg-type]
-    return await unasked(asked)
-
-
-async def unasked(asked: Asking) -> Account:
-    while not (asked.task.done() or asked.has_asked):  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    assert not asked.has_asked
-    return await asked.account()
 
 
 async def test_access_token_is_refreshed_when_due_and_not_before() -> None:
@@ -371,25 +366,6 @@ async def test_account_found_lapsed_when_allowed_is_not_offered_again() -> None:
         assert await status_of(service, elicitation) is Status.PENDING
         assert not await service.kinds.accounts.offers(elicitation)
         await give_up(asked)
-
-
-def reach_of(
-    service: Service, owner: str, *, tool: str = "t", has_ended: Callable[[], bool] = lambda: False
-) -> OwnersReach:
-    kinds = service.kinds
-    return OwnersReach(
-        owner=owner,
-        leg="leg",
-        run="r",
-        tool=tool,
-        calling_client=CallingClient(name="c"),
-        has_ended=has_ended,
-        payments=kinds.payments,
-        outbound=service.outbound,
-        accounts=kinds.accounts,
-        hide=lambda _: None,
-        loop=asyncio.get_running_loop(),
-    )
 
 
 async def test_fifty_simultaneously_refused_tokens_are_refreshed_once() -> None:

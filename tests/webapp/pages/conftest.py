@@ -53,12 +53,14 @@ from webapp.pages.views_forms import Decided, Decision, DoneForm, DoneSecret, St
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
+    Paging,
     SecondLook,
     SignedOut,
     SignInFailed,
     SomeoneElse,
     Theirs,
 )
+from webapp.pages.views_operator import Act, OperatorAct, OperatorList, OperatorRecord
 
 ONLY_NOW = {"can_be_kept": False}  # an approval that cannot be stored
 
@@ -100,7 +102,7 @@ def _variants() -> dict[str, View]:
             views[f"{done.__name__} {name}"] = _made(done, {**USUAL, "updates": updates})
     views["StartUrl live"] = _made(StartUrl, {**USUAL, "updates": live})
     views |= _identity_variants() | _account_variants() | _payment_variants()
-    return views | _connection_variants() | _decision_variants()
+    return views | _connection_variants() | _decision_variants() | _operator_variants()
 
 
 def _identity_variants() -> dict[str, View]:
@@ -240,6 +242,23 @@ def _decision_variants() -> dict[str, View]:
             f"Decided {decision}": _made(Decided, {**USUAL, "decision": decision, "reason": None})
             for decision in get_args(Decision)
             if decision != "waiting"
+        },
+    }
+
+
+def _operator_variants() -> dict[str, View]:
+    plain: dict[str, Any] = {**USUAL, "fault": None, "notice": None, "is_spent": False}
+    nothing = {**plain, "lines": (), "paging": Paging()}
+    bare = ("facts", "stages", "timeline", "links", "log_lines", "acts")
+    return {
+        "OperatorList empty": _made(OperatorList, nothing),
+        "OperatorList wrong": _made(OperatorList, {**nothing, "wrong": "'x' is not a time."}),
+        "OperatorRecord of nothing": _made(
+            OperatorRecord, {**plain, **dict.fromkeys(bare, ()), "payload": None}
+        ),
+        **{
+            f"OperatorAct {change}": _made(OperatorAct, {**plain, "change": change})
+            for change in get_args(Act)
         },
     }
 

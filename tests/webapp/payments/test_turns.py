@@ -13,9 +13,9 @@ import pytest
 from msgspec import structs
 
 from flows.elicitation.states import Status
+from flows.payments.checkout_page import PACE, TROUBLED_AT_MOST
 from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import mollie
-from flows.payments.pace import PACE, TROUBLED_AT_MOST
 from flows.payments.paypal.gateway import paypal
 from flows.payments.stripe.gateway import stripe
 from tests.support.acme import DECLARED, KEY, Acme, begun, declared, ledger

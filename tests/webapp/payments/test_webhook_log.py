@@ -15,8 +15,9 @@ from tests.support.payment_events import COMPLETED, told
 from tests.support.shop_env import Buying, Shop, buying
 from tests.support.webhook_log import only, replayed
 from tests.support.webhooks import a_session, signed
-from webapp.cli.webhooks import WebhookRow, list_hooks, replay_hook, show_hook
+from webapp.cli.webhooks import list_hooks, replay_hook, show_hook
 from webapp.command import CommandRefused
+from webapp.operations.rows import WebhookRow
 from webapp.records.ids import tail_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook

@@ -3,6 +3,7 @@
 earlier_store.json contains a record of each kind, written by the code before the records package.
 """
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.support.service_env import RING
+from tests.support.clock import Clock
+from tests.support.service_env import RING, process
+from webapp.calls.once import OncePlace, numbered
 from webapp.records.ids import RowIds
 from webapp.records.owners import SERVICE, open_owners
 from webapp.records.rows import Rows
@@ -76,3 +79,28 @@ async def test_derived_row_ids_are_unchanged(
     }
     for kind, expected in found.items():
         assert {record.id for record in EARLIER if record.kind == kind} == expected
+
+
+async def test_ids_and_idempotency_keys_of_steps_are_unchanged(earlier: MemoryStore) -> None:
+    # An updated server that looked elsewhere would repeat a step of a stored run.
+    (asked,) = [record for record in EARLIER if record.kind == "elicitation"]
+    async with process(earlier, Clock()) as service:
+        number, (last, own) = await numbered(
+            service.elicitations,
+            owner=asked.owner,
+            scope="run",
+            call="a call",
+            retention=timedelta(days=1),
+        )
+        wish = replace(number, day="2026-03-01")
+        place = OncePlace(
+            owner=asked.owner, scope="run", wish=wish, step=("buy", "", "1"), name="book"
+        )
+        key = place.idempotency_key(service.elicitations)
+    ids = [id.removeprefix(asked.owner) for id in (last.id, own.id, place.id(service.elicitations))]
+    assert (*ids, key) == (
+        "AzZ5vlKTArb1jkENGDo0zE_L",
+        "lAVnTqCiG8pQM15TRs2LLZLd",
+        "PmHyFVJdPL80sP6oWCxosVCP",
+        "n8oPwIg-0a66HgVHI_NWM15h",
+    )

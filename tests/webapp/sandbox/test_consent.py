@@ -115,6 +115,12 @@ async def test_malformed_form_is_refused_with_page(person: Person):
     assert answer.status_code == 400
 
 
+async def test_unknown_page_is_named_as_such(person: Person):
+    answer = await person.http.get("/no/such", headers={"accept": "text/html"})
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

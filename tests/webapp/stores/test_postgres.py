@@ -13,7 +13,7 @@ from tests.support.postgres_server import GUARDED_USER, USER, fresh_database, sh
 from tests.support.records import HOLD, NOW, record
 from webapp.stores import Conflict, holds_something, without_password
 from webapp.stores.postgres import open_store
-from webapp.stores.postgres_rows import columns_of
+from webapp.stores.postgres_driver import columns_of
 from webapp.stores.postgres_server import must_be_safe
 
 SAFE = {

@@ -156,6 +156,16 @@ async def test_server_on_older_timeline_than_stored_timeline_is_refused(url):
         await open_store(url)
 
 
+@pytest.mark.parametrize("is_pooled", [True, False])
+async def test_refused_server_closes_connections_only_if_a_pooler_may_lead_there(url, is_pooled):
+    servers = Servers()
+    connection = await Connector(url, name="ELICIT_STORE", servers=servers).connect()
+    servers.is_pooled = is_pooled
+    servers.refuse(Host("127.0.0.1", "5432"), "it is on an older timeline")
+    assert connection.is_closed() == is_pooled
+    connection.terminate()
+
+
 async def test_first_layout_is_upgraded_with_missing_columns(url):
     await (await open_store(url)).aclose()
     await said(

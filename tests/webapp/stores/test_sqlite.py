@@ -15,8 +15,7 @@ from tests.support.records import record
 from webapp.stores import Record, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.sqlite_batch import ROWS_AT_MOST
-from webapp.stores.sqlite_rows import must_be_new_enough
+from webapp.stores.sqlite_rows import ROWS_AT_MOST, must_be_new_enough
 from webapp.stores.store import Conflict
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)

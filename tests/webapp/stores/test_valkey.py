@@ -28,8 +28,7 @@ from webapp.stores import Conflict, Look, holds_something, open_store, without_p
 from webapp.stores.moving import half, move
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
-from webapp.stores.valkey.layout import SERVER_KEY, key, shard_of
-from webapp.stores.valkey.scripts import Script
+from webapp.stores.valkey.layout import SERVER_KEY, Script, key, shard_of
 from webapp.stores.valkey.server import ANSWER_SECONDS, check_info, stop
 from webapp.stores.valkey.store import ValkeyStore
 
@@ -860,3 +859,17 @@ async def test_task_that_loses_its_cancellation_is_cancelled_again():
     await stop(task)
     assert task.cancelled()
     assert lost == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "is_encrypted", "is_here"),
+    [
+        ("valkey://cache.example:6379", False, False),
+        ("valkeys://cache.example:6379", True, False),
+        ("valkey://127.0.0.1:6379", False, True),
+        ("valkey://localhost", False, True),
+    ],
+)
+def test_address_is_encrypted_or_on_this_machine(url, is_encrypted, is_here):
+    address = parse_address(url)
+    assert (address.is_encrypted, address.is_on_this_machine) == (is_encrypted, is_here)

@@ -98,6 +98,22 @@ async def test_session_of_busy_worker_returns_503_with_retry_after(tmp_path):
             assert answer.status_code == 404
 
 
+@pytest.mark.parametrize(("path", "revision"), [("/health", None), ("/mcp", "2026-07-28")])
+async def test_session_id_of_another_worker_is_ignored_where_there_are_no_sessions(
+    tmp_path, path, revision
+):
+    async def here(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    routed = RoutedSessions(here, name=new_name(""), folder=tmp_path, ring=RING)
+    headers = {"mcp-session-id": f"6f1c.{new_name('')}"}
+    headers |= {"mcp-protocol-version": revision} if revision else {}
+    async with httpx.AsyncClient(transport=transport_to(routed)) as client:
+        answer = await client.post(f"http://127.0.0.1{path}", json=LISTING, headers=headers)
+    assert answer.status_code == 204
+
+
 async def test_long_response_arrives_completely(store):
     def long_winded() -> Any:
         server = new_server("mcp")

@@ -216,12 +216,22 @@ class HoldForm(OnStream):
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
+        current = await self._by_form(call, shown, waiter)
+        while current is not None and call.is_waiting_for(current):
+            # The author's check refused the answer: show the form again.
+            current = await self._by_form(call, replace(shown, elicitation=current), waiter)
+        return current
+
+    async def _by_form(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
+        """Show the form once. The returned question is open if the form has to be shown again."""
         asked = shown.elicitation
         await self._unless_draining(call, shown)
         if await self._goes_by_link(asked):
             return await self._by_link(call, shown, waiter)
         form = ElicitRequestFormParams(
-            message=message_of(asked), requested_schema=schema_of(call, asked)
+            message=message_of(call, asked), requested_schema=schema_of(call, asked)
         )
         silence = await self._silence(call, asked)
         async with self._asking(call, asked, lambda: self._send(call, form), waiter) as asking:

@@ -87,7 +87,11 @@ class InTask:
         params: dict[str, Any] = {"mode": "url", "message": asked.asked.message, "url": url}
         if self.mode_of(asked) == FORM:
             schema = schema_of(service, asked)
-            params = {"mode": "form", "message": message_of(asked), "requestedSchema": schema}
+            params = {
+                "mode": "form",
+                "message": message_of(service, asked),
+                "requestedSchema": schema,
+            }
         return {"method": "elicitation/create", "params": params}
 
     async def apply_answer(

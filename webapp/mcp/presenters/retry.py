@@ -186,6 +186,8 @@ class Retry:
         await self._client.answered(
             shown.elicitation, FORM, after=after, content=content, is_valid=is_valid(settled)
         )
+        if settled is not None and not settled.status.is_final:  # the author's check refused it
+            await self._suspend(call, shown, is_shown=False)
         return settled
 
     @property
@@ -279,7 +281,7 @@ class Retry:
                 if asked is not None and asked.status.is_final:
                     if not self._replayed:  # a replaying engine sends each answer repeatedly
                         self._client.has_replied(asked)
-                elif asked is not None:
+                elif asked is not None and not (index in self._answered and out.mode == BY_FORM):
                     content = cast("Mapping[str, Any]", response).get("content")
                     await self._apply_client_answer(call, asked, out, action, content)
 
@@ -380,7 +382,7 @@ class Retry:
         asked = shown.elicitation
         if self._asks_in_client(asked):
             schema = schema_of(call, asked)
-            return _asks_for(mode="form", message=message_of(asked), requestedSchema=schema)
+            return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
     def _record_sent(

@@ -7,7 +7,7 @@ from urllib.parse import unquote_plus
 
 from webapp.sandbox.authorization.granted import GrantRefused
 from webapp.sandbox.authorization.habits import PlayedRefusal
-from webapp.sandbox.authorization.parameters import Parameters
+from webapp.sandbox.authorization.requests import Parameters
 from webapp.sandbox.settings import Sandbox
 
 

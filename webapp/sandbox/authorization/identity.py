@@ -9,9 +9,8 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
-from webapp.sandbox.authorization.granted import ACCESS_LIFE, Issued
+from webapp.sandbox.authorization.granted import ACCESS_LIFE, Issued, SandboxPerson
 from webapp.sandbox.authorization.habits import OIDC
-from webapp.sandbox.authorization.people import SandboxPerson
 from webapp.sandbox.settings import Sandbox
 
 _ALGORITHM = "ES256"

@@ -1,34 +1,230 @@
 """The authorization server: one implementation under three prefixes, with three sets of habits."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
-from litestar import HttpMethod, Response, Router, get, post, route
+from litestar import HttpMethod, Response, Router, delete, get, post, route
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import RawBody
+from litestar.params import FromPath, RawBody
 
 from webapp.http.parts import AnyRequest, provided
-from webapp.sandbox.authorization.api import (
-    READ_OR_WRITE,
-    delete_token,
-    repositories,
-    slack_revoke,
-    slack_test,
-    user,
-)
-from webapp.sandbox.authorization.client import bearer_of
-from webapp.sandbox.authorization.consent import Consent
-from webapp.sandbox.authorization.faults import Faults
-from webapp.sandbox.authorization.granted import AuthorizationGrants
+from webapp.sandbox.authorization.client import basic_of, bearer_of, is_client
+from webapp.sandbox.authorization.faults import REDIRECT_FAULTS, Faults, PlayedFault
+from webapp.sandbox.authorization.granted import PEOPLE, AuthorizationGrants, Family, person_of
 from webapp.sandbox.authorization.habits import GITHUB, OIDC, SLACK, AuthorizationHabits
 from webapp.sandbox.authorization.identity import SandboxIdentity
+from webapp.sandbox.authorization.requests import (
+    AuthorizationRequest,
+    ClientRedirect,
+    NotRedirected,
+    Parameters,
+    SentBack,
+    read_request,
+)
 from webapp.sandbox.authorization.tokens import SandboxTokens
 from webapp.sandbox.pages import NO_STORE, SandboxPages
 from webapp.sandbox.settings import Sandbox
+
+# The APIs behind an access token: the few calls of GitHub and Slack that identify its person.
+
+READ_OR_WRITE = [HttpMethod.GET, HttpMethod.POST]
+_SLACK = "/slack/api/auth"
+Grants: TypeAlias = NamedDependency[AuthorizationGrants]
+Settings: TypeAlias = NamedDependency[Sandbox]
+
+
+# api.github.com: the calls that the sandbox simulates.
+
+
+@get("/github/api/user", sync_to_thread=False)
+def user(request: AnyRequest, grants: Grants, sandbox: Settings) -> Response[Any]:
+    family = _github_family(request, grants)
+    if family is None:
+        return _github_problem(HTTPStatus.UNAUTHORIZED, "Bad credentials")
+    person = family.person
+    profile = {
+        "id": person.number,
+        "login": person.login,
+        "name": person.name,
+        "avatar_url": f"{sandbox.url}/sandbox.svg",
+        "html_url": f"{sandbox.url}/sandbox.svg",
+        "type": "User",
+    }
+    return Response(profile, headers=_with_scopes(family))
+
+
+@get("/github/api/user/repos", sync_to_thread=False)
+def repositories(request: AnyRequest, grants: Grants) -> Response[Any]:
+    """List the person's repositories, private ones only with the scope `repo`."""
+    family = _github_family(request, grants)
+    if family is None:
+        return _github_problem(HTTPStatus.UNAUTHORIZED, "Bad credentials")
+    sees_private = "repo" in family.access_scopes
+    seen = [one for one in family.person.repositories if sees_private or not one["private"]]
+    return Response(seen, headers=_with_scopes(family))
+
+
+@delete(
+    "/github/api/applications/{client_id:str}/token",
+    status_code=HTTPStatus.OK,
+    sync_to_thread=False,
+)
+def delete_token(
+    request: AnyRequest,
+    *,
+    client_id: FromPath[str],
+    body: RawBody,
+    grants: Grants,
+    sandbox: Settings,
+) -> Response[Any]:
+    """Revoke a token of the calling client."""
+    id, secret = basic_of(request.headers) or ("", "")
+    if id != client_id or not is_client(id, secret, sandbox=sandbox):
+        return _github_problem(HTTPStatus.UNAUTHORIZED, "Bad credentials")
+    try:
+        token = json.loads(body)["access_token"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        token = None
+    if not isinstance(token, str):
+        return _github_problem(HTTPStatus.UNPROCESSABLE_ENTITY, "access_token is missing")
+    if grants.family_of(token) is None or not grants.revoke(token):
+        return _github_problem(HTTPStatus.NOT_FOUND, "Not Found")
+    return Response(None, status_code=HTTPStatus.NO_CONTENT, headers=NO_STORE)
+
+
+# slack.com/api: the calls that the sandbox simulates. Failures have the status 200.
+
+
+@route(f"{_SLACK}.test", http_method=READ_OR_WRITE, status_code=200, sync_to_thread=False)
+def slack_test(request: AnyRequest, grants: Grants, sandbox: Settings) -> Response[Any]:
+    """Return the person of the token."""
+    family = grants.family_of(bearer_of(request.headers))
+    if family is None:
+        return Response({"ok": False, "error": "invalid_auth"}, headers=NO_STORE)
+    login, number = family.person.login, family.person.number
+    who = {
+        "ok": True,
+        "url": f"{sandbox.url}/slack/",
+        "team": "Sandbox workspace",
+        "team_id": "T0SANDBOX",
+        "user": login if family.is_for_person else "sandbox-bot",
+        "user_id": f"U{number}" if family.is_for_person else "U0SANDBOX",
+    }
+    return Response(who, headers=NO_STORE)
+
+
+@route(f"{_SLACK}.revoke", http_method=READ_OR_WRITE, status_code=200, sync_to_thread=False)
+def slack_revoke(request: AnyRequest, grants: Grants) -> Response[Any]:
+    """Revoke the token of the call."""
+    token = bearer_of(request.headers)
+    if token is None or grants.family_of(token) is None:
+        return Response({"ok": False, "error": "invalid_auth"}, headers=NO_STORE)
+    return Response({"ok": True, "revoked": grants.revoke(token)}, headers=NO_STORE)
+
+
+def _github_family(request: AnyRequest, grants: AuthorizationGrants) -> Family | None:
+    return grants.family_of(bearer_of(request.headers, schemes=("bearer", "token")))
+
+
+def _github_problem(status: HTTPStatus, message: str) -> Response[Any]:
+    return Response({"message": message}, status_code=status, headers=NO_STORE)
+
+
+def _with_scopes(family: Family) -> dict[str, str]:
+    return {**NO_STORE, "x-oauth-scopes": ", ".join(family.access_scopes)}
+
+
+# The consent page: who asks, for what, which made-up person answers, and their decision.
+
+_NOT_COMPLETE = "This form is not complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consent:
+    """The authorization endpoint of one authorization server."""
+
+    sandbox: Sandbox
+    habits: AuthorizationHabits
+    grants: AuthorizationGrants
+    faults: Faults
+    pages: SandboxPages
+
+    def ask(self, request: AnyRequest) -> Response[Any]:
+        """Show the page. The server stores nothing about the request."""
+        asked = self._read(request)
+        if not isinstance(asked, AuthorizationRequest):
+            return asked
+        here, words = self._here(request), self.habits.scopes
+        values = {
+            "provider": self.habits.name,
+            "client": self.sandbox.client_id,
+            "place": urlsplit(asked.redirect.redirect_uri).netloc,
+            "scopes": [(scope, words.get(scope, "")) for scope in asked.scopes],
+            "user_scopes": [(scope, words.get(scope, "")) for scope in asked.user_scopes],
+            "people": PEOPLE,
+            "action": here,
+        }
+        return self.pages.form("consent.html", values, request=request, subject=here)
+
+    def decide(self, request: AnyRequest, body: bytes) -> Response[Any]:
+        """Redirect the browser back with a code, or with the person's refusal."""
+        asked = self._read(request)
+        if not isinstance(asked, AuthorizationRequest):
+            return asked
+        try:
+            form = Parameters(body)
+            decision, login, csrf = (form.get(name) for name in ("decision", "person", "csrf"))
+        except ValueError:
+            return self.pages.trouble(_NOT_COMPLETE, "It came in a strange shape.")
+        if not self.pages.is_ours(csrf, request=request, subject=self._here(request)):
+            return self.pages.trouble(
+                "This form is not from here",
+                "It did not come from our page in this browser, or your browser keeps no cookies.",
+                status=HTTPStatus.FORBIDDEN,
+            )
+        person = person_of(login)
+        if decision == "deny":
+            description = "The person declined."
+            return self._send_back(
+                asked.redirect, error="access_denied", error_description=description
+            )
+        if decision != "approve" or person is None:
+            return self.pages.trouble(_NOT_COMPLETE, "Choose a person and press a button.")
+        return self._send_back(asked.redirect, code=self.grants.issue_code(asked, person=person))
+
+    def _read(self, request: AnyRequest) -> AuthorizationRequest | Response[Any]:
+        """Return the request, or the response to an invalid one."""
+        query = _query(request)
+        try:
+            return read_request(query, sandbox=self.sandbox, habits=self.habits)
+        except NotRedirected as err:
+            return self.pages.trouble("We can't ask you this", str(err))
+        except SentBack as err:
+            return self._send_back(err.redirect, error=err.error, error_description=err.description)
+
+    def _send_back(self, redirect: ClientRedirect, **parameters: str) -> Response[Any]:
+        fault = self.faults.pop(REDIRECT_FAULTS)
+        if fault is PlayedFault.DROP_ISS:
+            redirect = redirect.said_by(None)
+        elif fault is PlayedFault.WRONG_ISS:
+            redirect = redirect.said_by(f"{self.sandbox.url}/somebody-else")
+        headers = {**NO_STORE, "location": redirect.back(**parameters)}
+        return Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers)
+
+    def _here(self, request: AnyRequest) -> str:
+        return f"{self.habits.authorize}?{_query(request)}"
+
+
+def _query(request: AnyRequest) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
+
 
 _READ = [HttpMethod.GET, HttpMethod.HEAD]
 

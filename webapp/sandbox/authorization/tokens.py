@@ -19,7 +19,7 @@ from webapp.sandbox.authorization.granted import (
 )
 from webapp.sandbox.authorization.habits import AuthorizationHabits, PlayedRefusal
 from webapp.sandbox.authorization.identity import SandboxIdentity
-from webapp.sandbox.authorization.parameters import Parameters, Repeated
+from webapp.sandbox.authorization.requests import Parameters, Repeated
 from webapp.sandbox.pages import NO_STORE
 from webapp.sandbox.settings import Sandbox
 

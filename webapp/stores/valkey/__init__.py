@@ -5,11 +5,12 @@ and their indexes are therefore in one slot of a cluster, and one script (`write
 changes all records of a write or none. A single server has one shard, a cluster has 64. The number
 is chosen when the store is created, and is stored in it (`start`).
 
-The path of a write: `store` makes an `Entry` for each record (`layout`), and `gathering` combines
-the writes of one turn of the event loop. `server` sends them in one pipeline that ends with
-WAITAOF, so no caller gets an answer before the data is on disk. The script publishes the names of
-the written records, and `changes` in each other opening reads these records. A published message
-may get lost, so watchers are asked to read again every 15 seconds, and after each reconnect.
+The path of a write: `store` makes an `Entry` for each record (`layout`), and a `Gathering` (in
+`changes`) combines the writes of one turn of the event loop. `server` sends them in one pipeline
+that ends with WAITAOF, so no caller gets an answer before the data is on disk. The script publishes
+the names of the written records, and `changes` in each other opening reads these records. A
+published message may get lost, so watchers are asked to read again every 15 seconds, and after each
+reconnect.
 
 Guarantee: a kill of the server loses nothing that was acknowledged. No guarantee: a replica that
 takes over may lack acknowledged writes. A server with settings that would lose data is refused at

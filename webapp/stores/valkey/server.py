@@ -56,9 +56,10 @@ from webapp.stores.valkey.layout import (
     LAYOUT_VERSION,
     SERVER_KEY,
     SHARDS_OF_A_CLUSTER,
+    Command,
     key,
+    with_script_text,
 )
-from webapp.stores.valkey.scripts import Command, with_script_text
 
 # A server that does not answer for longer than this counts as unavailable.
 ANSWER_SECONDS = 10.0

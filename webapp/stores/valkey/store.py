@@ -29,12 +29,12 @@ from webapp.stores.store import (
     check_records,
     check_time,
 )
-from webapp.stores.valkey import scripts
+from webapp.stores.valkey import layout
 from webapp.stores.valkey.address import parse_address
-from webapp.stores.valkey.changes import ValkeyChanges
-from webapp.stores.valkey.gathering import Gathering
+from webapp.stores.valkey.changes import Gathering, ValkeyChanges
 from webapp.stores.valkey.layout import (
     SHARDS_OF_A_CLUSTER,
+    Command,
     Entry,
     check_texts,
     entry_of,
@@ -45,7 +45,6 @@ from webapp.stores.valkey.layout import (
     shard_of,
     stored,
 )
-from webapp.stores.valkey.scripts import Command
 from webapp.stores.valkey.server import (
     ANSWER_SECONDS,
     FAILED,
@@ -168,7 +167,7 @@ class ValkeyStore:
     async def find(self, owner: str, kind: str, key: str) -> Record | None:
         """See Store."""
         self._refuse_if_closed()
-        command = scripts.FIND(self._shard(owner), name_of(owner, kind, key))
+        command = layout.FIND(self._shard(owner), name_of(owner, kind, key))
         value = await self._reads.put(command)
         return None if value is None else record_of(value)
 
@@ -216,7 +215,7 @@ class ValkeyStore:
         self._refuse_if_closed()
         at, held, until = map(microseconds, (now, now + CLAIMS_HELD * hold, now + hold))
         looked = await self._ask(
-            [scripts.DUE(shard, at, held, limit) for shard in range(self._shards)]
+            [layout.DUE(shard, at, held, limit) for shard in range(self._shards)]
         )
         oldest = sorted(
             (float(due_at), name, shard)
@@ -229,7 +228,7 @@ class ValkeyStore:
         for _, name, shard in oldest:
             names[shard].append(name)
         claimed = await self._ask(
-            [scripts.CLAIM(shard, at, held, until, *names[shard]) for shard in names]
+            [layout.CLAIM(shard, at, held, until, *names[shard]) for shard in names]
         )
         records = [record_of(value) for values in claimed for value in values]
         return sorted(records, key=lambda record: (record.due_at is None, record.due_at))
@@ -250,7 +249,7 @@ class ValkeyStore:
         for shard in await self._shards_to_erase(owner, moment):
             while erased < limit:
                 part = min(limit - erased, _ERASED_A_SCRIPT)
-                command = scripts.ERASE(shard, owner or "", moment, part)
+                command = layout.ERASE(shard, owner or "", moment, part)
                 (count,) = await self._change([command], durable=[shard])
                 erased += count
                 if count < part:
@@ -298,9 +297,7 @@ class ValkeyStore:
                     f"the store {self.address} cannot write its append-only file: check its disk"
                 )
         shards = range(self._shards)
-        await self._change(
-            [scripts.CHECK(shard, self._opening) for shard in shards], durable=shards
-        )
+        await self._change([layout.CHECK(shard, self._opening) for shard in shards], durable=shards)
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
         """See Store."""
@@ -308,7 +305,7 @@ class ValkeyStore:
             first = b"-"
             while first:
                 self._refuse_if_closed()
-                ((first, *values),) = await self._ask([scripts.SCAN(shard, first)])
+                ((first, *values),) = await self._ask([layout.SCAN(shard, first)])
                 for start in range(0, len(values), RECORDS_AT_MOST):
                     yield [record_of(each) for each in values[start : start + RECORDS_AT_MOST]]
 
@@ -327,7 +324,7 @@ class ValkeyStore:
                 stored(record, entry, version=record.version)
                 for record, entry in zip(group, entries, strict=True)
             ]
-            command = scripts.WRITE(shard, "", "", behind, _encode([entries]), *values)
+            command = layout.WRITE(shard, "", "", behind, _encode([entries]), *values)
             commands.append(command)
         for (found,) in await self._change(commands, durable=list(of_shard)):
             _refuse_conflict(found)
@@ -336,7 +333,7 @@ class ValkeyStore:
         """See Store."""
         self._refuse_if_closed()
         words = [each or "" for each in (why, *(instead_of or ()))]
-        commands = [scripts.FENCE(shard, *words) for shard in range(self._shards)]
+        commands = [layout.FENCE(shard, *words) for shard in range(self._shards)]
         await self._change(commands, durable=range(self._shards))
 
     async def fenced(self) -> str | None:
@@ -415,7 +412,7 @@ class ValkeyStore:
             of_script.append(index)
             open_scripts[shard] = (of_script, so_far + size)
         commands = [
-            scripts.WRITE(
+            layout.WRITE(
                 shard,
                 self._opening,
                 self._channel,
@@ -463,7 +460,7 @@ class _Pages:
         return not self.records and not self._has_ended
 
     def command(self, limit: int) -> Command:
-        return scripts.LIST(
+        return layout.LIST(
             self._shard, self._first, self._last, self._status, limit, names=self._names
         )
 

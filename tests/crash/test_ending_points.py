@@ -1,0 +1,113 @@
+"""A kill -9 in each window of a call with a callback of `on_end`: its effect is made once.
+
+The callback notes its effect by the idempotency key, as the documentation says.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.crash.shop_env import LEASE_OVER, Person, ProcessPool, Server, Shop, calling, open_shop
+from tests.support.postgres_server import PostgresServer
+
+# Windows after the result was sent: the restarted server has to run the callback by itself.
+AFTER_THE_RESULT = (
+    *("ending due", "ending claimed", "ending begun", "ending worked"),
+    *("ending done", "ending stored"),
+)
+HOUR = 3600
+
+
+@pytest_asyncio.fixture(params=["sqlite", "postgres"])
+async def shop(
+    process_pool: ProcessPool, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Shop]:
+    if request.param == "sqlite":
+        async with open_shop(process_pool, tmp_path) as opened:
+            yield opened
+        return
+    server = PostgresServer()
+    server.start()
+    async with (
+        server.database() as address,
+        open_shop(process_pool, tmp_path, address=address) as opened,
+    ):
+        yield opened
+    server.remove()
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> range:
+    """Return the rounds of a test: 20 with `--whole`."""
+    return range(20 if request.config.getoption("--whole") else 1)
+
+
+@pytest.mark.parametrize("die", AFTER_THE_RESULT)
+async def test_callback_runs_once_after_kill(
+    shop: Shop, person: Person, mode: str, die: str, rounds: range
+) -> None:
+    # finding: XA1
+    for number in rounds:
+        seat = {"seat": str(number)}
+        async with (
+            shop.start(die=die) as server,
+            calling(server, "reserve", mode=mode, arguments=seat) as call,
+        ):
+            await person.walk(await call.link())
+            with suppress(httpx.TransportError):
+                await server.died()
+        await ended(shop, later=LEASE_OVER)
+        assert shop.endings == ["delivered"] * (number + 1)
+
+
+@pytest.mark.parametrize(
+    ("die", "how"),
+    [
+        *((die, "delivered") for die in ("registered", "link out", "settled")),
+        # The client never comes back.
+        *(("registered", "abandoned"), ("link out", "expired"), ("settled", "abandoned")),
+    ],
+)
+async def test_killed_call_ends_with_or_without_its_client(
+    shop: Shop, person: Person, mode: str, die: str, how: str, *, rounds: range
+) -> None:
+    # finding: XA1
+    for number in rounds:
+        seat = {"seat": str(number)}
+        async with (
+            shop.start(die=die) as server,
+            calling(server, "reserve", mode=mode, arguments=seat) as call,
+        ):
+            if die == "settled":
+                with suppress(httpx.TransportError):
+                    await person.walk(await call.link())
+            await server.died()
+        assert len(shop.endings) == number
+        if how == "delivered":
+            async with (
+                shop.start(later=LEASE_OVER) as server,
+                calling(server, "reserve", mode=mode, arguments=seat) as call,
+            ):
+                if die != "settled":
+                    await person.walk(await call.link())
+                assert await call.result() == "seat for ann"
+                await all_ran(shop, server)
+        else:
+            await ended(shop, later=HOUR)
+        assert shop.endings == [how] * (number + 1)
+
+
+async def ended(shop: Shop, *, later: int) -> None:
+    """Let a new process run the callbacks that are due."""
+    async with shop.start(later=later) as server:
+        await all_ran(shop, server)
+
+
+async def all_ran(shop: Shop, server: Server) -> None:
+    """Wait until no callback is left. The server may have run them before it said "serving"."""
+    while {row.status for row in await shop.store.list("ending")} != {"done"}:
+        await server.says("wrote ending")

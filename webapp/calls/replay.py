@@ -1,0 +1,434 @@
+"""Replay: show an author which lines of a tool run again, and which of them must not.
+
+A body that waits for a person runs again after each question, with some clients and not with
+others. In replay mode it always does: when a question gets its answer in the body that asked it,
+the body starts again. For each call, one table says how often the lines between two awaits ran,
+which answers came from the record, and which side effects outside `once` were repeated.
+
+Risks: a side effect is not seen. The module sees what Python reports to its audit hooks (network,
+files, processes) and changes of the tool's global and nonlocal variables. It does not see what a
+library does over a connection that is open already.
+"""
+
+import asyncio
+import inspect
+import os
+import sys
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from types import FrameType
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from flows.elicitation.run import Step
+from flows.elicitation.states import Json
+from flows.errors import Cancelled, Processing
+from flows.question import Outcome, Question
+from webapp.calls.call import Call, Interrupted
+from webapp.calls.presenter import Batch
+from webapp.calls.verbs import Verbs
+from webapp.importing import is_authors
+
+T = TypeVar("T")
+_CALLS_AT_MOST: Final = 1_000
+_ITEMS_AT_MOST: Final = 1_000
+_SAYS_CHARACTERS: Final = 40
+_START: Final = "the start"
+_END: Final = "the result"
+_Fingerprint: TypeAlias = Mapping[str, object]
+_watched: ContextVar["_BodyRun | None"] = ContextVar("elicit_replay", default=None)
+
+
+class RunAgain(Interrupted):
+    """The body got an answer, and starts again with this answer in the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedLines:
+    """The lines between two awaits: how often they ran, and how often the record had the answer."""
+
+    begins: str
+    ends: str
+    ran: int
+    recorded: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedCall:
+    """A call in replay mode. `repeated` are the side effects outside `once` that were repeated."""
+
+    tool: str
+    starts: int
+    lines: tuple[ReplayedLines, ...]
+    repeated: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the table of the call, for a terminal."""
+        rows = [
+            ("from", "to", "ran", "from the record"),
+            *((one.begins, one.ends, f"{one.ran}", f"{one.recorded}") for one in self.lines),
+        ]
+        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+        table = [
+            "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        lines = [f"replay: {self.tool} ran {_times(self.starts)}", *(row.rstrip() for row in table)]
+        if self.repeated:
+            lines += [
+                "  Repeated outside of elicit.once:",
+                *(f"  ! {one}" for one in self.repeated),
+            ]
+            lines.append(
+                "  Do this work in elicit.once(name, work), or after the last await. See "
+                "docs/explanation/what-runs-again.md."
+            )
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The lines that begin after the same number of awaits."""
+
+    begins: str
+    ends: str = _END
+    ran: int = 0
+    recorded: int = 0
+    effects: Counter[str] = field(default_factory=Counter[str])
+    # of `finally` and `except` blocks that ran because the person was asked, not because of the end
+    unwound: Counter[str] = field(default_factory=Counter[str])
+
+
+@dataclass(slots=True)
+class _Record:
+    """A call, over all its requests in this process."""
+
+    starts: int = 0
+    segments: dict[int, _Segment] = field(default_factory=dict[int, _Segment])
+    reached: dict[Step, int] = field(default_factory=dict[Step, int])  # the start that asked first
+
+    def seen(self, tool: str) -> ReplayedCall:
+        segments = [self.segments[number] for number in sorted(self.segments)]
+        # The same lines belong to several segments if an await is in a loop.
+        total = Counter[str]()
+        repeated = dict[str, None]()
+        for segment in segments:
+            total += segment.effects + segment.unwound
+            repeated |= dict.fromkeys(segment.unwound)
+            if segment.ran > 1:
+                repeated |= {effect: None for effect, n in segment.effects.items() if n > 1}
+        return ReplayedCall(
+            tool=tool,
+            starts=self.starts,
+            lines=tuple(
+                ReplayedLines(begins=s.begins, ends=s.ends, ran=s.ran, recorded=s.recorded)
+                for s in segments
+            ),
+            repeated=tuple(f"{effect} ({_times(total[effect])})" for effect in repeated),
+        )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+class Replays:
+    """The calls of this process in replay mode. `show` receives each call when it has ended."""
+
+    def __init__(self, show: Callable[[ReplayedCall], object]) -> None:
+        self._show = show
+        self._records: OrderedDict[str, _Record] = OrderedDict()  # by run id
+        _listen()
+
+    async def run(
+        self,
+        call: Call,
+        functions: Collection[Callable[..., Any]],
+        body: Callable[[Verbs], Awaitable[T]],
+    ) -> T:
+        """Run the body again after each question, until it ends or the request is interrupted."""
+        while True:
+            current = _BodyRun(self._record_of, call, functions)
+            verbs = _ReplayedVerbs(call, current)
+            token = _watched.set(current)
+            try:
+                result = await body(verbs)
+            except BaseException as raised:
+                # A task group may wrap the exception. The state of the body decides.
+                is_ended = call.has_ended or isinstance(raised, asyncio.CancelledError)
+                if is_ended or not current.starts_again:
+                    raise
+            else:
+                if not current.starts_again:
+                    return result
+            finally:
+                _watched.reset(token)
+                current.end()
+            call.used.of_earlier_legs = frozenset(call.used.accounts)
+
+    def ended(self, call: Call) -> None:
+        """Show the table of a call that has ended with a result."""
+        record = self._records.pop(call.run.value.id, None) if call.run.is_loaded else None
+        if record is not None and record.reached:
+            self._show(record.seen(call.tool.tool))
+
+    def _record_of(self, run_id: str) -> _Record:
+        record = self._records.setdefault(run_id, _Record())
+        self._records.move_to_end(run_id)
+        if len(self._records) > _CALLS_AT_MOST:
+            self._records.popitem(last=False)
+        return record
+
+
+class _BodyRun:
+    """One start of a body: the segment that runs now, and what it did."""
+
+    def __init__(
+        self,
+        record_of: Callable[[str], _Record],
+        call: Call,
+        functions: Collection[Callable[..., Any]],
+    ) -> None:
+        self._record_of = record_of
+        self._call = call
+        self._functions = functions
+        self._segments = [_Segment(begins=_START, ran=1)]
+        self._record: _Record | None = None
+        self._depth = 0  # the verbs that are running
+        self._before = _fingerprint(functions)
+        self._is_unwinding = False
+        self.starts_again = False
+
+    @property
+    def record(self) -> _Record:
+        """The call's record. The run of a call is known when the first question is asked."""
+        if self._record is None:
+            self._record = self._record_of(self._call.run.value.id)
+            self._record.starts += 1
+        return self._record
+
+    @contextmanager
+    def verb(self, what: str) -> Generator[None]:
+        """End the current segment, and begin the next one when the verb returns."""
+        segment, token = self._segments[-1], _watched.set(None)
+        place = _authors_line(inspect.currentframe()) or "the tool"
+        if not self._depth:
+            segment.ends = f"{place} {what}"
+            self._note_changes(segment)
+        self._depth += 1
+        try:
+            yield
+        except BaseException as raised:
+            # What the body does from here, its finally blocks do while the person is asked.
+            self._is_unwinding = not isinstance(raised, Exception)
+            raise
+        finally:
+            self._depth -= 1
+            _watched.reset(token)
+            self._before = _fingerprint(self._functions)
+            if not self._depth and not self._is_unwinding:
+                self._segments.append(_Segment(begins=place, ran=1))
+
+    async def asked(self, step: Step, asking: Awaitable[Outcome[T]]) -> Outcome[T]:
+        """Note the answer. The body starts again if this start was the first to ask."""
+        segment, record = self._segments[-1], self.record
+        first = record.reached.setdefault(step, record.starts)
+        outcome = await asking
+        if first < record.starts:
+            segment.recorded += 1
+        elif not isinstance(outcome.error, Cancelled | Processing):
+            self.starts_again = True
+        return outcome
+
+    def start_again(self) -> None:
+        """Raise RunAgain if the body has to start again, and no other verb is running."""
+        if self.starts_again and self._depth == 1:
+            raise RunAgain
+
+    def did(self, effect: str) -> None:
+        """Note a side effect of the segment that runs now."""
+        place = _authors_line(inspect.currentframe())
+        if place is None and threading.current_thread() is not threading.main_thread():
+            begins = self._segments[-1].begins  # a library's function in a thread, for the author
+            place = f"after {begins}, in a thread:"
+        if place is not None:
+            self._count(f"{place} {effect}")
+
+    def end(self) -> None:
+        """Add this start of the body to the call's record, if the call has a run."""
+        segment = self._segments[-1]
+        self._note_changes(segment)
+        if not self._call.run.is_loaded:
+            return
+        for number, one in enumerate(self._segments):
+            known = self.record.segments.setdefault(number, _Segment(begins=one.begins))
+            known.begins = one.begins
+            known.ends = one.ends if one.ends != _END or known.ends == _END else known.ends
+            known.ran += one.ran
+            known.recorded += one.recorded
+            known.effects += one.effects
+            known.unwound += one.unwound
+
+    def _note_changes(self, segment: _Segment) -> None:
+        after = _fingerprint(self._functions)
+        place = segment.ends.partition(" ")[0]
+        where = f"after {segment.begins}" if segment.begins != _START else f"before {place}"
+        where = place if self._is_unwinding else where
+        for name, value in after.items():
+            if self._before.get(name) != value:
+                self._count(f"{where}: changes {name}")
+        self._before = after
+
+    def _count(self, effect: str) -> None:
+        segment = self._segments[-1]
+        if self._is_unwinding:
+            segment.unwound[f"{effect}, in finally or except, when the person is asked"] += 1
+        else:
+            segment.effects[effect] += 1
+
+
+class _ReplayedVerbs(Verbs):
+    """The verbs of a body in replay mode."""
+
+    def __init__(self, call: Call, current: _BodyRun) -> None:
+        super().__init__(call)
+        self._current = current
+
+    async def ask(self, question: Question[T]) -> Outcome[T]:
+        (outcome,) = await self._replayed(
+            [question], lambda: _one(super(_ReplayedVerbs, self).ask(question))
+        )
+        return cast("Outcome[T]", outcome)
+
+    async def ask_together(
+        self, questions: Sequence[Question[Any]], *, stops_at_no: bool
+    ) -> tuple[Outcome[Any], ...]:
+        asked = super().ask_together
+        return await self._replayed(questions, lambda: asked(questions, stops_at_no=stops_at_no))
+
+    async def once(
+        self,
+        name: str,
+        work: Callable[[str], Awaitable[Json]],
+        *,
+        key: str | int | None = None,
+        again: bool | None,
+    ) -> Json:
+        with self._current.verb(f"once {name}"):
+            return await super().once(name, work, key=key, again=again)
+
+    async def forget(self, name: str) -> bool:
+        with self._current.verb(f"forget {name}"):
+            return await super().forget(name)
+
+    async def _replayed(
+        self,
+        questions: Sequence[Question[Any]],
+        ask: Callable[[], Awaitable[tuple[Outcome[Any], ...]]],
+    ) -> tuple[Outcome[Any], ...]:
+        kinds = ", ".join(question.request.kind for question in questions)
+        says = questions[0].message[:_SAYS_CHARACTERS] if questions else ""
+        with self._current.verb(f"{kinds} {says!r}"):
+            outcomes = await ask()
+            self._current.start_again()
+        return outcomes
+
+    async def _ask_person(
+        self, step: Step, question: Question[T], group: Batch | None = None
+    ) -> Outcome[T]:
+        return await self._current.asked(step, super()._ask_person(step, question, group))
+
+
+async def _one(outcome: Awaitable[Outcome[Any]]) -> tuple[Outcome[Any], ...]:
+    return (await outcome,)
+
+
+# What a body does.
+
+
+def _listen() -> None:
+    """Add the audit hook of this process, which Python cannot remove again."""
+    if not _has_hook:
+        _has_hook.append(True)
+        sys.addaudithook(_heard)
+
+
+_has_hook: list[bool] = []
+_WRITING: Final = os.O_WRONLY | os.O_RDWR
+_EFFECTS: Final = {
+    "subprocess.Popen": "starts a process",
+    "os.system": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.remove": "removes a file",
+    "os.rename": "renames a file",
+    "os.mkdir": "makes a folder",
+    "os.rmdir": "removes a folder",
+    "sqlite3.connect": "opens a database",
+    "socket.connect": "connects to the network",
+    "socket.sendto": "sends to the network",
+}
+
+
+def _heard(event: str, args: tuple[Any, ...]) -> None:
+    if event != "open" and event not in _EFFECTS:
+        return
+    current = _watched.get()
+    if current is None:
+        return
+    if event != "open":
+        current.did(_EFFECTS[event])
+    elif _is_written(*args):
+        current.did(f"writes {PurePath(os.fsdecode(args[0])).name}")
+
+
+def _is_written(path: object, mode: object, flags: object) -> bool:
+    if not isinstance(path, str | bytes) or "__pycache__" in os.fsdecode(path):
+        return False
+    is_mode = isinstance(mode, str) and not set("wax+").isdisjoint(mode)
+    return is_mode or (mode is None and isinstance(flags, int) and bool(flags & _WRITING))
+
+
+def _authors_line(frame: FrameType | None) -> str | None:
+    """Return the file name and line of the innermost code that is the author's own."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_authors(path):
+            return f"{PurePath(path).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def _fingerprint(functions: Collection[Callable[..., Any]]) -> _Fingerprint:
+    """Return what the global and nonlocal variables of these functions hold now."""
+    found: dict[str, object] = {}
+    for function in functions:
+        variables = dict(getattr(function, "__globals__", {}))
+        names = getattr(function, "__code__", None)
+        cells = getattr(function, "__closure__", None) or ()
+        for name, cell in zip(names.co_freevars if names else (), cells, strict=True):
+            try:
+                variables[name] = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+        module = getattr(function, "__module__", None)
+        for name, value in variables.items():
+            if name.startswith("__"):
+                continue
+            if type(value).__module__ == module and hasattr(value, "__dict__"):
+                for attribute, held in vars(value).items():
+                    found[f"{name}.{attribute}"] = _held(held)
+            else:
+                found[name] = _held(value)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _held(value: object) -> object:
+    if isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | dict | set | bytearray) and len(value) <= _ITEMS_AT_MOST:
+        return len(value), repr(value)
+    return (len(value),) if isinstance(value, list | dict | set | bytearray) else None

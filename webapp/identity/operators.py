@@ -1,0 +1,177 @@
+"""Operators: the people who may see the pages about the records of all people.
+
+People who sign in at ELICIT_ISSUER are operators by their subject, or by a claim that the issuer
+signed. The server of one machine has no sign-in: `elicit operator` prints a one-time link there.
+
+Risks: a person keeps the pages after the issuer took the claim away, so a sign-in proves it for an
+hour, as for approvers. Or a program of this machine, such as a tool that fetches URLs, opens the
+pages, so a local connection alone proves nothing. The link needs a press, works once, for ten
+minutes, and opens the pages only in the browser that pressed, for an hour.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from flows.crypto.tokens import Claims, Purpose, Tokens
+from flows.errors import InvalidToken
+from flows.oauth.access_token import claim_mark
+from webapp.deadline import Clock
+from webapp.http.browser import Browser, cookie_name
+from webapp.identity.identity import Identity, Viewer
+from webapp.identity.sessions import spent
+from webapp.records.owners import SERVICE
+from webapp.stores import Conflict, Store
+
+LINK_LIVES: Final = timedelta(minutes=10)
+SESSION_LIVES: Final = timedelta(hours=1)
+ENTRY: Final = "/operator/enter"
+BY_LINK: Final = "operator"  # the audit name, which commands have too
+_USED = "used operator link"  # the kind of the rows that record used links
+_ID_BYTES = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRules:
+    """The operator's choice: subjects of the issuer, and pairs of a claim and its value."""
+
+    subjects: frozenset[str] = frozenset()
+    claims: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def names_somebody(self) -> bool:
+        return bool(self.subjects or self.claims)
+
+
+class OperatorAccess(StrEnum):
+    """The access of a browser to the operator's pages, or what the person has to do first."""
+
+    OPEN = "open"
+    SIGN_IN = "sign in"
+    LINK = "link"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorDecision:
+    """A decision about one request.
+
+    `name` is the operator's audit name, `label` is for people, and `owner` is the tag for the log.
+    """
+
+    access: OperatorAccess
+    name: str = ""
+    label: str = ""
+    owner: str = BY_LINK
+
+
+def link_address(tokens: Tokens, *, url: str, now: datetime) -> str:
+    """Return the address that opens the operator's pages, once, in one browser."""
+    id = secrets.token_urlsafe(_ID_BYTES)
+    claims = Claims(purpose=Purpose.OPERATOR_LINK, id=id, expires_at=now + LINK_LIVES)
+    return f"{url}{ENTRY}/{tokens.mint(claims, now=now)}"
+
+
+class Operators:
+    """The operators of one public URL. `counts_for` is how long a sign-in proves the claims."""
+
+    def __init__(
+        self,
+        *,
+        rules: OperatorRules,
+        counts_for: timedelta,
+        identity: Identity,
+        browser: Browser,
+        tokens: Tokens,
+        store: Store,
+        public_url: str,
+        clock: Clock,
+    ) -> None:
+        self._rules = rules
+        self._marks = {claim_mark(*pair) for pair in rules.claims}
+        self._counts_for = counts_for
+        self._identity = identity
+        self._browser = browser
+        self._tokens = tokens
+        self._store = store
+        self._is_https = public_url.startswith("https:")
+        self._clock = clock
+        self.cookie_name = cookie_name(public_url, of="operator")
+        self.can_link = identity.pairing.is_possible
+
+    @property
+    def is_on(self) -> bool:
+        """True if anybody can open the pages."""
+        return self.can_link or self._rules.names_somebody
+
+    def access(
+        self, viewer: Viewer | None, scope: Mapping[str, Any], cookies: Mapping[str, str]
+    ) -> OperatorDecision:
+        """Return the decision about a request by this viewer with these cookies."""
+        if self.can_link:
+            if self._identity.can_pair(scope) and self._has_session(cookies):
+                label = "the operator of this computer"
+                return OperatorDecision(access=OperatorAccess.OPEN, name=BY_LINK, label=label)
+            return OperatorDecision(access=OperatorAccess.LINK)
+        if not self._rules.names_somebody:
+            return OperatorDecision(access=OperatorAccess.HIDDEN)
+        session = None if viewer is None else viewer.session
+        if viewer is None or session is None:
+            return OperatorDecision(access=OperatorAccess.SIGN_IN)
+        if session.subject not in self._rules.subjects and self._marks.isdisjoint(session.claims):
+            return OperatorDecision(access=OperatorAccess.HIDDEN)
+        if self._clock() >= session.signed_in_at + self._counts_for:
+            return OperatorDecision(access=OperatorAccess.SIGN_IN)
+        return OperatorDecision(
+            access=OperatorAccess.OPEN,
+            name=f"{BY_LINK} {session.issuer}#{session.subject}",
+            label=session.label,
+            owner=viewer.owner,
+        )
+
+    async def can_use(self, token: str, scope: Mapping[str, Any]) -> bool:
+        """Return True if the link still works."""
+        try:
+            id = self._id_in(token, scope)
+        except InvalidToken:
+            return False
+        return await self._store.read(SERVICE, _USED, id) is None
+
+    async def use(self, token: str, scope: Mapping[str, Any], *, cookie: str) -> str:
+        """Use the link in the browser with this cookie, and return the Set-Cookie header.
+
+        Raises InvalidToken if the link was used.
+        """
+        id, now = self._id_in(token, scope), self._clock()
+        try:
+            await self._store.write(spent(_USED, id, until=now + LINK_LIVES))
+        except Conflict:
+            raise InvalidToken("used") from None
+        claims = Claims(
+            purpose=Purpose.OPERATOR,
+            id=id,
+            expires_at=now + SESSION_LIVES,
+            rest=self._browser.hash(cookie),
+        )
+        secure = "; Secure" if self._is_https else ""
+        return (
+            f"{self.cookie_name}={self._tokens.mint(claims, now=now)}; Path=/; "
+            f"Max-Age={int(SESSION_LIVES.total_seconds())}; HttpOnly; SameSite=Lax{secure}"
+        )
+
+    def _has_session(self, cookies: Mapping[str, str]) -> bool:
+        try:
+            claims = self._tokens.read(
+                cookies.get(self.cookie_name, ""), purpose=Purpose.OPERATOR, now=self._clock()
+            )
+        except InvalidToken:
+            return False
+        return self._browser.is_same(claims.rest, cookies)
+
+    def _id_in(self, token: str, scope: Mapping[str, Any]) -> str:
+        if not self.can_link or not self._identity.can_pair(scope):
+            raise InvalidToken("not on this machine")
+        return self._tokens.read(token, purpose=Purpose.OPERATOR_LINK, now=self._clock()).id

@@ -1,0 +1,108 @@
+"""The access to the pages for operators, and the one-time link of one's own machine.
+
+Risks: a person who is no operator learns that the pages exist, so the answer is the page for
+unknown addresses. A link scanner opens the link, so it needs a press.
+"""
+
+import logging
+from http import HTTPStatus
+from typing import Any, Final
+
+from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
+
+from flows.errors import InvalidToken
+from webapp.identity.operators import ENTRY, OperatorAccess, OperatorDecision
+from webapp.operations.catalog import LISTS
+from webapp.pages.views_openers import Closed, PairUsed
+from webapp.pages.views_operator import OperatorEnter
+from webapp.routes.answers import NotShown, see_other
+from webapp.routes.openers import sign_in_button, sign_in_targets
+from webapp.routes.page_request import PageRequest
+
+HERE: Final = "/operator"
+SEARCH: Final = "operator search"  # the subject of the CSRF field of the search form
+_ENTER: Final = "enter operator"  # the subject of the CSRF field of the one-time link's form
+_TABS: Final = tuple((name, kind.label) for name, kind in LISTS.items())
+_log = logging.getLogger(__name__)
+
+
+@get([ENTRY + "/{token:str}"])
+async def offer_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+    """Ask for a press, because link scanners and tools open links."""
+    if not await page.service.operators.can_use(token, page.scope):
+        return _link_used(page)
+    csrf = page.csrf(_ENTER)
+    view = OperatorEnter(server=page.answers.server, action=f"{ENTRY}/{token}", csrf=csrf)
+    return page.answers.page(view, cookies=page.new_cookies)
+
+
+@post([ENTRY + "/{token:str}"], status_code=HTTPStatus.SEE_OTHER)
+async def enter_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+    """Open the pages in this browser. The link works once."""
+    page.must_be_form_about(_ENTER)
+    try:
+        cookie = await page.service.operators.use(token, page.scope, cookie=page.cookie)
+    except InvalidToken:
+        return _link_used(page)
+    _log.warning("operator.entered")
+    return see_other(f"{HERE}/questions", cookies=[cookie])
+
+
+async def known_operator(page: PageRequest) -> OperatorDecision:
+    """Return the operator at this browser.
+
+    Raises:
+        NotFoundException: The viewer is no operator, or there are none.
+        NotShown: The viewer has to sign in, or has to open a one-time link.
+    """
+    operators = page.service.operators
+    viewer = None if operators.can_link or not operators.is_on else await page.viewer()
+    decision = operators.access(viewer, page.scope, page.cookies)
+    if decision.access is OperatorAccess.OPEN:
+        return decision
+    if decision.access is OperatorAccess.HIDDEN:
+        raise NotFoundException
+    signs_in = decision.access is OperatorAccess.SIGN_IN
+    view = Closed(
+        server=page.answers.server,
+        of="operator",
+        why="Run `elicit operator` in a terminal of the computer that the server runs on, and open "
+        "the address that it prints in this browser.",
+        sign_in=sign_in_button(page, back=HERE) if signs_in else None,
+    )
+    raise NotShown(
+        page.answers.page(
+            view,
+            status=HTTPStatus.FORBIDDEN,
+            form_targets=sign_in_targets(page.service),
+            cookies=page.new_cookies,
+        )
+    )
+
+
+def operator_page(page: PageRequest, view: Any, *, status: int = HTTPStatus.OK) -> Response[Any]:
+    return page.answers.page(view, status=status, cookies=page.new_cookies)
+
+
+def about_operator(
+    page: PageRequest, operator: OperatorDecision, *, tab: str = "", sought: str = ""
+) -> dict[str, Any]:
+    return {
+        "server": page.answers.server,
+        "operator": operator.label,
+        "now": page.now,
+        "tab": tab,
+        "tabs": _TABS,
+        "sought": sought,
+        "search_csrf": page.csrf(SEARCH),
+    }
+
+
+def _link_used(page: PageRequest) -> Response[Any]:
+    if not page.service.operators.can_link:
+        raise NotFoundException
+    view = PairUsed(server=page.answers.server, command="elicit operator")
+    return page.answers.page(view, status=HTTPStatus.GONE)
