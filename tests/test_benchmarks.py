@@ -74,7 +74,8 @@ async def test_commits_of_call_callback_and_webhook_are_counted():
         assert (await what)["commits"] >= 1
 
 
-# The order of concurrent steps changes a count by a few turns, and by the reads after a conflict.
+# The order of concurrent steps adds a few turns, and the reads after a conflict. So the fewest of
+# several rounds count.
 @pytest.mark.parametrize(
     ("revision", "at_most"),
     [
@@ -83,12 +84,11 @@ async def test_commits_of_call_callback_and_webhook_are_counted():
     ],
 )
 async def test_call_needs_at_most_so_many_turns_tasks_reads_and_commits(revision, at_most):
-    for _ in range(_ROUNDS):  # one round whose steps are in the usual order is enough
-        found = await counts.of_calls("with_elicit", REVISIONS[revision], times=20)
-        over = {name: found[name] for name, most in at_most.items() if round(found[name]) > most}
-        if not over:
-            break
-    assert not over
+    rounds = [
+        await counts.of_calls("with_elicit", REVISIONS[revision], times=20) for _ in range(_ROUNDS)
+    ]
+    fewest = {name: round(min(found[name] for found in rounds)) for name in at_most}
+    assert {name: number for name, number in fewest.items() if number > at_most[name]} == {}
 
 
 def test_settling_needs_a_single_commit(tmp_path):

@@ -38,6 +38,7 @@ SAYS = {
     "publish_release": r"v1\.0 is published\.",
     "describe_release": "octocat would publish it.",
     **dict.fromkeys(("refund", "ship"), r".*\[approvers\.finance\] in elicit\.toml is not set\..*"),
+    "pay_everybody": r"\d payments",
     "draw_tickets": "4 tickets",
     "book_a_free_room": "The garden room is free for 4 nights.",
     "book_seat": r"Seat 14 is yours; 9\.00 EUR was paid\.",

@@ -146,9 +146,9 @@ def clock_finding(told_at: str | None, label: str, *, now: datetime) -> SetupFin
         return None
     if abs(apart) <= CLOCKS_APART_AT_MOST:
         return SetupFinding(says=f"it matches {label}'s")
-    way = "ahead of" if apart > timedelta() else "behind"
+    side = "ahead of" if apart > timedelta() else "behind"
     return SetupFinding(
-        says=f"it is {abs(apart).total_seconds():.0f} s {way} {label}'s",
+        says=f"it is {abs(apart).total_seconds():.0f} s {side} {label}'s",
         fix="set this machine's clock by NTP (timedatectl set-ntp true)",
     )
 

@@ -46,9 +46,9 @@ from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack
-from webapp.records.notification import Notification
 from webapp.records.owners import Owners, open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
+from webapp.records.waiting import Notification
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store

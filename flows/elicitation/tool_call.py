@@ -1,6 +1,5 @@
 """The tool call that a question belongs to."""
 
-from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,13 +131,13 @@ class ToolBody:
 
     def __init__(self, path: str = "") -> None:
         self.path = path
-        self._inner = Counter[str]()
+        self._inner: dict[str, int] = {}
         self._used = set[tuple[str, str | int | None]]()
 
     def inner(self, what: str) -> "ToolBody":
         """Return the context for a nested tool call. `what` names the tool and its arguments."""
-        self._inner[what] += 1
-        return ToolBody(f"{self.path}/{what} {self._inner[what]}")
+        number = self._inner[what] = self._inner.get(what, 0) + 1
+        return ToolBody(f"{self.path}/{what} {number}")
 
     @contextmanager
     def using(self, name: str, key: str | int | None) -> Generator[None]:

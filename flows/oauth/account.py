@@ -233,11 +233,9 @@ class Account:
             NotSupported: The program asks over the HTTP API, where the server renews the token.
             StoreUnavailable: The refusal could not be stored.
         """
-        if self._content.connection is not None:
-            with reporting_errors():
-                await self._resources.invalidate(
-                    self._content.connection, self._content.access_token
-                )
+        connection = self._content.connection or ""
+        with reporting_errors():
+            await self._resources.invalidate(connection, self._content.access_token)
 
     def client(self) -> httpx.AsyncClient:
         """Return an httpx client that sends the access token to the provider's API hosts only.

@@ -313,7 +313,7 @@ class Shop:
 
     @property
     def endings(self) -> list[str]:
-        """How the calls ended, as the callbacks noted it."""
+        """The ways in which calls ended, as the callbacks noted them."""
         path = self.folder / "endings"
         return path.read_text().splitlines() if path.exists() else []
 

@@ -21,9 +21,11 @@ const keys = new Map();
 
 function keyOf({ kid, alg }) {
   if (!keys.has(kid)) {
-    const pair = alg.startsWith('ES')
-      ? generateKeyPairSync('ec', { namedCurve: 'P-256' })
-      : generateKeyPairSync('rsa', { modulusLength: 2048 });
+    const pair = alg.startsWith('Ed')
+      ? generateKeyPairSync('ed25519')
+      : alg.startsWith('ES')
+        ? generateKeyPairSync('ec', { namedCurve: 'P-256' })
+        : generateKeyPairSync('rsa', { modulusLength: 2048 });
     keys.set(kid, pair.privateKey.export({ format: 'jwk' }));
   }
   return { ...keys.get(kid), kid, alg, use: 'sig' };
@@ -51,6 +53,13 @@ function providerOf(issuer, wanted) {
     claims: { openid: ['sub'], profile: ['name', 'preferred_username'], email: ['email'] },
     scopes: ['openid', 'offline_access'],
     pkce: { required: () => true },
+    enabledJWA: {
+      idTokenSigningAlgValues: ['RS256', 'ES256', 'EdDSA'],
+      userinfoSigningAlgValues: ['RS256', 'ES256', 'EdDSA'],
+    },
+    clientAuthMethods: [
+      'none', 'client_secret_basic', 'client_secret_post', 'client_secret_jwt', 'private_key_jwt',
+    ],
     rotateRefreshToken: true,
     clientBasedCORS: () => false,
     interactions: { url: (_, { uid }) => INTERACTION + uid, policy: prompts(wanted.prompts) },
@@ -69,6 +78,14 @@ function providerOf(issuer, wanted) {
     features: {
       devInteractions: { enabled: false },
       deviceFlow: { enabled: true },
+      dPoP: wanted.dpop
+        ? { enabled: true, nonceSecret: randomBytes(32), requireNonce: () => true }
+        : { enabled: false },
+      jwtUserinfo: { enabled: true },
+      pushedAuthorizationRequests: {
+        enabled: Boolean(wanted.par),
+        requirePushedAuthorizationRequests: wanted.par === 'required',
+      },
       introspection: { enabled: true },
       revocation: { enabled: true },
       resourceIndicators: {

@@ -23,7 +23,7 @@ from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.notifications.delivery import Deliver
 from webapp.notifications.message import Message
 from webapp.notifications.tables import NotifyTable
-from webapp.records.notification import Notification
+from webapp.records.waiting import Notification
 from webapp.service import Service, open_service
 from webapp.settings.brand import Brand
 from webapp.stores import Store

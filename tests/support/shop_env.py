@@ -8,7 +8,7 @@ store.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -46,6 +46,7 @@ from tests.support.mcp_server import (
 from tests.support.serving import serving_at, transport_to
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
+from webapp.calls.call import Call
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.records.values import StoredWebhook
 from webapp.sandbox import Sandbox, new_sandbox
@@ -366,9 +367,14 @@ class Shop:
 
     # The clock, the sweeper and the store.
 
-    async def sweep(self) -> None:
-        """Let earlier claims expire, then run the sweeper until nothing is due."""
+    async def sweep(self, *, running: Iterable[Call] = ()) -> None:
+        """Let earlier claims expire, then run the sweeper until nothing is due.
+
+        The calls in `running` renew their leases, as the process does every ten seconds.
+        """
         self.clock.tick(seconds=CLAIM_OVER_SECONDS)
+        for call in running:
+            await call.renew()
         for _ in range(10):
             if not await fall_due(self.service):
                 return

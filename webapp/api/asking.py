@@ -165,7 +165,7 @@ async def mark_used(service: Service, requester: Requester, current: Elicitation
     """
     elicitations, run = service.elicitations, None
     if current.run is not None:
-        run = await elicitations.run(owner=current.owner, id=current.run)
+        run = await elicitations.read(Run, owner=current.owner, id=current.run)
     if run is None or run.called is None or run.called.arguments is None:
         await elicitations.run_to_completion(_used_up(service, current))
     elif "run" in json.loads(run.called.arguments):

@@ -78,7 +78,7 @@ async def _successor(service: Service, current: Elicitation) -> str | None:
     """Return the id of the elicitation that superseded `current` for the same question, or None."""
     if current.status is not Status.SUPERSEDED:
         return None
-    held = await service.elicitations.find(owner=current.owner, join=current.join)
+    held = await service.elicitations.holder(Elicitation, owner=current.owner, key=current.join)
     return None if held is None or held.id == current.id else held.id
 
 

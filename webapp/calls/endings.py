@@ -131,7 +131,7 @@ class Endings:
     async def _check(self, row: EndingCallback) -> None:
         """End a registered callback whose run was erased, or ended without it. Else check later."""
         now = self._elicitations.clock()
-        run = await self._elicitations.run(owner=row.owner, id=row.run)
+        run = await self._elicitations.read(Run, owner=row.owner, id=row.run)
         if run is None:
             changed = endings.end(row, HowEnded.ABANDONED, now=now)
         elif run.is_delivered:

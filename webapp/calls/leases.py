@@ -9,7 +9,8 @@ nothing. So every answer is recorded here when the body receives it.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from datetime import datetime  # noqa: TC003 - needed for annotations of attributes
 from typing import Any, TypeAlias, cast
 
@@ -21,7 +22,6 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotPossible
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
-from webapp.calls.once import Working
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.uncancelled import Uncancelled
 from webapp.logs.masking import masked
@@ -158,7 +158,9 @@ class CallUse:
         self.accounts = dict(accounts)  # with the accounts of this request
         self.of_earlier_legs = frozenset(accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
-        self.working = Working()
+        self.has_begun_once = False
+        self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
+        self._after_once: Callable[[], object] | None = None
         self.has_paid = False  # True once the body has seen a payment
         self.has_known = False  # True if an answer was used without a question
         self.again: bool | None = None  # set by `note_use`; None: no payment or `once` was used
@@ -168,7 +170,35 @@ class CallUse:
     @property
     def must_finish(self) -> bool:
         """True if only an explicit cancel ends the body: it has a payment or began `once`."""
-        return self.has_paid or self.working.has_begun
+        return self.has_paid or self.has_begun_once
+
+    @property
+    def is_inside_once(self) -> bool:
+        return bool(self._inside_once)
+
+    @contextmanager
+    def inside_once(self) -> Generator[None]:
+        """Mark the body as inside `once` until the result is stored."""
+        self.has_begun_once = True
+        self._inside_once.append(asyncio.current_task())
+        try:
+            yield
+        finally:
+            self._inside_once.remove(asyncio.current_task())
+            if not self._inside_once and self._after_once is not None:
+                self._after_once()
+
+    @property
+    def is_once_here(self) -> bool:
+        """True if the current task runs the work of `once`."""
+        return asyncio.current_task() in self._inside_once
+
+    def when_outside_once(self, act: Callable[[], object]) -> None:
+        """Run `act` now, or as soon as the body is outside `once`."""
+        if self.is_inside_once:
+            self._after_once = act
+        else:
+            act()
 
     def drop_accounts(self) -> None:
         """Drop the accounts of earlier requests: this call uses the accounts in use now."""

@@ -26,10 +26,9 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Generator,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -38,6 +37,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Json
 from flows.errors import ElicitError, ResultNotKept, Unreadable
+from webapp.calls.leases import CallUse
 from webapp.elicitations.service import Elicitations
 from webapp.records.values import CallNumber, DoneOnce, Value
 from webapp.stores import Conflict
@@ -66,52 +66,13 @@ NUMBER_RETENTION = timedelta(days=2)
 RECEIPT_RETENTION = timedelta(days=60)
 
 
-class Working:
-    """The `once` state of one body. A cancel can wait until the body is outside `once`."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._next: Callable[[], object] | None = None
-        self._tasks = list[asyncio.Task[Any] | None]()  # that run the work
-        self.has_begun = False
-
-    def __bool__(self) -> bool:
-        return self._number > 0
-
-    @contextmanager
-    def begun(self) -> Generator[None]:
-        """Mark the body as inside `once` until the result is stored."""
-        self.has_begun = True
-        self._number += 1
-        self._tasks.append(asyncio.current_task())
-        try:
-            yield
-        finally:
-            self._number -= 1
-            self._tasks.remove(asyncio.current_task())
-            if not self._number and self._next is not None:
-                self._next()
-
-    @property
-    def is_here(self) -> bool:
-        """True if the current task runs the work of `once`."""
-        return asyncio.current_task() in self._tasks
-
-    def when_out(self, act: Callable[[], object]) -> None:
-        """Run `act` now, or as soon as the body is outside `once`."""
-        if self:
-            self._next = act
-        else:
-            act()
-
-
 async def do_once(
     elicitations: Elicitations,
     *,
     once: "OncePlace",
     retention: timedelta,
     work: Callable[[str], Awaitable[Json]],
-    working: Working,
+    used: CallUse,
     wait: Wait,
     also: Also,
 ) -> Json:
@@ -125,10 +86,10 @@ async def do_once(
         await wait({doing})  # an identical call does the work in this process
     elicitations.doing[id] = finished = asyncio.get_running_loop().create_future()
     try:
-        done = await elicitations.done(owner=owner, id=id)
+        done = await elicitations.read(DoneOnce, owner=owner, id=id)
         if _is_claimed(done, elicitations.clock()):
             done = await _elsewhere(elicitations, owner=owner, id=id, wait=wait)
-        with working.begun():
+        with used.inside_once():
             if done is None or done.status == DOING:
                 erase_at = elicitations.clock() + retention
                 free = done or DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
@@ -203,7 +164,7 @@ async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> Done
 
     async def claimed() -> Sequence[DoneOnce]:
         nonlocal row
-        found = await elicitations.done(owner=once.owner, id=id)
+        found = await elicitations.read(DoneOnce, owner=once.owner, id=id)
         row = row if found is None else found
         is_anothers = row.claimed_by != by and _is_claimed(row, now)
         if is_anothers or (found is not None and row.status != DOING):
@@ -219,7 +180,7 @@ async def release(elicitations: Elicitations, once: OncePlace, *, by: str) -> No
     """Release the claim of `by` after the work failed, so that the next worker need not wait."""
 
     async def released() -> Sequence[DoneOnce]:
-        found = await elicitations.done(owner=once.owner, id=once.id(elicitations))
+        found = await elicitations.read(DoneOnce, owner=once.owner, id=once.id(elicitations))
         is_ours = found is not None and found.status == DOING and found.claimed_by == by
         return [replace(found, claimed_until=None)] if found is not None and is_ours else []
 
@@ -251,7 +212,7 @@ async def keep(
         nonlocal done, known
         found, known = known, None
         if found is None:
-            found = await elicitations.done(owner=once.owner, id=id)
+            found = await elicitations.read(DoneOnce, owner=once.owner, id=id)
         if found is not None and found.status != DOING and found.version:
             done = found
             return []
@@ -333,7 +294,7 @@ async def _elsewhere(
 
     async def poll_until_free() -> None:
         while _is_claimed(  # noqa: ASYNC110 - the change is made by another process
-            await elicitations.done(owner=owner, id=id), elicitations.clock()
+            await elicitations.read(DoneOnce, owner=owner, id=id), elicitations.clock()
         ):
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -342,15 +303,15 @@ async def _elsewhere(
         await wait({polling})
     finally:
         polling.cancel()
-    return await elicitations.done(owner=owner, id=id)
+    return await elicitations.read(DoneOnce, owner=owner, id=id)
 
 
-async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, working: Working) -> Json:
+async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, used: CallUse) -> Json:
     """Do the work for an anonymous caller.
 
     No result is stored, so every request repeats the work.
     """
-    with working.begun():
+    with used.inside_once():
         given = await _done(work, secrets.token_urlsafe(18))
     await _end_if_cancelled()
     done, *pieces = _pieces_of(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
@@ -381,7 +342,7 @@ def _pieces_of(given: object, *, id: str, owner: str, erase_at: datetime) -> lis
 
 
 async def _piece(elicitations: Elicitations, done: DoneOnce, id: str) -> str:
-    found = await elicitations.done(owner=done.owner, id=id)
+    found = await elicitations.read(DoneOnce, owner=done.owner, id=id)
     if found is None:
         raise Unreadable
     return found.result

@@ -156,7 +156,7 @@ class Questions:
         """
         if claimed.status is not Status.SUPERSEDED:
             return False
-        held = await self._call.elicitations.find(owner=claimed.owner, join=claimed.join)
+        held = await self._elicitations.holder(Elicitation, owner=claimed.owner, key=claimed.join)
         if held is None or held.id == claimed.id:
             return False
         self._call.leases.forget(claimed)
@@ -380,7 +380,7 @@ class Questions:
         is_answered = current is not None and current.status is Status.ACCEPTED
         if current is not None and (current.holds_key or not is_answered):
             return current, ()
-        held = await self._elicitations.find(owner=run.owner, join=join)
+        held = await self._elicitations.holder(Elicitation, owner=run.owner, key=join)
         # An elicitation that was accepted late does not count if another accepted elicitation
         # owns the key.
         if current is not None and (held is None or held.status is not Status.ACCEPTED):

@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import os
 import sys
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,12 +113,14 @@ class _Record:
 
     def seen(self, tool: str) -> ReplayedCall:
         segments = [self.segments[number] for number in sorted(self.segments)]
-        repeated = Counter[str]()  # the same line can belong to several segments, in a loop
+        # The same lines belong to several segments if an await is in a loop.
+        total = Counter[str]()
+        repeated = dict[str, None]()
         for segment in segments:
-            repeated += segment.unwound
+            total += segment.effects + segment.unwound
+            repeated |= dict.fromkeys(segment.unwound)
             if segment.ran > 1:
-                counts = segment.effects.items()
-                repeated += Counter({effect: count for effect, count in counts if count > 1})
+                repeated |= {effect: None for effect, n in segment.effects.items() if n > 1}
         return ReplayedCall(
             tool=tool,
             starts=self.starts,
@@ -125,7 +128,7 @@ class _Record:
                 ReplayedLines(begins=s.begins, ends=s.ends, ran=s.ran, recorded=s.recorded)
                 for s in segments
             ),
-            repeated=tuple(f"{effect} ({_times(count)})" for effect, count in repeated.items()),
+            repeated=tuple(f"{effect} ({_times(total[effect])})" for effect in repeated),
         )
 
 
@@ -249,6 +252,9 @@ class _BodyRun:
     def did(self, effect: str) -> None:
         """Note a side effect of the segment that runs now."""
         place = _authors_line(inspect.currentframe())
+        if place is None and threading.current_thread() is not threading.main_thread():
+            begins = self._segments[-1].begins  # a library's function in a thread, for the author
+            place = f"after {begins}, in a thread:"
         if place is not None:
             self._count(f"{place} {effect}")
 
@@ -269,11 +275,12 @@ class _BodyRun:
 
     def _note_changes(self, segment: _Segment) -> None:
         after = _fingerprint(self._functions)
-        ends = segment.ends.partition(" ")[0]
-        where = f"{ends}:" if self._is_unwinding else f"{segment.begins} to {ends}:"
+        place = segment.ends.partition(" ")[0]
+        where = f"after {segment.begins}" if segment.begins != _START else f"before {place}"
+        where = place if self._is_unwinding else where
         for name, value in after.items():
             if self._before.get(name) != value:
-                self._count(f"{where} changes {name}")
+                self._count(f"{where}: changes {name}")
         self._before = after
 
     def _count(self, effect: str) -> None:

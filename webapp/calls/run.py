@@ -98,7 +98,7 @@ class CurrentRun:
         If neither is stored: with `writes_again`, let the next change store the run as new.
         Otherwise raise Erased if this run was stored before.
         """
-        stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
+        stored = await self._elicitations.read(Run, owner=self._owner, id=self.value.id)
         if stored is None:
             stored = await self._elicitations.holder(Run, owner=self._owner, key=self._key)
         if stored is not None:
@@ -205,7 +205,7 @@ class CurrentRun:
         found = named or await self._elicitations.holder(Run, owner=self._owner, key=self._key)
         # The result may just be arriving. If it arrives, this call starts a new run.
         if found is not None and await self._landed(found.id):
-            found = await self._elicitations.run(owner=self._owner, id=found.id)
+            found = await self._elicitations.read(Run, owner=self._owner, id=found.id)
         if found is None:
             return None
         self.is_continued = named is not None
@@ -222,7 +222,7 @@ class CurrentRun:
         named = self._named
         if named is None or not (self._is_nobodys or named.startswith(self._owner)):
             return None
-        run = await self._elicitations.run(owner=owner_of(named), id=named)
+        run = await self._elicitations.read(Run, owner=owner_of(named), id=named)
         if run is None and self._named_key == self._key and not self._is_nobodys:
             return replace(self._new(), id=named)
         if run is None or run.key != self._key:

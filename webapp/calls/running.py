@@ -281,8 +281,8 @@ class RunningTools:
 
     def _end(self, task: asyncio.Task[Any], call: Call) -> None:
         """Cancel the body now or after `once`. The grace period limits the time inside `once`."""
-        call.used.working.when_out(task.cancel)
-        if call.used.working:
+        call.used.when_outside_once(task.cancel)
+        if call.used.is_inside_once:
             asyncio.get_running_loop().call_later(self._grace.total_seconds(), task.cancel)
 
     async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
@@ -291,8 +291,8 @@ class RunningTools:
         Return when the body has ended. If the body is inside `once`, return at once.
         """
         task.add_done_callback(_retrieve)
-        call.used.working.when_out(task.cancel)
-        if call.used.working:
+        call.used.when_outside_once(task.cancel)
+        if call.used.is_inside_once:
             self._bound(task, call)
             return
         with anyio.CancelScope(shield=True):

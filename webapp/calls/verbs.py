@@ -171,7 +171,7 @@ class Verbs:
             await call.must_be_going_on()
             if call.caller.is_anonymous and call.caller.refusal is not None:
                 raise NotAllowed(f"on_end registered nothing. {call.caller.refusal}")
-            if call.used.working.is_here:
+            if call.used.is_once_here:
                 raise InvalidQuestion(
                     "on_end cannot be called in the work of `once`, which does not run again in "
                     "the next call. Call on_end before `once`, or after it."
@@ -410,7 +410,7 @@ class Verbs:
                     f"once({name!r}) did not run, because its result could not be stored. "
                     f"{call.caller.refusal}"
                 )
-            return await do_unkept(name, work, working=call.used.working)
+            return await do_unkept(name, work, used=call.used)
         await call.the_run()
         retention = RETENTION if (receipt := call.used.receipt) is None else RECEIPT_RETENTION
         scope, wish = await call.run.begin_once(receipt, retention=retention)
@@ -420,7 +420,7 @@ class Verbs:
             once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
             retention=retention,
             work=work,
-            working=call.used.working,
+            used=call.used,
             wait=call.wait_for,
             also=partial(call.kinds.payments.worked, owner, receipt),
         )

@@ -12,7 +12,8 @@ from weakref import WeakSet
 
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from webapp.records.values import Approval, InboxItem, KeptSecret
+from webapp.records.values import Approval, KeptSecret
+from webapp.records.waiting import InboxItem
 
 OWNER_DATA: Final = (Connection, Payment, KeptSecret)
 # The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.

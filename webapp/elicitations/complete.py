@@ -97,7 +97,7 @@ async def _keep_late(
             return []
         if not traits_of(current.kind).stored_for:
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
-        holder = await elicitations.find(owner=current.owner, join=current.join)
+        holder = await elicitations.holder(Elicitation, owner=current.owner, key=current.join)
         superseded: list[Elicitation] = []
         now = elicitations.clock()
         if holder is not None and holder.id != id and states.is_kept(current, now):

@@ -21,17 +21,16 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
-from webapp.elicitations.cache import Cache
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
+from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, pause
 from webapp.elicitations.uncancelled import Uncancelled
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import Rows
-from webapp.records.values import DoneOnce, Value
+from webapp.records.values import Value
 from webapp.stores import Conflict, Record, Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note
@@ -46,9 +45,11 @@ class RunEnds(Protocol):
 
     async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
         """Return the callbacks to write together with these values."""
+        ...
 
     def wrote(self, rows: Sequence[Value]) -> None:
         """Receive the written callbacks, with their new versions."""
+        ...
 
 
 _log = logging.getLogger(__name__)
@@ -113,13 +114,6 @@ class Elicitations:
         note(known)
         return known
 
-    async def run(self, *, owner: str, id: str) -> Run | None:
-        return await self.read(Run, owner=owner, id=id)
-
-    async def find(self, *, owner: str, join: str) -> Elicitation | None:
-        """Return the current elicitation of this question, or None."""
-        return await self.holder(Elicitation, owner=owner, key=join)
-
     async def open_of(self, owner: str | None = None) -> list[Elicitation]:
         """Return the unanswered questions of this owner, or of everyone, newest first."""
         found = {  # by id: a question that is opened between the two reads is found twice
@@ -131,9 +125,6 @@ class Elicitations:
         }
         open_now = [one for one in found.values() if self.clock() < one.expires_at]
         return sorted(open_now, key=lambda one: one.created_at, reverse=True)
-
-    async def done(self, *, owner: str, id: str) -> DoneOnce | None:
-        return await self.read(DoneOnce, owner=owner, id=id)
 
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""

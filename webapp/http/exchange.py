@@ -70,6 +70,7 @@ class Exchange(ClientConnection):
 
     __slots__ = (
         *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
+        "_has_pumped",
         *("_receive", "_send", "added", "facts", "status"),
         *("is_watched", "root_path", "segment", "suffix"),
     )
@@ -93,7 +94,9 @@ class Exchange(ClientConnection):
     async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Let `app` answer, and watch if the client disconnects before the last byte."""
         self.is_watched = True
-        self._pumped: asyncio.Queue[Message | Exception] = asyncio.Queue()
+        # not a Queue, whose three deques would take room in each held call
+        self._pumped: list[Message | Exception] = []
+        self._has_pumped = asyncio.Event()
         try:
             if _has_no_body(scope):
                 self._start_pump()
@@ -119,12 +122,15 @@ class Exchange(ClientConnection):
             if message["type"] == "http.request" and not message.get("more_body", False):
                 self._start_pump()
             return message
-        pumped = await self._pumped.get()
-        if isinstance(pumped, Exception):
-            self._pumped.put_nowait(pumped)
+        while not self._pumped:
+            await self._has_pumped.wait()
+        # Every later reader receives the error or the disconnect too.
+        if isinstance(pumped := self._pumped[0], Exception):
             raise pumped
-        if pumped["type"] == "http.disconnect":
-            self._pumped.put_nowait(pumped)  # every later reader receives the disconnect too
+        if pumped["type"] != "http.disconnect":
+            del self._pumped[0]
+            if not self._pumped:
+                self._has_pumped.clear()
         return pumped
 
     async def send(self, message: Message) -> None:
@@ -170,13 +176,14 @@ class Exchange(ClientConnection):
 
     async def _listen(self) -> None:
         while True:
+            message: Message | Exception
             try:
                 message = await self._hear()
             except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
-                self._pumped.put_nowait(error)
-                return
-            self._pumped.put_nowait(message)
-            if message["type"] == "http.disconnect":
+                message = error
+            self._pumped.append(message)
+            self._has_pumped.set()
+            if isinstance(message, Exception) or message["type"] == "http.disconnect":
                 return
 
     async def _hear(self) -> Message:

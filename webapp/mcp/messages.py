@@ -7,7 +7,6 @@ costs an object to create and perhaps an error to report.
 """
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
@@ -46,7 +45,7 @@ async def read_message(headers: Mapping[bytes, Sequence[str]], receive: Receive)
     length = next(iter(headers.get(b"content-length", ())), "")
     if length.isascii() and length.isdecimal() and int(length) > MESSAGE_BYTES_AT_MOST:
         raise TooLarge(_TOO_LONG)
-    body, begun = bytearray(), deque[Message]()
+    body, begun = bytearray(), list[Message]()
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -61,10 +60,10 @@ async def read_message(headers: Mapping[bytes, Sequence[str]], receive: Receive)
         raise TooLarge(_TOO_MANY)
     if is_nested_too_deep(bytes(body)):
         raise TooLarge(_TOO_DEEP, HTTPStatus.BAD_REQUEST)
-    begun.appendleft({"type": "http.request", "body": bytes(body), "more_body": bool(begun)})
+    begun.insert(0, {"type": "http.request", "body": bytes(body), "more_body": bool(begun)})
 
     async def again() -> Message:
-        return begun.popleft() if begun else await receive()
+        return begun.pop(0) if begun else await receive()
 
     return again
 

@@ -134,7 +134,7 @@ class ResultTool:
             raise NotAllowed(_UNKNOWN)
         # Wait for a result that is being sent, because its arrival ends the run.
         await self._service.running_tools.landed(asked.run)
-        run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
+        run = await self._service.elicitations.read(Run, owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
             raise NotAllowed(_UNKNOWN)

@@ -409,7 +409,7 @@ class Tasks:
         is_id = isinstance(id, str) and len(id) <= ID_CHARACTERS_AT_MOST and id.isascii()
         if not is_id or caller.owner is None or owner_of(cast("str", id)) != caller.owner:
             raise _unknown()
-        run = await self._service.elicitations.run(owner=caller.owner, id=cast("str", id))
+        run = await self._service.elicitations.read(Run, owner=caller.owner, id=cast("str", id))
         called = None if run is None else run.called
         if run is None or called is None:
             raise _unknown()

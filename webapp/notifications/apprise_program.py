@@ -27,6 +27,7 @@ _REASONS = (
     ("authentication", "it refused the user name or password"),
     ("unreachable", "its network is unreachable"),
 )
+_APPRISE: Any = apprise.Apprise  # its annotations are incomplete
 _STATUS = re.compile(r"error=([1-5][0-9]{2})\b")
 
 
@@ -56,7 +57,7 @@ def send(address: str, *, title: str, body: str) -> str | None:
     plugin = _plugin(address)
     if plugin is None:
         return "Apprise does not know the address"
-    messenger = apprise.Apprise(plugin, asset=plugin.asset)
+    messenger = _APPRISE(plugin, asset=plugin.asset)
     if messenger.notify(body=body, title=title, body_format=apprise.NotifyFormat.TEXT):
         return None
     said = log.getvalue().lower()
@@ -77,7 +78,7 @@ def _plugin(address: str) -> Any:
         allow_templates=False,
         storage_mode=apprise.PersistentStoreMode.MEMORY,
     )
-    return apprise.Apprise.instantiate(address, asset=asset)
+    return _APPRISE.instantiate(address, asset=asset)
 
 
 def _has_no_recipient(scheme: str, plugin: Any) -> bool:

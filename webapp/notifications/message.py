@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
 from webapp.notifications.tables import NotifyTable
-from webapp.records.notification import Notification
+from webapp.records.waiting import Notification
 
 QUESTION_CHARACTERS: Final = 120
 NAME_CHARACTERS: Final = 80
-# Letters, digits, currency signs, dashes and quotation marks (Unicode, 4.5).
-_WORDS: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd", "Nl", "No"})
+# Spaces, currency signs, dashes and quotation marks, in addition to letters (L), marks on them (M)
+# and digits (N): the general categories of Unicode, section 4.5.
 _SIGNS: Final = frozenset({"Zs", "Sc", "Pd", "Pi", "Pf"})
 # The last five are those of Chinese and Japanese.
 _PUNCTUATION: Final = frozenset(".:,;?!'\"()+%\u3002\u3001\uff0c\uff1f\uff01")
@@ -79,7 +79,7 @@ def in_a_line(text: str, *, at_most: int) -> str:
     for character in unicodedata.normalize("NFC", text[: at_most * 8]):
         category = unicodedata.category(character)
         marks = marks + 1 if category in ("Mn", "Mc") else 0
-        is_word = category in _WORDS and marks <= _MARKS_AT_MOST
+        is_word = category[0] in "LN" or 0 < marks <= _MARKS_AT_MOST
         is_kept = is_word or category in _SIGNS or character in _PUNCTUATION
         found.append(character if is_kept else " ")
     line = " ".join(_INSIDE.sub(" ", "".join(found)).split())

@@ -27,7 +27,7 @@ from webapp.http.rate_limit import Rates
 from webapp.notifications.delivery import Deliver
 from webapp.notifications.message import Message, message_for
 from webapp.notifications.tables import NotifyTable, NotifyTables
-from webapp.records.notification import Notification
+from webapp.records.waiting import Notification
 from webapp.stores import Conflict
 
 CLAIMED: Final = timedelta(seconds=60)  # sending takes at most 20 seconds

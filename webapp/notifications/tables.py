@@ -13,8 +13,8 @@ from typing import Final
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
 from flows.kinds.form import approver_of
 from webapp.records.ids import RowIds
-from webapp.records.notification import Notification
 from webapp.records.values import Value
+from webapp.records.waiting import Notification
 
 ADDRESSES_AT_MOST: Final = 8  # of one table, and as many for its escalation
 # People look at their assistant when it asks: they are notified only if they do not answer soon.

@@ -79,7 +79,7 @@ async def _steps(
 ) -> tuple[Run | None, int, int, Elicitation | None]:
     """Return the run, the place and number of its questions, and the first that is open."""
     rows, owner = service.elicitations, elicitation.owner
-    run = await rows.run(owner=owner, id=elicitation.run) if elicitation.run else None
+    run = await rows.read(Run, owner=owner, id=elicitation.run) if elicitation.run else None
     asked = () if run is None else run.asked
     ids = list(dict.fromkeys(step.elicitation_id for step in asked))[:_STEPS_AT_MOST]
     if elicitation.id not in ids:

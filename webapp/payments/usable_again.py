@@ -87,7 +87,7 @@ class UsableAgain:
         join = payment.asked or (None if question is None else question.join)
         if join is None:  # rows of older versions do not name the question
             return ChangedPayment(payment)
-        asked = await self._elicitations.find(owner=payment.owner, join=join)
+        asked = await self._elicitations.holder(Elicitation, owner=payment.owner, key=join)
         ended: list[Elicitation] = []
         if asked is not None and not asked.status.is_final:
             ended = self.answered(asked, payment)

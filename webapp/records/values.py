@@ -19,7 +19,7 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
-from webapp.records.notification import Notification
+from webapp.records.waiting import InboxItem, Notification
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):
@@ -137,26 +137,6 @@ class Approval(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Approval({self.id!r}, {self.status!r})"
-
-
-class InboxItem(Struct, frozen=True, kw_only=True):
-    """A link to a question that waits for an approver, without the question's content.
-
-    The owner is the tag of the approver's name, and ids sort the newest first. The question's own
-    status decides whether it still waits; the status `decided` only saves reading the question.
-    """
-
-    id: str
-    owner: str
-    elicitation_id: str
-    expires_at: datetime
-    erase_at: datetime
-    version: int = 0
-    status: str = "waiting"  # or decided
-
-    @property
-    def due_at(self) -> datetime | None:
-        return self.expires_at if self.status == "waiting" else None
 
 
 class StoredWebhook(Struct, frozen=True, kw_only=True):

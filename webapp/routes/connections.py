@@ -310,7 +310,7 @@ async def start_reconnecting(
     join = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
 
     async def asked_afresh() -> list[Elicitation]:
-        held = await elicitations.find(owner=connection.owner, join=join)
+        held = await elicitations.holder(Elicitation, owner=connection.owner, key=join)
         if held is not None and not held.status.is_final:
             if elicitations.clock() < held.expires_at:
                 return []
@@ -322,7 +322,7 @@ async def start_reconnecting(
     written = await elicitations.write_afresh(asked_afresh)
     if written:
         return await elicitations.get(written[-1].id)
-    return await elicitations.find(owner=connection.owner, join=join)
+    return await elicitations.holder(Elicitation, owner=connection.owner, key=join)
 
 
 async def _question(

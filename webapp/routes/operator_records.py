@@ -69,7 +69,7 @@ async def operator_record(
     )
     ids = {each.id for each in records.about} | {_id_of(each) for each in records.about}
     act = _ACTS.get(type(found))
-    is_over = isinstance(found, Elicitation) and found.status.is_final
+    has_ended = isinstance(found, Elicitation) and found.status.is_final
     others = [each for each in records.about if each.id != found.id]
     view = OperatorRecord(
         **about_operator(page, operator, tab=name),
@@ -81,7 +81,7 @@ async def operator_record(
         ),
         links=tuple(link(each) for each in others[:LINKS_AT_MOST]),
         log_lines=tuple(line.text for line in service.recent_lines.about(ids)),
-        acts=() if act is None or is_over else ((act, f"{url_of(found)}/{act}"),),
+        acts=() if act is None or has_ended else ((act, f"{url_of(found)}/{act}"),),
         payload=shown_body(found.body) if isinstance(found, StoredWebhook) else None,
     )
     return operator_page(page, view)

@@ -219,6 +219,12 @@ async def test_server_of_the_setting_is_served_without_an_argument(tmp_path, mor
         assert "\n  sandbox " not in server.said  # only the demo always has one
 
 
+async def test_replay_with_several_workers_is_refused(tmp_path):
+    author(tmp_path)
+    ended = await called("serve", "my_tools:mcp", "--replay", "--workers", "2", home=tmp_path)
+    assert (ended.status, "--replay uses one process" in ended.err) == (2, True)
+
+
 async def test_argument_names_the_server_instead_of_the_setting(tmp_path):
     author(tmp_path)
     extra = {"ELICIT_SERVER": "nowhere:mcp"}

@@ -14,6 +14,7 @@ from flows import (
     Completion,
     Declined,
     Denied,
+    Ending,
     Expired,
     InvalidQuestion,
     NotAllowed,
@@ -82,6 +83,8 @@ async def test_account_is_used_through_server_without_access_token(shop: Program
             str(account.access_token)
         with pytest.raises(NotSupported, match="client"):
             account.sync_client()
+        with pytest.raises(NotSupported, match="The server renews the token"):
+            await account.invalidate()
         async with account.client() as api:
             me, gone = await api.get("/user"), await api.post("/nothing", json={"star": True})
             elsewhere = await api.get("https://elsewhere.example/user")
@@ -316,6 +319,9 @@ async def test_notices_are_sent_to_on_notice_callback(shop: Programs) -> None:
     assert heard == later == ["Reading the order"]
 
 
+async def note(ending: Ending) -> None: ...
+
+
 async def test_server_only_features_raise_with_alternative(shop: Programs) -> None:
     async with shop.elicit():
         assert (elicit.can("url"), elicit.can("form")) == (True, False)
@@ -323,6 +329,10 @@ async def test_server_only_features_raise_with_alternative(shop: Programs) -> No
             elicit.token("order-8")
         with pytest.raises(NotSupported, match="Only the server can read tokens"):
             elicit.read_token("text")
+        with pytest.raises(NotSupported, match="cannot call this program back"):
+            await elicit.on_end(note, key="a")
+        with pytest.raises(NotSupported, match="the id that you passed as user="):
+            elicit.caller()
         with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.gate(lambda: None)
         with pytest.raises(InvalidQuestion, match="Await the questions"):

@@ -185,12 +185,12 @@ async def test_late_acceptance_supersedes_newer_same_question(here: Service, clo
     new = await asked(here)
     assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
     assert (await now_of(here, new)).status is Status.SUPERSEDED
-    found = await here.elicitations.find(owner=old.owner, join=old.join)
+    found = await here.elicitations.holder(Elicitation, owner=old.owner, key=old.join)
     assert found is not None
     assert (found.id, found.content) == (old.id, {"n": 1})
     # The newer elicitation is completed too, but the question keeps its first answer.
     assert await here.completing.complete(new.id, {"n": 2}) is Completion.LATE
-    found = await here.elicitations.find(owner=old.owner, join=old.join)
+    found = await here.elicitations.holder(Elicitation, owner=old.owner, key=old.join)
     assert found is not None
     assert found.id == old.id
 

@@ -277,7 +277,9 @@ class ServiceBesideModel(RuleBasedStateMachine):
 
     def holder(self, join: str) -> str | None:
         owner = self.here.elicitations.owners.tag(issuer="tests", subject="alice")
-        found = self.loop.run_until_complete(self.here.elicitations.find(owner=owner, join=join))
+        found = self.loop.run_until_complete(
+            self.here.elicitations.holder(Elicitation, owner=owner, key=join)
+        )
         return None if found is None else found.id
 
     def now_of(self, id: str) -> Elicitation:

@@ -19,7 +19,8 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.approvers import OWN_USER, Approver, Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import LISTED_AT_MOST, WITHDRAWN, PendingDecision
-from webapp.records.values import KINDS, InboxItem
+from webapp.records.values import KINDS
+from webapp.records.waiting import InboxItem
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings

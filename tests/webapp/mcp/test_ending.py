@@ -84,7 +84,7 @@ class Orphaned:
         async def body() -> None:
             call.used.has_paid = is_paid
             try:
-                with call.used.working.begun() if work_takes else nullcontext():
+                with call.used.inside_once() if work_takes else nullcontext():
                     await asyncio.sleep(work_takes)
                     self.note("done")
                 await asyncio.sleep(3600)

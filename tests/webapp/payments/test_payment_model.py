@@ -433,9 +433,11 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.shop.clock.tick(**amount)
         # A result is sent within seconds, or its connection was cut.
         self.legs = [leg for leg in self.legs if not leg.task.done()]
-        for leg in self.legs:
-            if leg.receipt is not None and not leg.task.done():
-                self.do(leg.call.renew())  # as the process does every ten seconds
+        for call in self.running():
+            self.do(call.renew())  # as the process does every ten seconds
+
+    def running(self) -> list[Call]:
+        return [leg.call for leg in self.legs if leg.receipt and not leg.task.done()]
 
     @precondition(lambda self: self.topic_of)
     @rule()
@@ -444,7 +446,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.do(self._sweep())
 
     async def _sweep(self) -> None:
-        await self.shop.sweep()
+        await self.shop.sweep(running=self.running())
         await self.calm()
 
     @precondition(lambda self: self.topic_of)

@@ -96,7 +96,7 @@ async def test_changed_row_is_refused_by_every_reader(here: Service, store: Memo
     with pytest.raises(Unreadable):
         await here.elicitations.get(elicitation.id)
     with pytest.raises(Unreadable):
-        await here.elicitations.find(owner=elicitation.owner, join=elicitation.join)
+        await here.elicitations.holder(Elicitation, owner=elicitation.owner, key=elicitation.join)
     with pytest.raises(Unreadable):
         await here.completing.complete(elicitation.id, {})
 

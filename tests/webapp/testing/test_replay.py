@@ -1,7 +1,10 @@
 """Replay mode: each body runs again after each question, and repeated side effects are listed."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 from flows import elicit
 from tests.support.mcp_server import new_server
+from tests.support.samples import FILES, PAGES
 from tests.webapp.testing import replayed_servers as planted
 from tests.webapp.testing.conftest import DECLARES
 from webapp.testing import AskedPerson, elicit_person
@@ -128,6 +132,36 @@ async def test_table_names_lines_and_questions(library, tmp_path):
     assert second.split()[-4:] == ["the", "result", "1", "0"]
 
 
+@pytest.mark.parametrize(
+    ("spoken", "declares", "payments"),
+    [("2025-11-25", "form", 3), ("2025-11-25", "nothing", 6), ("2026-07-28", "form", 6)],
+)
+async def test_page_tells_how_often_its_sample_pays(spoken, declares, payments, tmp_path):
+    # finding: XA9
+    page = PAGES["docs/explanation/what-runs-again.md"]
+    for replay in (False, True):
+        sample = sample_in(tmp_path)
+        options: dict[str, Any] = {"revision": spoken, "declares": DECLARES[declares]}
+        async with elicit_person(sample.mcp, replay=replay, **options) as person:
+            for _ in range(3):
+                person.accepts()
+            await person.call("pay_everybody")
+            assert len(sample.paid) == (6 if replay else payments)
+            assert f"it pays {payments} times" in page
+            for call in person.replayed:
+                assert str(call) in page, call
+
+
+def sample_in(folder: Path) -> Any:
+    (folder / "payouts.py").write_text(FILES["payouts.py"])
+    spec = spec_from_file_location("payouts", folder / "payouts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sample = module_from_spec(spec)
+    spec.loader.exec_module(sample)
+    return sample
+
+
 async def test_questions_asked_together_are_replayed(library, revision):
     server = new_server(library)
 
@@ -157,3 +191,35 @@ async def test_declined_question_is_replayed(library, revision):
         person.declines()
         assert (await person.call("ask_name")).text == "None"
         assert person.replayed[0].starts == 2
+
+
+async def test_network_processes_and_threads_are_seen(library, revision):
+    # finding: XA9
+    server = new_server(library)
+    received: list[bytes] = []
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read())
+        writer.close()
+
+    async def connect() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await writer.wait_closed()
+
+    @server.tool()
+    async def work() -> str:
+        await connect()
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-S", "-c", ""], check=True)
+        await elicit.confirm("Go on?")
+        await connect()
+        return "done"
+
+    async with await asyncio.start_server(receive, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        async with elicit_person(server, revision=revision, replay=True) as person:
+            person.accepts()
+            assert (await person.call("work")).text == "done"
+            network, process = person.replayed[0].repeated
+            assert "connects to the network (3 times)" in network
+            assert process == "after the start, in a thread: starts a process (2 times)"

@@ -1,8 +1,28 @@
-"""The stored row of a notification; see `webapp.notifications`."""
+"""The rows that lead people to a question that waits for them: inbox items and notifications."""
 
 from datetime import datetime
 
 from msgspec import Struct
+
+
+class InboxItem(Struct, frozen=True, kw_only=True):
+    """A link to a question that waits for an approver, without the question's content.
+
+    The owner is the tag of the approver's name, and ids sort the newest first. The question's own
+    status decides whether it still waits; the status `decided` only saves reading the question.
+    """
+
+    id: str
+    owner: str
+    elicitation_id: str
+    expires_at: datetime
+    erase_at: datetime
+    version: int = 0
+    status: str = "waiting"  # or decided
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.expires_at if self.status == "waiting" else None
 
 
 class Notification(Struct, frozen=True, kw_only=True):
