@@ -20,6 +20,7 @@ async def shop() -> AsyncIterator[Program]:
 
 
 QUESTION, ACCOUNT = "questions/{question_id}", "accounts/{account_id}"
+USER = {"user": "ann"}
 PAYMENT, WEBHOOK = "payments/{payment_id}", "webhooks/{webhook_id}"
 ROUTES = {
     *("get questions", "post questions", f"get {QUESTION}", f"get {QUESTION}/events"),
@@ -89,7 +90,7 @@ async def test_reason_of_a_refund_has_at_most_500_characters() -> None:
     ):
         for length, status in ((501, 400), (500, 404)):
             body = {"reason": "x" * length}
-            refused = await desk.at("payments/none/refund", method="POST", json=body)
+            refused = await desk.at("payments/none/refund", method="POST", json=body, params=USER)
             assert refused.status_code == status, refused.text
 
 
