@@ -24,9 +24,9 @@ from tests.support.paying import give_up
 from tests.support.shop_env import Shop, buying
 from tests.support.signed_in_people import signed_in_env
 from webapp.operations.catalog import LISTS
-from webapp.settings.identity import _operators
+from webapp.settings.identity import operators_of
 
-OPS = _operators("root groups=ops")
+OPS = operators_of("root groups=ops")
 SECRETS = ("THE TYPED ANSWER", "THE ACCESS TOKEN", "THE REFRESH TOKEN", "pi_1_secret_abcdefgh")
 
 
