@@ -79,8 +79,8 @@ def _is_of_idle_server(handle: asyncio.Handle) -> bool:
 class CountingLoop(asyncio.SelectorEventLoop):
     """An asyncio loop that counts its turns. The turns of uvloop cannot be counted.
 
-    A turn in which only the work of an idle server runs is not counted. Otherwise the count would
-    depend on the time that an operation takes.
+    The turns in which only the work of an idle server runs are not counted, nor its timers.
+    Otherwise the counts would depend on the time that an operation takes.
     """
 
     def __init__(self) -> None:
@@ -96,9 +96,9 @@ class CountingLoop(asyncio.SelectorEventLoop):
         _counts["tasks"] += 1
         return super().create_task(*given, **named)
 
-    def call_at(self, *given: Any, **named: Any) -> Any:
-        _counts["timers"] += 1
-        return super().call_at(*given, **named)
+    def call_at(self, when: float, callback: Any, *given: Any, **named: Any) -> Any:
+        _counts["timers"] += getattr(callback, "__qualname__", "") not in _OF_IDLE_SERVER
+        return super().call_at(when, callback, *given, **named)
 
 
 def counted(owner: type[Any], name: str, what: str) -> None:

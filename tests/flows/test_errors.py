@@ -97,3 +97,10 @@ def test_every_status_has_a_refusal_sentence() -> None:
         words = str(errors.NotPossible(status=status, wanted=Status.EXCHANGING))
         assert words.startswith(("The question ", "The payment ", "A run "))
         assert words.endswith("so it cannot be finished now.")
+
+
+def test_error_has_the_code_that_json_rpc_reserves_for_its_cause() -> None:
+    invalid_params, internal_error = -32602, -32603
+    assert errors.InvalidQuestion.jsonrpc_code == invalid_params
+    assert errors.InvalidAnswer.jsonrpc_code == invalid_params
+    assert errors.InvalidSchema.jsonrpc_code == internal_error

@@ -13,7 +13,7 @@ import ast
 import builtins
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -26,7 +26,6 @@ from tests.mutation.trial import Copy, Picked, import_what_takes_long
 
 SECONDS: Final = 3600
 _MARK: Final = "_line_of_fault"  # a builtin while the tests run, so that no module needs an import
-_HEADERS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Watch:
@@ -59,8 +58,8 @@ class Watch:
         self._answer.write_text(json.dumps(told))
 
 
-def statement(tree: ast.AST, changed: Collection[int]) -> tuple[list[ast.stmt], int] | None:
-    """Return the block and index of the smallest statement of a function at one of these lines."""
+def statement(tree: ast.AST, line: int) -> tuple[list[ast.stmt], int] | None:
+    """Return the block and index of the smallest statement of a function at this line."""
     best: tuple[int, list[ast.stmt], int] | None = None
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -69,9 +68,8 @@ def statement(tree: ast.AST, changed: Collection[int]) -> tuple[list[ast.stmt], 
             for block in blocks(node):
                 for index, one in enumerate(block):
                     size = (one.end_lineno or one.lineno) - one.lineno
-                    if any(one.lineno <= line <= one.lineno + size for line in changed) and (
-                        best is None or size <= best[0]
-                    ):
+                    is_here = one.lineno <= line <= one.lineno + size
+                    if is_here and (best is None or size <= best[0]):
                         best = size, block, index
     return best and best[1:]
 
@@ -89,7 +87,7 @@ def marked(lines: Sequence[str], of_it: Sequence[tuple[Fault, int]]) -> list[str
     found = [
         (block, block[index], fault.id)
         for fault, start in of_it
-        if (place := statement(tree, range(start + 1, start + len(fault.original) + 1)))
+        if (place := statement(tree, start + 1))
         for block, index in [place]
     ]
     for block, node, id in found:

@@ -29,8 +29,7 @@ def shares(sources: Mapping[str, Sequence[str]], count: int) -> dict[str, int]:
         room = room_of(module)
         lines[room] = lines.get(room, 0) + sum(1 for line in of_it if line.strip())
     exact = {room: count * own / sum(lines.values()) for room, own in lines.items()}
-    given = {room: max(1, int(share)) for room, share in exact.items()}
-    by_rest = sorted(exact, key=lambda room: given[room] - exact[room])
-    for room in by_rest[: count - sum(given.values())]:
-        given[room] += 1
+    given = dict.fromkeys(lines, 1)
+    for _ in range(count - len(given)):
+        given[max(given, key=lambda room: exact[room] - given[room])] += 1
     return given

@@ -1,11 +1,13 @@
-"""A frozen fault is found again by its text, or reported as gone."""
+"""Frozen faults: found again by their text, drawn from every room, tried with likely tests."""
 
 import json
 
 import pytest
 
 from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
-from tests.mutation.rooms import sources_of
+from tests.mutation.reach import marked
+from tests.mutation.rooms import shares, sources_of
+from tests.mutation.trial import likely_files
 
 FAULT = Fault(
     id="F000",
@@ -54,3 +56,40 @@ def test_each_planted_fault_has_a_location_and_is_killed() -> None:
     lost = [fault.id for fault in planted if fault.place(sources) is None]
     assert not lost, f"copy the changed lines of the code into faults.json, for {lost}"
     assert [outcomes[fault.id]["outcome"] for fault in planted] == ["killed"] * len(planted)
+
+
+# finding: XH2
+def test_each_fault_has_an_outcome_and_each_survivor_a_note() -> None:
+    outcomes = json.loads(OUTCOMES.read_text())
+    assert outcomes.keys() == {fault.id for fault in faults_of()}
+    words = {outcome["outcome"] for outcome in outcomes.values()}
+    assert words <= {"killed", "timed out", "survived", "undecided"}
+    assert all("note" in each for each in outcomes.values() if each["outcome"] == "survived")
+
+
+# finding: XH2
+def test_draw_gives_each_room_its_share() -> None:
+    sources = {f"flows/a/{number}.py": ["x = 1", ""] * 30 for number in range(3)}
+    sources |= {"webapp/b.py": ["x = 1"] * 9, "webapp/c/d/e.py": ["x = 1"] * 1}
+    assert shares(sources, 10) == {"flows/a": 8, "webapp": 1, "webapp/c": 1}
+    given = shares(sources_of(), 300)
+    assert sum(given.values()) == 300
+    assert min(given.values()) >= 1
+
+
+# finding: XH2
+def test_fault_is_tried_with_the_tests_of_its_module_and_room() -> None:
+    files = likely_files("webapp/http/rate_limit.py")
+    assert files[0].startswith("tests/webapp/http/")
+    assert "tests/webapp/http/test_rates.py" in files
+
+
+# finding: XH2
+def test_call_that_names_the_fault_stands_before_its_statement() -> None:
+    found = Location(module="flows/a.py", start=2)
+    lines = marked(LINES, [(FAULT, found.start)])
+    assert [line.strip() for line in lines[1:4]] == [
+        "now = lease.now",
+        "_line_of_fault('F000')",
+        "if lease.until < now:",
+    ]

@@ -109,6 +109,7 @@ USUAL: Mapping[str, Any] = {
     "described": DESCRIBED,
     "tool_title": "Book a table",
     "client_title": "Claude Desktop",
+    "phone_url": "https://tools.example.com/e/abc",
     "origins": ("https://example.org",),
     "asked_at": NOW - timedelta(seconds=12),
     "now": NOW,

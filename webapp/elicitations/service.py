@@ -45,9 +45,11 @@ class RunEnds(Protocol):
 
     async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
         """Return the callbacks to write together with these values."""
+        ...
 
     def wrote(self, rows: Sequence[Value]) -> None:
         """Receive the written callbacks, with their new versions."""
+        ...
 
 
 _log = logging.getLogger(__name__)

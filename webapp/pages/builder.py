@@ -19,6 +19,7 @@ from flows.elicitation.states import (
 from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
+from flows.origin import is_loopback
 from flows.payments.session import kept_of, terms_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.oauth.clients import is_at_sandbox
@@ -353,10 +354,15 @@ class PageBuilder:
         return f"{self._here}/allow?account={connection.id[OWNER_TAG_CHARACTERS:]}"
 
     def _common(self) -> "_Common":
-        asked = self._asked
+        asked, address = self._asked, urlsplit(self._service.public_url)
         return {
             "server": self._server,
-            "host": urlsplit(self._service.public_url).netloc,
+            "host": address.netloc,
+            "phone_url": (
+                None
+                if is_loopback(address.hostname or "")
+                else f"{self._service.public_url}{self._here}"
+            ),
             "tool": asked.tool,
             "client": asked.client,
             "client_id": asked.client_id,
@@ -425,6 +431,7 @@ def _person(connection: Connection) -> AccountName:
 class _Common(TypedDict):
     server: str
     host: str
+    phone_url: str | None
     tool: str
     client: str | None
     client_id: str | None

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import idna
+import segno
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -192,6 +193,12 @@ def _marked(text: str) -> Markup:
     return Markup(("" if whole else "`").join(marked))  # noqa: S704 - each part is escaped
 
 
+def _qr(url: str) -> Markup:
+    """Return the QR code of an address as SVG, dark on light as readers need it."""
+    code = segno.make_qr(url, error="l", boost_error=False)
+    return Markup(code.svg_inline(light="#fff", svgclass="qr", lineclass=None, omitsize=True))  # noqa: S704 - only numbers
+
+
 def _is_seen(sign: str) -> bool:
     return sign.isprintable() or sign == "\n" or sign in _JOINERS
 
@@ -317,6 +324,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "named": _named,
     "paragraph": _paragraph,
     "place": _place,
+    "qr": _qr,
     "quoted": _quoted,
     "whole": _whole,
     "whole_seconds": _whole_seconds,

@@ -52,6 +52,7 @@ class View:
 class Asking(View):
     """The fields of every page that asks: who, where, since when, how long, and how to decline.
 
+    `phone_url` is the page's address, for a phone; None if a phone cannot reach this server.
     `client` is the name that the client gives itself, `client_id` the id in its access token. The
     titles are those of MCP; the client's is unverified.
     """
@@ -63,6 +64,7 @@ class Asking(View):
     expires_at: datetime
     decline_action: str
     csrf: str
+    phone_url: str | None = None
     client: str | None = None
     client_id: str | None = None
     tool_title: str | None = None

@@ -102,7 +102,8 @@ def _scope(text: str) -> str | None:
     return found[0] if found else None
 
 
-def _operators(text: str) -> OperatorRules:
+def operators_of(text: str) -> OperatorRules:
+    """Return the operators in the text of the setting. Raises ValueError for an invalid word."""
     subjects, claims, problems = set[str](), set[tuple[str, str]](), list[str]()
     for word in words(text):
         name, equals, value = word.partition("=")
@@ -244,7 +245,7 @@ class IdentitySettings:
 
     operators: OperatorRules = setting(
         "ELICIT_OPERATORS",
-        parse=_operators,
+        parse=operators_of,
         otherwise="nobody; on your own machine, `elicit operator` prints a one-time link",
         says="who may open [the operator's pages](../how-to/operating.md#the-operators-pages) at "
         "`{ELICIT_URL}/operator`: subjects of `ELICIT_ISSUER`, or a claim that it assigns, such as "

@@ -10,6 +10,7 @@ from tests.support.asking_env import asking_env
 from tests.support.living import living
 from tests.support.mcp_server import new_server
 from webapp.api.representations import NewQuestion
+from webapp.identity.api_keys import KeyScope
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ async def shop() -> AsyncIterator[Program]:
 
 
 QUESTION, ACCOUNT = "questions/{question_id}", "accounts/{account_id}"
+USER = {"user": "ann"}
 PAYMENT, WEBHOOK = "payments/{payment_id}", "webhooks/{webhook_id}"
 ROUTES = {
     *("get questions", "post questions", f"get {QUESTION}", f"get {QUESTION}/events"),
@@ -79,6 +81,17 @@ async def test_each_operation_has_resource_name_and_problem_details(shop: Progra
     assert "The fields depend on the question's kind." in asked["description"]
     problem = (await shop.at("payments/none", params={"user": "ann"})).json()
     assert problem.keys() == document["components"]["schemas"]["Problem"]["properties"].keys()
+
+
+async def test_reason_of_a_refund_has_at_most_500_characters() -> None:
+    async with (
+        living(asking_env()) as here,
+        program_at(here, program="desk", also=(KeyScope.REFUND,)) as desk,
+    ):
+        for length, status in ((501, 400), (500, 404)):
+            body = {"reason": "x" * length}
+            refused = await desk.at("payments/none/refund", method="POST", json=body, params=USER)
+            assert refused.status_code == status, refused.text
 
 
 async def test_reference_is_single_page_without_scripts_or_external_resources(

@@ -57,6 +57,11 @@ async def opens_all(store: Store, ring: Ring, tags: Sequence[str]) -> None:
         await owners.locker(tag)
 
 
+def test_secret_of_the_key_file_is_not_in_its_repr(file):
+    (secret,) = file.read()
+    assert str(secret.value)[2:-1] not in repr(secret)
+
+
 async def test_rotation_rewraps_every_key_and_old_secret_still_decrypts(store, file, clock):
     tags = await people(store, file.ring(), number=250)
     (old,) = file.ring().fingerprints
