@@ -1,4 +1,4 @@
-"""What an author adds to the fields of a form: values to begin with, and a check of the answer.
+"""The author's additions to a form: initial values of its fields, and a check of the answer.
 
 Risks: the check is code and cannot be stored, but the answer may arrive in another process than the
 one that asked, or after a restart. So a check and its model must be at the top level of a module:

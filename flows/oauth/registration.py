@@ -59,6 +59,7 @@ _NO_SESSION: Final = frozenset(
     }
 )
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_SECRET_START: Final = 8  # characters: a cut text may have only the beginning of a secret
 _ACCEPTED: Final = "RS256, ES256 or EdDSA"
 
 
@@ -314,7 +315,7 @@ def _of_reply(
 ) -> SetupFinding:
     """Return what the reply to a made-up code says about the registration."""
     label = registration.client.provider.label
-    described = f" ({shown(refusal.description)})" if refusal.description else ""
+    described = _described(registration, refusal)
     if reply.has_redirect_location:
         return _of_address(registration, endpoint, reply, refusal)
     if refusal.wants_proof and refusal.means == "client":
@@ -339,6 +340,13 @@ def _of_reply(
     return _of_address(registration, endpoint, reply, refusal)
 
 
+def _described(registration: RegisteredClient, refusal: Refusal) -> str:
+    """Return the provider's own text in brackets, or "" if it repeats the client secret."""
+    text, secret = refusal.description or "", registration.client.client_secret
+    is_safe = text and not (secret and secret[:_SECRET_START] in text)
+    return f" ({shown(text)})" if is_safe else ""
+
+
 def _of_address(
     registration: RegisteredClient, endpoint: str, reply: httpx.Response, refusal: Refusal
 ) -> SetupFinding:
@@ -356,7 +364,7 @@ def _of_address(
         return _wrong(f"{where} answers HTTP {status}", f"correct {at}, or the client id")
     if refusal.is_page or not refusal.is_readable:
         return _wrong(f"{where} answers with a page (HTTP {status})", f"correct {at}")
-    described = f" ({shown(refusal.description)})" if refusal.description else ""
+    described = _described(registration, refusal)
     says = f"the client secret could not be tried: {label} answers{refusal.shown}{described}"
     return _note(says, "connect one account, or sign in once, to be sure")
 
@@ -385,8 +393,8 @@ def _of_redirect(
     except TokenRefused as error:
         if error.refusal.means == "redirect":
             return [_unregistered(registration)]
-        shown_error = f"{error.refusal.shown} {shown(error.refusal.description)}"
-        says = f"{label} refuses a pushed authorization request:{shown_error}"
+        described = _described(registration, error.refusal)
+        says = f"{label} refuses a pushed authorization request{error.refusal.shown}{described}"
         return [_wrong(says, f"allow pushed authorization requests for this client at {label}")]
     except Failed as error:
         is_demanded = metadata.requires_par

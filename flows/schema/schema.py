@@ -164,8 +164,7 @@ def with_content(schema: Schema[T], content: Mapping[str, Json]) -> Schema[T]:
     """
     properties = dict(cast("Mapping[str, Mapping[str, Json]]", schema.json["properties"]))
     for name, value in content.items():
-        kept = {key: was for key, was in properties[name].items() if key != "default"}
-        properties[name] = kept if value is None else {**kept, "default": value}
+        properties[name] = {**properties[name], "default": value}  # `read` drops a None
     found = read({**schema.json, "properties": properties})
     return dataclasses.replace(schema, json=found.json, fields=found.fields)
 

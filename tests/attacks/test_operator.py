@@ -120,6 +120,20 @@ async def test_person_who_lost_the_claim_is_refused_after_an_hour() -> None:
         assert (await carol.visit((await carol.visit(back)).location or "")).status == 404
 
 
+async def test_sign_in_returns_to_the_sought_address_and_to_no_other_site() -> None:
+    async with signed_in_env(operators=OPS) as here:
+        service = here.env.service
+        await filled(service, 1)
+        (one,) = await service.elicitations.all(Elicitation)
+        for path, heading in (
+            (f"/questions/{one.id}", f"Question {one.id.removeprefix(one.owner)}"),
+            ("/questions?status=open&x=//evil.example", "Questions"),
+        ):
+            root = await here.env.person()
+            page = await sign_in(root, await at(root, service, path), "root")
+            assert (page.status, page.heading) == (200, heading)
+
+
 async def test_session_of_another_issuer_is_no_operator() -> None:
     async with signed_in_env(operators=OPS) as here:
         root = await here.env.person()

@@ -185,7 +185,7 @@ class Replays:
 
 
 class _BodyRun:
-    """One start of a body: the segment that runs now, and what it did."""
+    """A start of a body, with its segments and their side effects."""
 
     def __init__(
         self,

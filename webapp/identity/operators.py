@@ -121,10 +121,11 @@ class Operators:
         session = None if viewer is None else viewer.session
         if viewer is None or session is None:
             return OperatorDecision(access=OperatorAccess.SIGN_IN)
-        if session.subject not in self._rules.subjects and self._marks.isdisjoint(session.claims):
-            return OperatorDecision(access=OperatorAccess.HIDDEN)
+        # An old sign-in may be from before the issuer or the settings named this person.
         if self._clock() >= session.signed_in_at + self._counts_for:
             return OperatorDecision(access=OperatorAccess.SIGN_IN)
+        if session.subject not in self._rules.subjects and self._marks.isdisjoint(session.claims):
+            return OperatorDecision(access=OperatorAccess.HIDDEN)
         return OperatorDecision(
             access=OperatorAccess.OPEN,
             name=f"{BY_LINK} {session.issuer}#{session.subject}",

@@ -194,7 +194,7 @@ def _marked(text: str) -> Markup:
 
 
 def _qr(url: str) -> Markup:
-    """Return the QR code of an address as SVG: dark on light in each colour scheme, as readers need."""
+    """Return the QR code of an address as SVG, dark on light as readers need it."""
     code = segno.make_qr(url, error="l", boost_error=False)
     return Markup(code.svg_inline(light="#fff", svgclass="qr", lineclass=None, omitsize=True))  # noqa: S704 - only numbers
 

@@ -121,7 +121,10 @@ class Owners:
             return
         forgotten, first = self._forgotten, min(missing)
         # An id is its owner's tag, and the first tag comes right after its own beginning.
-        for record in await self.store.list(DATA_KEY, after=first[:-1], limit=at_most):
+        records = await self.store.list(DATA_KEY, after=first[:-1], limit=at_most)
+        for number, record in enumerate(records):
+            if number % _PAGE == 0:
+                await asyncio.sleep(0)  # others' requests
             if record.owner in missing and forgotten == self._forgotten:
                 with suppress(Unreadable):  # opening the rows reports that
                     keys = _decoded(self.ring.unwrap(_name(record), record.sealed)).keys

@@ -71,7 +71,7 @@ async def known_operator(page: PageRequest) -> OperatorDecision:
         of="operator",
         why="Run `elicit operator` in a terminal of the computer that the server runs on, and open "
         "the address that it prints in this browser.",
-        sign_in=sign_in_button(page, back=HERE) if signs_in else None,
+        sign_in=sign_in_button(page, back=_here(page)) if signs_in else None,
     )
     raise NotShown(
         page.answers.page(
@@ -106,3 +106,11 @@ def _link_used(page: PageRequest) -> Response[Any]:
         raise NotFoundException
     view = PairUsed(server=page.answers.server, command="elicit operator")
     return page.answers.page(view, status=HTTPStatus.GONE)
+
+
+def _here(page: PageRequest) -> str:
+    """Return the path to which the browser comes back after the sign-in."""
+    if page.request.method != "GET":
+        return HERE
+    query = page.scope["query_string"].decode("latin-1")
+    return f"{page.scope['path']}?{query}" if query else str(page.scope["path"])

@@ -10,6 +10,7 @@ from tests.support.clock import Clock
 from tests.support.service_env import asked, process
 from webapp.calls import once
 from webapp.calls.leases import Leases
+from webapp.records.values import DoneOnce
 from webapp.stores.memory import MemoryStore
 
 
@@ -96,6 +97,6 @@ async def test_worker_releases_only_its_own_claim_of_a_step(by: str, *, stays: b
         )
         await once.claim(elicitations, place, by="a worker")
         await once.release(elicitations, place, by=by)
-        row = await elicitations.done(owner=owner, id=place.id(elicitations))
+        row = await elicitations.read(DoneOnce, owner=owner, id=place.id(elicitations))
         assert row is not None
         assert (row.claimed_until is not None) == stays

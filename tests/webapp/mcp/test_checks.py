@@ -551,16 +551,3 @@ async def test_misuse_in_tool_names_the_line(server, revision):
         assert result.meta["code"] == "ELICITATION_INVALID_USE"
         assert (found[0].place or "").startswith("test_checks.py:")
         assert TOP_LEVEL in text_of(result)
-
-
-async def test_refused_answer_in_next_request_can_reach_another_process(server):
-    """On 2026-07-28 the second request of a call may go to a process that has not asked."""
-
-    @server.tool()
-    async def book() -> str:
-        return (await elicit.form("Which room?", Booking, check=free_room)).room
-
-    fills = [WRONG, RIGHT]
-    async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
-        env.service.kinds.rules._known.clear()
-        assert await caller.text("book") == "garden"

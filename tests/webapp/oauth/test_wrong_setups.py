@@ -333,6 +333,19 @@ def _reads(text: str, parts: Sequence[str] | None) -> None:
         assert all(part in plain for part in parts), text
 
 
+async def test_provider_that_repeats_secret_gets_it_into_no_log_and_no_finding(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said = {"error": "invalid_client", "error_description": f"{SECRET} is wrong"}
+    network = WrongProvider(clock=clock, replies={"/token": answers(401, json=said)})
+    async with served(network, provider=PROVIDER, clock=clock) as here:
+        await eventually(lambda: told(caplog.records, "registrations.checked"))
+        found = await _by_doctor(network, here.settings, clock)
+    assert "refuses this server's client id or secret" in found
+    assert SECRET not in found + str([vars(one) for one in caplog.records])
+
+
 @dataclass(frozen=True, kw_only=True)
 class SignInSetup:
     """A set-up of the issuer where people sign in. `call` is the status of a call at `/mcp`."""

@@ -192,3 +192,42 @@ def test_paired_browser_setting_is_refused_with_issuer() -> None:
     ]
     (problem,) = read({**ISSUER, "ELICIT_LOCAL_YES": "paired"})[1]
     assert problem.startswith("ELICIT_LOCAL_YES: unset it")
+
+
+# finding: XO7
+
+
+def test_client_authentication_and_dpop_of_sign_in_are_settings() -> None:
+    found, problems = read({**ISSUER, "ELICIT_ISSUER_DPOP": "1"})
+    assert problems == []
+    assert found.client is not None
+    assert (found.client.provider.client_auth, found.client.provider.dpop) == ("basic", True)
+    public = {**ISSUER, "ELICIT_ISSUER_CLIENT_AUTH": "none", "ELICIT_ISSUER_CLIENT_SECRET": ""}
+    found, problems = read(public)
+    assert problems == []
+    assert found.client is not None
+    assert (found.client.provider.client_auth, found.client.client_secret) == ("none", "")
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"ELICIT_ISSUER_CLIENT_AUTH": "mtls"}, "ELICIT_ISSUER_CLIENT_AUTH: it is one of basic"),
+        ({"ELICIT_ISSUER_CLIENT_AUTH": "none"}, "ELICIT_ISSUER_CLIENT_SECRET: remove it"),
+        (
+            {"ELICIT_ISSUER_CLIENT_AUTH": "private_key_jwt"},
+            "ELICIT_ISSUER_CLIENT_SECRET: must be a private key",
+        ),
+        (
+            {"ELICIT_ISSUER_CLIENT_AUTH": "client_secret_jwt"},
+            "ELICIT_ISSUER_CLIENT_SECRET: must have at least 32 bytes",
+        ),
+        ({"ELICIT_ISSUER_DPOP": "yes"}, "ELICIT_ISSUER_DPOP: it is 1 or 0"),
+        ({"ELICIT_ISSUER": "", "ELICIT_ISSUER_DPOP": "1"}, "ELICIT_ISSUER_DPOP: set, but"),
+    ],
+)
+def test_wrong_client_authentication_of_sign_in_is_reported(
+    more: Mapping[str, str], problem: str
+) -> None:
+    _, problems = read({**ISSUER, **more})
+    assert any(each.startswith(problem) for each in problems), problems

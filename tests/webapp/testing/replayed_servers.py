@@ -1,6 +1,6 @@
 """Three tools with a side effect that is repeated, and the same tools without the mistake.
 
-The tests in `test_replay` count how often each of them pays, holds and counts.
+The tests of replay mode count how often each of them pays, holds and counts.
 """
 
 from pathlib import Path
