@@ -117,8 +117,8 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
 
 async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clock: Clock) -> None:
     """Check each registration once, as `elicit doctor` does, and log what is wrong."""
-    registrations, number = registrations_of(settings), 0
-    for one in registrations:
+    clients, number = registrations_of(settings), 0
+    for one in clients:
         if is_at_sandbox(one.client.client_id):
             continue
         now, about = clock(), {"provider": one.client.provider.name}
@@ -133,8 +133,8 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
         for each in found:
             _log.warning("registration.wrong", extra={**about, "why": each.says, "fix": each.fix})
         number += len(found)
-    if registrations:
-        total = {"registrations": len(registrations), "wrong": number}
+    if clients:
+        total = {"registrations": len(clients), "wrong": number}
         _log.info("registrations.checked", extra=total)
 
 

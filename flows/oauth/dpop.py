@@ -10,14 +10,15 @@ import hashlib
 import secrets
 from base64 import urlsafe_b64encode
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import msgspec
-from joserfc import jwt
-from joserfc.jwk import ECKey
 
 from flows.oauth.responses import object_in
+
+if TYPE_CHECKING:
+    from joserfc.jwk import ECKey
 
 ALGORITHM: Final = "ES256"
 HEADER: Final = "DPoP"
@@ -30,6 +31,8 @@ _JTI_BYTES: Final = 16
 
 def new_key() -> str:
     """Return a new private key as the text of a JWK."""
+    from joserfc.jwk import ECKey  # noqa: PLC0415 - webapp.client needs none of it
+
     key = ECKey.generate_key("P-256")
     return msgspec.json.encode(key.as_dict(private=True)).decode()
 
@@ -49,6 +52,8 @@ def proof_of(
     token: str | None = None,
 ) -> str:
     """Return the proof for one request, bound to its access token if there is one."""
+    from joserfc import jwt  # noqa: PLC0415 - webapp.client needs none of it
+
     private = _imported(key)
     claims: dict[str, Any] = {
         "jti": secrets.token_urlsafe(_JTI_BYTES),
@@ -76,5 +81,7 @@ def wanted_nonce(reply: httpx.Response) -> str | None:
     return nonce if is_refusal and (object_in(reply) or {}).get("error") == USE_NONCE else None
 
 
-def _imported(key: str) -> ECKey:
+def _imported(key: str) -> "ECKey":
+    from joserfc.jwk import ECKey  # noqa: PLC0415 - webapp.client needs none of it
+
     return ECKey.import_key(msgspec.json.decode(key, type=dict[str, str | list[str]]))
