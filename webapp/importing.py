@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio.to_thread
 
@@ -54,7 +54,7 @@ async def result_of(function: Callable[[A], Awaitable[T] | T], argument: A) -> T
         found = function(argument)
     else:
         found = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
-    return await found if inspect.isawaitable(found) else found
+    return cast("T", await found if inspect.isawaitable(found) else found)
 
 
 def is_authors(path: str) -> bool:

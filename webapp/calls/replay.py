@@ -415,7 +415,7 @@ def _fingerprint(functions: Collection[Callable[..., Any]]) -> _Fingerprint:
             except ValueError:  # not assigned yet
                 continue
         module = getattr(function, "__module__", None)
-        for name, value in variables.items():
+        for name, value in cast("dict[str, object]", variables).items():
             if name.startswith("__"):
                 continue
             if type(value).__module__ == module and hasattr(value, "__dict__"):
@@ -429,6 +429,7 @@ def _fingerprint(functions: Collection[Callable[..., Any]]) -> _Fingerprint:
 def _held(value: object) -> object:
     if isinstance(value, bool | int | float | str | bytes):
         return value
-    if isinstance(value, list | dict | set | bytearray) and len(value) <= _ITEMS_AT_MOST:
-        return len(value), repr(value)
-    return (len(value),) if isinstance(value, list | dict | set | bytearray) else None
+    if not isinstance(value, list | dict | set | bytearray):
+        return None
+    held = cast("Collection[object]", value)
+    return (len(held), repr(held)) if len(held) <= _ITEMS_AT_MOST else (len(held),)

@@ -180,7 +180,7 @@ class Rules:
         typed = typed_by(model) if names["model"] else _as_it_is
         if (names["check"] and not callable(check)) or not any(names.values()) or typed is None:
             return None
-        return _code_for(asked, typed, check)
+        return _code_for(asked, typed, cast("AnyCheck | None", check))
 
 
 def _code_for(asked: Elicitation, typed: _Typed, check: AnyCheck | None) -> _Code:
