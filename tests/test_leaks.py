@@ -543,6 +543,7 @@ MAY_START = {
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
     "webapp/telemetry/test_deployed_files.py": {"subprocess.run": "promtool, and nothing of ours"},
     "webapp/telemetry/test_export.py": {"subprocess.run": "serves nobody, and its words are read"},
+    "webapp/settings/test_notify.py": {"subprocess.run": "reads settings, and serves nobody"},
     "webapp/telemetry/test_metrics.py": {"Popen": "counts, and serves nobody"},
     "webapp/identity/test_accepting.py": {"Config": "nothing is served with it"},
     "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},

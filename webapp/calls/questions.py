@@ -23,7 +23,7 @@ from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import DOES_NOT_FIT, INTERRUPTED, Asked, Elicitation, Status
 from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
-from flows.errors import CallOver, Failed, InvalidQuestion
+from flows.errors import CallOver, ElicitError, Failed, InvalidQuestion
 from flows.kinds.url import Visit
 from flows.question import Outcome, Question
 from flows.requests import is_for_good
@@ -31,7 +31,7 @@ from flows.shown import must_be_tool_name
 from webapp.calls.call import Call
 from webapp.calls.delivery import cancelled, outcome_of, processing
 from webapp.calls.presenter import Batch, PresentedQuestion
-from webapp.calls.run import OPEN_AT_LEAST
+from webapp.calls.run import OPEN_AT_LEAST, join_key
 from webapp.deadline import Deadline
 from webapp.elicitations.aliases import give_alias, must_be_alias
 from webapp.elicitations.question_kind import AskedBy
@@ -247,7 +247,8 @@ class Questions:
     async def _find_or_start(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
-        join = self._join_key(question, step)
+        client, pepper = self._call.caller.client, self._elicitations.owners.pepper
+        join = join_key(question, step, self._tool, client=client, pepper=pepper)
         worded: Question[Any] | None = None
         for number in range(TRIES_AT_MOST):
             before = run = self._run.value
@@ -258,19 +259,12 @@ class Questions:
             changed: list[Value] = []
             superseded: Sequence[Elicitation] = ()
             if current is None:
-                admit = partial(
-                    self._kinds.quotas.room,
-                    run,
-                    client_id=self._call.caller.client,
-                    tool=self._tool,
-                    standing=standing,
+                new = await self._new(
+                    question, step, join, run, previous, standing=standing, worded=worded
                 )
-                if worded is None and self._elicitations.plugins.hear_asking:
-                    worded, room = await self._worded(question, run, admit)
-                else:
-                    room = await admit()
-                asked = question if worded is None else worded
-                current = await self._start(asked, step, join, run, previous)
+                if new is None:
+                    continue
+                worded, room, current = new
                 superseded = room.superseded
                 changed += [current, *room.rows_for(current), *map(states.let_go, previous)]
             elif not current.status.is_final and current.waiter != self._call.leg:
@@ -313,17 +307,46 @@ class Questions:
         # The other call keeps waiting: one answer serves both calls.
         return replace(joined, is_shared=True) if is_anothers else joined
 
-    async def _worded(
-        self, question: Question[Any], run: Run, admit: Callable[[], Awaitable[Room]]
-    ) -> tuple[Question[Any], Room]:
-        """Return the question as changed by plugins, once for all attempts. A plugin may refuse."""
-        return await self._elicitations.plugins.asking(
-            question,
-            tool=self._tool,
-            owner=run.owner,
-            is_for_user=self._call.caller.is_user,
-            admit=admit,
+    async def _new(
+        self,
+        question: Question[Any],
+        step: Step,
+        join: str,
+        run: Run,
+        previous: Sequence[Elicitation],
+        *,
+        standing: Standing | None,
+        worded: Question[Any] | None,
+    ) -> tuple[Question[Any] | None, Room, Elicitation] | None:
+        """Return a new elicitation, its room, and the question as plugins have changed it.
+
+        Plugins change a question once for all attempts. Return None if the first attempt was
+        refused: a question that has ended may have the answer, so look it up.
+        """
+        plugins, admit = (
+            self._elicitations.plugins,
+            partial(
+                self._kinds.quotas.room,
+                run,
+                client_id=self._call.caller.client,
+                tool=self._tool,
+                standing=standing,
+            ),
         )
+        try:
+            if worded is None and plugins.hear_asking:
+                is_for_user = self._call.caller.is_user
+                worded, room = await plugins.asking(
+                    question, tool=self._tool, owner=run.owner, is_for_user=is_for_user, admit=admit
+                )
+            else:
+                room = await admit()
+            asked = question if worded is None else worded
+            return worded, room, await self._start(asked, step, join, run, previous)
+        except ElicitError:
+            if standing is None:
+                raise
+            return None
 
     async def _name(self, alias: str, current: Elicitation) -> None:
         """Give the elicitation its alias, after its write and before its link is shown."""
@@ -356,11 +379,7 @@ class Questions:
         return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
-        """Return the owner's row if it can show that there is no question to join, else None.
-
-        If the owner has no open question, a question that has ended may still own the key. Then the
-        write of the new question conflicts.
-        """
+        """Return the owner's row if it can show that there is no question to join, else None."""
         is_perhaps_asked = question.key is not None or is_for_good(question.request)
         if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.hear_asking:
             return None
@@ -371,7 +390,7 @@ class Questions:
     ) -> tuple[Elicitation | None, Sequence[Elicitation]]:
         """Return the elicitation to join, or None and the ended ones that own its key."""
         if standing is not None and not standing.open:
-            return None, ()
+            return None, ()  # if a question that has ended owns the key, the write conflicts
         current = None
         if known is not None:
             current = await self._elicitations.get_written(known.elicitation_id)
@@ -388,12 +407,10 @@ class Questions:
         if held is None:
             return None, ()
         if not held.status.is_final and self._elicitations.clock() >= held.expires_at:
-            held = await self._elicitations.end(
-                held, Status.EXPIRED
-            )  # the sweeper has not come to it yet
-        now = self._elicitations.clock()
-        is_there = held.status is Status.ACCEPTED and now < held.joined_until
-        if not held.status.is_final or is_there:
+            # The sweeper has not come to it yet.
+            held = await self._elicitations.end(held, Status.EXPIRED)
+        is_there = self._elicitations.clock() < held.joined_until
+        if not held.status.is_final or (held.status is Status.ACCEPTED and is_there):
             return held, ()
         return None, (held,)
 
@@ -403,38 +420,19 @@ class Questions:
             return False
         if not (self._run.is_continued or current.status.is_final):
             return self._elicitations.clock() < current.expires_at
+        is_stored = partial(self._is_stored, current)
         if current.status is Status.ACCEPTED:
             # In all other cases the content of the accepted question is already erased.
-            return still_applies(current, self._elicitations) or self._is_stored(
-                current, Status.ACCEPTED
-            )
+            return still_applies(current, self._elicitations) or is_stored(Status.ACCEPTED)
         return (
             self._run.is_continued
             or not current.status.is_final
-            or self._is_stored(current, Status.DECLINED, Status.DENIED)
-            or (
-                current.why not in (INTERRUPTED, DOES_NOT_FIT)
-                and self._is_stored(current, Status.FAILED)
-            )
+            or is_stored(Status.DECLINED, Status.DENIED)
+            or (current.why not in (INTERRUPTED, DOES_NOT_FIT) and is_stored(Status.FAILED))
         )
 
     def _is_stored(self, held: Elicitation, *statuses: Status) -> bool:
         return held.status in statuses and self._elicitations.clock() < held.stored_until
-
-    def _join_key(self, question: Question[Any], step: Step) -> str:
-        pepper, tool = self._elicitations.owners.pepper, self._tool
-        if is_for_good(question.request):
-            # All calls of all clients share one question about a permanent purchase.
-            parts = ("for good", tool.tool, step.kind, step.digest)
-            return pepper.tag("join", tool.server, *parts, size=18)
-        about = (
-            ("named", tool.tool, question.key, step.kind, step.digest)
-            if question.key is not None
-            else ("placed", tool.tool, tool.arguments, str(step))
-        )
-        return pepper.tag(
-            "join", tool.server, self._call.caller.client, *about, *tool.version_parts, size=18
-        )
 
     def _described(self, request: Any) -> DescribedTool | None:
         """Return the tool in its author's words: all of them only where a person approves."""

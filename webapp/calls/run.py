@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from msgspec.json import encode
 from msgspec.structs import replace
@@ -16,11 +17,13 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Called, Run, Step
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
+from flows.question import Question
+from flows.requests import is_for_good
 from webapp.calls.once import numbered
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
-from webapp.records.ids import owner_of
+from webapp.records.ids import Pepper, owner_of
 from webapp.records.values import CallNumber, Value
 from webapp.stores import Conflict
 
@@ -251,3 +254,19 @@ class CurrentRun:
             open_until=now + OPEN_AT_LEAST,
             called=self._called,
         )
+
+
+def join_key(
+    question: Question[Any], step: Step, tool: ToolCall, *, client: str, pepper: Pepper
+) -> str:
+    """Return the key with which equal questions of equal calls find the same elicitation."""
+    if is_for_good(question.request):
+        # All calls of all clients share one question about a permanent purchase.
+        parts = ("for good", tool.tool, step.kind, step.digest)
+        return pepper.tag("join", tool.server, *parts, size=18)
+    about = (
+        ("named", tool.tool, question.key, step.kind, step.digest)
+        if question.key is not None
+        else ("placed", tool.tool, tool.arguments, str(step))
+    )
+    return pepper.tag("join", tool.server, client, *about, *tool.version_parts, size=18)
