@@ -228,7 +228,9 @@ def test_signature_by_another_key_or_curve_is_refused() -> None:
             granted(ACME, away, httpx.Response(200, json=said), keys(published))
 
 
-@pytest.mark.parametrize("secret", ["our:secret/% of twenty", ED.as_dict(private=False)["x"]])
+@pytest.mark.parametrize(
+    "secret", ["our:secret/% of twenty", ED.as_dict(private=False)["x"]], ids=["ours", "public key"]
+)
 def test_id_token_signed_with_secret_is_refused_with_reason(secret: Any) -> None:
     _, away = departed(ACME)
     token = jwt.encode(
