@@ -101,7 +101,7 @@ SECRET = Setting(
     parse=str,
     otherwise="on loopback only: a key file, created once",
     says="the secret that encrypts everything, at least 32 bytes, from `elicit keys new`; several, "
-    "separated by commas, newest first",
+    "separated by commas: the first one encrypts, all of them decrypt",
 )
 SECRETS = (
     SECRET,
