@@ -211,10 +211,10 @@ async def on_end(
 ) -> None:
     """Run `callback` once when this call has ended for good, with how the call ended.
 
-    The callback runs after a crash too, in any process that serves this server, and whether or not
-    the client comes back. Use it to give up what the call holds, such as a seat that is reserved
-    during a payment. The registration is stored when `on_end` returns. When the tool's body runs
-    again, the same key registers the callback only once.
+    The callback also runs after a crash, and if the client never comes back. Any process that
+    serves this server can run it. Use the callback to release a resource that the call reserved,
+    such as a seat during a payment. The registration is stored when `on_end` returns. When the
+    tool's body runs again, the same key registers the callback only once.
 
     If the callback raises, it runs again later, for up to 30 days. If the process dies while the
     callback runs, it runs again with the same idempotency key.
@@ -242,7 +242,9 @@ async def on_end(
 
 @verb
 def caller() -> CallingPerson:
-    """Return who calls this tool, for an author's own tables. No name and no e-mail address.
+    """Return the person who calls this tool, without a name or an e-mail address.
+
+    Use the `id` of the caller as a key in your own tables.
 
     Returns:
         The caller, with an `id` that is the same for this person in each call. `is_known` is False

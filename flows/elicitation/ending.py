@@ -2,8 +2,7 @@
 
 Risks: the process that registered a callback is gone when the call ends, and a function cannot be
 stored. So only the name of a function at the top level of a module is stored, and another process
-that has imported that module finds the same function. No module is imported because a stored row
-names it.
+that has imported that module finds the same function. A stored name never causes an import.
 """
 
 import inspect
@@ -178,7 +177,7 @@ def how_ended(run: Run, asked: Sequence[Elicitation], *, is_refunded: bool) -> H
     if counted and not (is_accepted and run.sent == "result"):
         last = counted[-1]
         if last.status is not Status.ACCEPTED:
-            return _REFUSED.get(last.status, HowEnded.EXPIRED)  # still open: its time is over
+            return _REFUSED.get(last.status, HowEnded.EXPIRED)  # open: it has expired
     match run.sent:
         case "result":
             return HowEnded.DELIVERED

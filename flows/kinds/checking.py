@@ -70,9 +70,9 @@ def name_of(found: object) -> str | None:
 
 
 def found_at(name: str) -> Any:
-    """Return what `name_of` gave this name to, if its module is loaded in this process, or None.
+    """Return the function or class that `name_of` gave this name, or None if it is not loaded.
 
-    No module is imported: a stored name never runs new code.
+    The module is never imported here, so a stored name cannot run new code.
     """
     module, _, path = name.partition(":")
     loaded = sys.modules.get(module)
@@ -94,7 +94,7 @@ def faults_of(returned: object, *, check: AnyCheck) -> dict[str, str]:
 
 
 def with_initial(schema: Schema[T], asked: object, initial: object) -> Schema[T]:
-    """Return the schema with `initial` as the values that its fields begin with.
+    """Return the schema with `initial` as the initial values of its fields.
 
     `asked` is the type or the JSON Schema of the question.
 
@@ -175,9 +175,9 @@ def _within(module: object, path: str) -> object:
 
 
 def typed_by(asked: object) -> Callable[[Json], object] | None:
-    """Return the conversion of an answer to the stored model's type, or None if it has no form.
+    """Return the function that converts an answer to the type `asked`.
 
-    `str` has one field, whose value is the answer.
+    Return None if no form can ask for this type. `str` has one field, whose value is the answer.
     """
     if asked is str:
         return _only_value

@@ -155,11 +155,11 @@ def form(
             Schema of one flat object: texts, numbers, booleans and choices.
         initial: The values that the fields begin with: a dict with some of the fields, or an
             instance of the model. A text if `schema` is `str`.
-        check: A function at the top level of a module, async or not. It gets the answer as `schema`
-            types it, before the answer is accepted. It returns None if the answer is right, and
-            otherwise the errors: a dict of field names and sentences, with "" for the whole form.
-            The person sees them next to the fields, and what was typed stays. The check has 10
-            seconds. It may run more than once for an answer, and in another process.
+        check: A function at the top level of a module, async or not. It receives the answer, in the
+            type of `schema`, before the answer is accepted. It returns None if the answer is valid,
+            and otherwise a dict of field names and error messages, with "" for the whole form.
+            The person sees the errors next to the fields, and the typed values stay. The check
+            has 10 seconds. It may run more than once for an answer, and in another process.
         key: As for `url`.
         elicitation_id: An id of your own, with which trusted code may answer.
         timeout: As for `url`.

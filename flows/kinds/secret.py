@@ -114,8 +114,8 @@ def secret(
         message: The question, as the person reads it.
         schema: `str` for one field, otherwise a pydantic model, a dataclass, a TypedDict or a JSON
             Schema.
-        initial: A dict with the values that visible fields begin with. A secret has none.
-        check: As for `form`: a function that gets the answer before it is accepted, and returns
+        initial: A dict with the initial values of visible fields. A secret field cannot have one.
+        check: As for `form`: a function that receives the answer before it is accepted, and returns
             None or the errors. After an error, the person types the secret again. A secret that is
             stored under `name` already is not checked again.
         name: A name under which the secret is stored for this person on this server, until

@@ -31,7 +31,7 @@ class BearerAuth(httpx.Auth):
     synchronous client waits for `renew` with `wait`.
 
     If the token is bound to `key`, each request has a proof of that key (DPoP), made at the time
-    `now`. A request that lacks the API's nonce is sent again with it, once.
+    `now`. If the API requires a nonce, the request is sent once more, with the nonce.
     """
 
     __slots__ = (*("_key", "_nonces", "_now", "_origins", "_renew", "_scheme", "_token", "_wait"),)

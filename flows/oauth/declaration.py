@@ -104,7 +104,7 @@ class Declaration:
 
     With `dpop`, each account's tokens are bound to a key of its own, which the server proves with
     each request (RFC 9449). `resource` is the address of the API that the tokens are for, if the
-    provider has to be told (RFC 8707).
+    provider requires it (RFC 8707).
 
     `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
     code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person

@@ -1,7 +1,8 @@
 """Discovery of an issuer's endpoints and abilities (OpenID Connect Discovery, RFC 8414).
 
-Risks: the metadata is another issuer's, so its `issuer` must equal the declared one. Or an http
-address leads to a service on this machine: only an issuer on this machine may name http addresses.
+Risks: the metadata belongs to another issuer, so its `issuer` must equal the declared one. Or an
+http address leads to a service on this machine, so only an issuer on this machine can publish http
+addresses.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
 _NAMES_AT_MOST: Final = 100  # of one list in the metadata
-# What this server calls the methods of client authentication, by their registered names.
+# This server's names for the methods of client authentication, by the registered names.
 METHODS: Final = {
     "client_secret_basic": "basic",
     "client_secret_post": "post",

@@ -1,9 +1,9 @@
 """DPoP: a proof with each request that the sender has the key of its tokens (RFC 9449).
 
-Risks: a stolen access token works for whoever has it. With DPoP it works only with the private key,
-which each account has for itself and which never leaves the server. A proof is for one method and
-one address, and has an id of its own. A server may ask for its nonce, again and again: a request is
-therefore repeated once at most.
+Risks: a stolen access token works for anyone. With DPoP, a token works only together with a private
+key. Each account has its own key, and the key never leaves the server. A proof is valid for one
+method and one address, and has its own id. Or a server asks for another nonce again and again, so a
+request is repeated at most once.
 """
 
 import hashlib

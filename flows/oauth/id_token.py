@@ -1,9 +1,10 @@
 """Verification of id_tokens, which say whose account it is (OpenID Connect Core 1.0, 3.1.3.7).
 
-Risks: a token that was made for another client, another sign-in or by another issuer is accepted,
-or a forged one (`alg` none, or HMAC with the client secret). Only asymmetric signatures by a key
-that the issuer publishes count, and every claim below is compared. HS256 is refused: whoever reads
-the client secret could sign in as anyone, and a published key could be taken for the secret.
+Risks: the server accepts a token that was made for another client, for another sign-in or by
+another issuer, or a forged token (`alg` none, or HMAC with the client secret). The server therefore
+accepts only asymmetric signatures by a key that the issuer publishes, and compares every claim
+below. HS256 is refused: a person who reads the client secret could sign in as anyone, and an
+attacker could use a published key as the secret.
 """
 
 import hmac

@@ -1,9 +1,9 @@
-"""Pushed authorization requests: the server sends the request itself, and the browser an id of it.
+"""Pushed authorization requests: the server sends the request, and the browser only its id.
 
-Risks (RFC 9126): a reply leads the browser to a request that someone else wrote. So the reply must
-be a URN, which an authorization server can only look up, and never an address that it would fetch.
-Or a server that merely offers the endpoint does not let this client use it. Then the browser takes
-the request along, as everywhere else.
+Risks (RFC 9126): a reply leads the browser to a request that someone else wrote. So the id in the
+reply must be a URN, which an authorization server can only look up, and not an address that it
+would fetch. Or the issuer publishes the endpoint and does not let this client use it. If the issuer
+does not require the endpoint, the parameters then go through the browser, as without PAR.
 """
 
 import re
@@ -58,7 +58,7 @@ def address_to_leave_to(
 
 
 class _NotPushed(Failed):
-    """The endpoint does not work for this client, which says nothing about the request."""
+    """The endpoint does not work for this client; the request itself may be valid."""
 
 
 def _pushed(

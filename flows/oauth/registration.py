@@ -3,10 +3,11 @@
 `elicit doctor` and the start of the server run it. It reads the metadata and the keys, compares
 what the issuer demands with what this server does, asks the authorization endpoint without a
 session, and tries the client secret with a made-up code: `invalid_grant` means that the secret is
-right, and `invalid_client` that it is wrong. Nothing of it changes anything there.
+right, and `invalid_client` that it is wrong. The check changes nothing at the issuer.
 
-Risks: a report says that all is well although a check did not happen, so what could not be checked
-is a note. An issuer's own text fills the operator's terminal, so it is cut and quoted (`shown`).
+Risks: a report looks good although a check did not happen, so the report has a note for each check
+that could not be completed. Or an issuer's own text fills the operator's terminal, so the text is
+cut and quoted (`shown`).
 """
 
 import secrets
@@ -188,7 +189,7 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
 
 
 def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
-    """Yield what is wrong about how this server authenticates at the token endpoint."""
+    """Yield the faults in this server's authentication at the token endpoint."""
     client, named = registration.client, metadata.client_auths
     label, ours = client.provider.label, metadata.client_auth(client.provider.client_auth)
     theirs = [METHODS[one] for one in named if one in METHODS]
@@ -217,7 +218,7 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
 
 
 def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
-    """Yield what is to be known about the people's subjects and access tokens."""
+    """Yield findings about the people's subjects and access tokens."""
     types = metadata.subject_types
     if registration.claim == SUBJECT_CLAIM and types and "public" not in types:
         label = registration.client.provider.label
@@ -313,7 +314,7 @@ def _is_of_code(refusal: Refusal) -> bool:
 def _of_reply(
     registration: RegisteredClient, endpoint: str, reply: httpx.Response, refusal: Refusal
 ) -> SetupFinding:
-    """Return what the reply to a made-up code says about the registration."""
+    """Return the finding for a reply to a made-up code."""
     label = registration.client.provider.label
     described = _described(registration, refusal)
     if reply.has_redirect_location:
@@ -350,7 +351,7 @@ def _described(registration: RegisteredClient, refusal: Refusal) -> str:
 def _of_address(
     registration: RegisteredClient, endpoint: str, reply: httpx.Response, refusal: Refusal
 ) -> SetupFinding:
-    """Return what a reply means that neither accepts nor refuses the client."""
+    """Return the finding for a reply that neither accepts nor refuses the client."""
     label, status = registration.client.provider.label, reply.status_code
     where = f"the token endpoint {endpoint}"
     at = registration.setting("issuer" if registration.client.provider.discovers else "token")
@@ -414,7 +415,7 @@ def _of_redirect(
 def _of_client_id(
     registration: RegisteredClient, metadata: Metadata, *, now: datetime
 ) -> Talk[list[SetupFinding]]:
-    """Say which of client id and secret is wrong, if the authorization endpoint tells."""
+    """Return a finding that names the client id or the secret as wrong, if that can be known."""
     try:
         answer = yield from _takes_back(registration, metadata, now=now)
     except Failed:

@@ -47,9 +47,9 @@ def ask(
 
 
 class Unreachable(Failed):
-    """The other side gave no reply that can be used. `fix` says what the operator can do.
+    """The provider sent no usable reply. `fix` says what the operator can do.
 
-    `is_lasting`: trying again does not help before the operator has done that.
+    `is_lasting`: a retry fails until the operator has applied `fix`.
     """
 
     def __init__(self, message: str, *, fix: str, is_lasting: bool = False) -> None:

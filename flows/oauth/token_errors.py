@@ -7,7 +7,7 @@ account stays forever because the provider sends a non-standard error. So each r
 - `ended`: the standard, or the provider's declaration, says that the refresh token has ended.
 - `client`: the provider does not accept the client id, the secret, the grant type, or a request
   without DPoP. Only the operator can correct that, and no account is at fault.
-- `redirect`: the provider does not accept the redirect address, the operator's fault too.
+- `redirect`: the provider does not accept the redirect address. Only the operator can correct it.
 - `passing`: the provider or the network is temporarily out of order. It says nothing about the
   account.
 - `unsure`: any other refusal. It ends an account only with a proof (webapp.oauth.access_tokens).

@@ -1,7 +1,7 @@
 """Userinfo: what the issuer says about a person in addition to the id_token (OIDC Core 1.0, 5.3).
 
-Risks: a reply about another person, or for another client. A signed reply counts only with the
-issuer's signature, issuer and audience, and `person_in` compares the subject.
+Risks: the reply is about another person, or for another client. A signed reply is accepted only
+with the issuer's signature, issuer and audience, and `person_in` compares the subject.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def named_person(
 ) -> Talk[Person | None]:
     """Return the person of the claims. If the claims have no readable name, fetch userinfo too.
 
-    The claims identify the person, so a userinfo endpoint that fails costs the name alone.
+    The claims identify the person. If the userinfo endpoint fails, only the name is missing.
     """
     more = None
     is_named = any(claims.get(name) for name in ("email", "preferred_username", "name"))

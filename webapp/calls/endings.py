@@ -166,7 +166,7 @@ class Endings:
     def _begin(self, row: EndingCallback) -> None:
         if row.id in self._tasks:
             return
-        # Without the context of the call, in which the callback could ask.
+        # A new context, because the callback could ask questions in the context of the call.
         task = asyncio.create_task(self._attempted(row), context=contextvars.Context())
         self._tasks[row.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(row.id, None))
@@ -175,7 +175,7 @@ class Endings:
         async with self._room:
             try:
                 await self._attempt(row)
-            except Conflict:  # another process has the callback, or its owner was erased
+            except Conflict:  # another process claimed the callback, or its owner was erased
                 pass
             except StoreUnavailable as error:
                 _log.warning("store.unavailable", extra={"why": error.why})
@@ -238,7 +238,7 @@ class Endings:
     async def _note(
         self, claim: EndingCallback, change: Callable[[EndingCallback], EndingCallback]
     ) -> None:
-        """Store the result of a try. A callback that has run stays done, whoever claimed it."""
+        """Store the result of a try: `done` even if another process has claimed the callback."""
         noted = change(claim)
 
         async def rows() -> Sequence[EndingCallback]:

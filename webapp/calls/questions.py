@@ -407,7 +407,7 @@ class Questions:
         if held is None:
             return None, ()
         if not held.status.is_final and self._elicitations.clock() >= held.expires_at:
-            # The sweeper has not come to it yet.
+            # The sweeper has not ended this expired elicitation yet.
             held = await self._elicitations.end(held, Status.EXPIRED)
         is_there = self._elicitations.clock() < held.joined_until
         if not held.status.is_final or (held.status is Status.ACCEPTED and is_there):

@@ -1,9 +1,9 @@
 """Replay: show an author which lines of a tool run again, and which of them must not.
 
 A body that waits for a person runs again after each question, with some clients and not with
-others. In replay mode it always does: when a question gets its answer in the body that asked it,
-the body starts again. For each call, one table says how often the lines between two awaits ran,
-which answers came from the record, and which side effects outside `once` were repeated.
+others. In replay mode, it always runs again: when a body has asked a question and received the
+answer, the body starts again. For each call, one table says how often the lines between two awaits
+ran, which answers came from the record, and which side effects outside `once` were repeated.
 
 Risks: a side effect is not seen. The module sees what Python reports to its audit hooks (network,
 files, processes) and changes of the tool's global and nonlocal variables. It does not see what a
@@ -44,7 +44,7 @@ _watched: ContextVar["_BodyRun | None"] = ContextVar("elicit_replay", default=No
 
 
 class RunAgain(Interrupted):
-    """The body got an answer, and starts again with this answer in the record."""
+    """The body received an answer, so it starts again with this answer in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ class _BodyRun:
         try:
             yield
         except BaseException as raised:
-            # What the body does from here, its finally blocks do while the person is asked.
+            # From here on, only except and finally blocks run, because the person is being asked.
             self._is_unwinding = not isinstance(raised, Exception)
             raise
         finally:
@@ -347,7 +347,7 @@ async def _one(outcome: Awaitable[Outcome[Any]]) -> tuple[Outcome[Any], ...]:
     return (await outcome,)
 
 
-# What a body does.
+# The side effects of a body.
 
 
 def _listen() -> None:
@@ -403,7 +403,7 @@ def _authors_line(frame: FrameType | None) -> str | None:
 
 
 def _fingerprint(functions: Collection[Callable[..., Any]]) -> _Fingerprint:
-    """Return what the global and nonlocal variables of these functions hold now."""
+    """Return a fingerprint of the functions' current global and nonlocal variables."""
     found: dict[str, object] = {}
     for function in functions:
         variables = dict(getattr(function, "__globals__", {}))

@@ -94,7 +94,7 @@ class Exchange(ClientConnection):
     async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Let `app` answer, and watch if the client disconnects before the last byte."""
         self.is_watched = True
-        # not a Queue, whose three deques would take room in each held call
+        # not a Queue, whose three deques would use memory in each open call
         self._pumped: list[Message | Exception] = []
         self._has_pumped = asyncio.Event()
         try:

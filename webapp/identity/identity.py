@@ -168,7 +168,7 @@ class IdentityRules:
 
 
 class Identity:
-    """The callers and viewers, with all by which they are known: sessions, pairing, codes, keys."""
+    """The callers and viewers, and their sessions, pairing, user codes and API keys."""
 
     def __init__(
         self,

@@ -3,10 +3,10 @@
 People who sign in at ELICIT_ISSUER are operators by their subject, or by a claim that the issuer
 signed. The server of one machine has no sign-in: `elicit operator` prints a one-time link there.
 
-Risks: a person keeps the pages after the issuer took the claim away, so a sign-in proves it for an
-hour, as for approvers. Or a program of this machine, such as a tool that fetches URLs, opens the
-pages, so a local connection alone proves nothing. The link needs a press, works once, for ten
-minutes, and opens the pages only in the browser that pressed, for an hour.
+Risks: a person can open the pages after the issuer has removed the claim, so a sign-in proves the
+claim for an hour only, as for approvers. Or a program on this machine, such as a tool that fetches
+URLs, opens the pages, so a local connection alone proves nothing. The link works once, within ten
+minutes, and only after a press. It opens the pages for an hour, only in the browser that pressed.
 """
 
 import secrets

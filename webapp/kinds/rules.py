@@ -1,9 +1,9 @@
 """Rules: validation of an answer by the author's own code, before it is accepted.
 
-The author's code is the validators of a model and the `check` of a question. It cannot be stored,
-only its names: a process that serves the tool finds it by these names. If the process that has the
-answer cannot find the code, it writes the answer to the store as a `Check`, and a process that can
-replies with the faults.
+The author's code is the validators of a model and the `check` of a question. Only the names of the
+code can be stored, and a process that serves the tool finds the code by these names. If the process
+with the answer cannot find the code, it writes the answer to the store as a `Check`. A process that
+can find the code replies with the faults.
 
 Risks: no process has the code, or the code hangs or fails. The answer is then not accepted, and the
 person is asked to try again. A client that sends the same wrong answer again and again is asked a

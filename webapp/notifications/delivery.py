@@ -1,7 +1,7 @@
 """Delivery: passes a message to Apprise, in a process of its own.
 
 Risks: Apprise blocks, has no time limit of its own, and writes addresses with their passwords to
-its log. A process of its own blocks no event loop and can be killed, and its log reaches nobody.
+its log. A separate process does not block the event loop and can be killed, and its log is ignored.
 The address is passed on stdin, where no list of processes shows it. The process gets the variables
 that a network client needs, and none of this server's secrets.
 """
@@ -24,7 +24,7 @@ from webapp.notifications.message import Message
 Deliver: TypeAlias = Callable[[str, Message], Awaitable[str | None]]
 SECONDS_AT_MOST: Final = 20.0
 _CHECK_SECONDS_AT_MOST: Final = 60.0
-# -P: no file of the working directory replaces a library.
+# -P: files in the working directory cannot replace a library.
 _COMMAND: Final = (sys.executable, "-P", str(Path(__file__).with_name("apprise_program.py")))
 _VARIABLES: Final = frozenset(
     {
@@ -72,7 +72,7 @@ async def deliver(
 
 
 def check_addresses(addresses: Sequence[str]) -> Sequence[CheckedAddress]:
-    """Return what Apprise says about each address. Sends nothing. Raises OSError if that fails."""
+    """Check each address with Apprise, and send nothing. Raises OSError if the check fails."""
     asked = json.dumps({"check": addresses}).encode()
     try:
         process = subprocess.run(  # noqa: S603 - our own program

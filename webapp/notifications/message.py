@@ -2,9 +2,9 @@
 
 Risks: the text of a question comes from a tool or a model. In a message, it could look like a link
 of this server, contain a link of its own, or address a whole chat room; a line break could add a
-header to an e-mail. Only letters, digits and harmless punctuation are therefore sent, on one line,
-and nothing that a mail program or a chat makes a link of. Without `with_question`, the message
-contains no text of the question.
+header to an e-mail. The message therefore has only letters, digits and harmless punctuation of the
+question, on one line, in a form that mail programs and chats do not turn into links. Without
+`with_question`, the message contains no text of the question.
 """
 
 import re

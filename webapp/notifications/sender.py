@@ -33,7 +33,7 @@ from webapp.stores import Conflict
 CLAIMED: Final = timedelta(seconds=60)  # sending takes at most 20 seconds
 MESSAGES_AT_ONCE: Final = 20  # to one address, from one process
 BETWEEN_MESSAGES: Final = timedelta(minutes=1)
-# While somebody answers, or while another process may know the row's address.
+# The pause while somebody answers, or while only another process may know the row's address.
 LATER: Final = timedelta(minutes=1)
 _PROCESSES: Final = 4  # that send at the same time
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Notifier:
         name: str | None,
         public_url: str,
     ) -> None:
-        """`headline` returns a question for people.
+        """`headline` returns the text of a question for people.
 
         `name` is the operator's name for this server; without it, messages name the server that
         asks.

@@ -25,8 +25,9 @@ AFTER_FOR_PEOPLE: Final = timedelta(minutes=1)
 class NotifyTable:
     """A table of the operator. The addresses are those of Apprise, and may contain passwords.
 
-    `people` says whom the table is about: None for the approvers of the same name. `remind_after`
-    is the time between two messages to the same address, at most `remind_at_most` times.
+    The table is about its `subjects`, `users` and this machine's own user (`is_local`), or else
+    about the approvers of its name. `remind_after` is the time between two messages to the same
+    address. `remind_at_most` is the number of reminders.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""ApiAccess tokens of connected accounts: refreshed by one process at a time, and revoked.
+"""Access tokens of connected accounts: refreshed by one process at a time, and revoked.
 
 Risks: two processes refresh at once, and a provider that rotates tokens treats the second request
 as an attack. So a process claims the account's row before it asks the provider, and stores the new

@@ -5,6 +5,6 @@ for each list, `history` the timeline of a question, `audited` the audit entries
 `lists` reads a list for a page, and `acts` has the changes.
 
 Risks: an operator's list reveals an answer or a token. So a row has only kinds, states, reasons,
-ids and times. A list costs more the more is stored. So a page's list makes at most two reads of the
-store, of a limited number of rows, and says if there are more.
+ids and times. Or a list gets slower as the store grows. So a page reads the store at most twice for
+a list, reads a limited number of rows, and says if there are more.
 """

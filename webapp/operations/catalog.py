@@ -37,7 +37,7 @@ from webapp.printing import printed
 from webapp.records.owners import SERVICE
 from webapp.records.values import ClientRecord, OutgoingEvent, StoredWebhook, TurnedAway
 
-# A program that opens a CSV file calculates cells that begin with one of these.
+# A spreadsheet program runs a cell of a CSV file as a formula if it begins with one of these.
 _FORMULA: Final = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
 
 

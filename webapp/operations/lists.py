@@ -49,7 +49,7 @@ async def listed(
         except Unreadable:
             unreadable += 1
         if number % _OPENED_AT_ONCE == 0:
-            await asyncio.sleep(0)  # others' requests
+            await asyncio.sleep(0)  # let other requests run
     return Listed(rows=found, has_more=len(records) == at_most, unreadable=unreadable)
 
 

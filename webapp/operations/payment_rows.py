@@ -1,6 +1,6 @@
 """The rows of `elicit payments list`: what an operator sees of each payment.
 
-Risks: a list that shows who paid, or that reports money as lost that is not. Owners are therefore
+Risks: a list shows who paid, or reports money as lost that is not lost. Owners are therefore
 shortened, and no API key of a provider is printed. The provider's ids of the payment and of its
 page are included: the operator uses these ids to find the payment in the provider's dashboard and
 on a bank statement.

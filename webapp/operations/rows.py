@@ -1,6 +1,6 @@
 """The rows of operators' lists: a class for each list, and how a record becomes a row.
 
-Risks: a list that lets its reader answer a question or read its text. Rows therefore have no links
+Risks: a list lets its reader answer a question or read its text. Rows therefore have no links
 and no text of a question, and owners and ids are shortened.
 """
 
@@ -204,7 +204,7 @@ def event_row(event: OutgoingEvent) -> EventRow:
 class AccountRow(Struct, frozen=True, kw_only=True):
     """A connected account and its health. `why` says why it does not work, or what may stop it.
 
-    `refreshed_at` is when its key was issued, `works_until` when that key expires.
+    `refreshed_at` is when its access token was issued, `works_until` when that token expires.
     """
 
     id: str

@@ -114,17 +114,17 @@ class Owners:
     async def cache(self, owners: Collection[str], *, at_most: int) -> None:
         """Read the data keys of these owners at once, for a list of their rows.
 
-        A key that is not among the `at_most` records of the one read is read when it is needed.
+        One read returns at most `at_most` keys. Any other key is read later, when it is needed.
         """
         missing = {owner for owner in owners if owner not in self._lockers} - {SERVICE}
         if len(missing) < 2:
             return
         forgotten, first = self._forgotten, min(missing)
-        # An id is its owner's tag, and the first tag comes right after its own beginning.
+        # The id of a record is its owner's tag. `after` sorts just before the first missing tag.
         records = await self.store.list(DATA_KEY, after=first[:-1], limit=at_most)
         for number, record in enumerate(records):
             if number % _PAGE == 0:
-                await asyncio.sleep(0)  # others' requests
+                await asyncio.sleep(0)  # let other requests run
             if record.owner in missing and forgotten == self._forgotten:
                 with suppress(Unreadable):  # opening the rows reports that
                     keys = _decoded(self.ring.unwrap(_name(record), record.sealed)).keys

@@ -72,7 +72,7 @@ async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Find a record by any id, and redirect to its page; or the log lines of an error number."""
     operator = await known_operator(page)
     sought = page.last("q")[:_SOUGHT_AT_MOST].strip().removeprefix("id:")
-    if not sought or LINK.search(sought):  # a link is a secret, which no address may contain
+    if not sought or LINK.search(sought):  # a link is a secret and must not be in a URL
         return see_other(f"{HERE}/questions")
     if (owner := await _person(page, sought)) is not None:
         return see_other(f"{HERE}/questions?{urlencode({'person': owner})}")
@@ -110,9 +110,9 @@ async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @post(HERE + "/search", status_code=HTTPStatus.SEE_OTHER)
 async def send_search(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Take the search form or the filters of a list, and redirect to their address.
+    """Accept the search form or the filters of a list, and redirect to the address with the values.
 
-    The text that is sought may be the link of a question, which no address may contain.
+    If the text is the link of a question, redirect to the question: the link must not be in a URL.
     """
     operator = await known_operator(page)
     page.must_be_form_about(SEARCH)

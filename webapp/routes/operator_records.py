@@ -136,7 +136,7 @@ async def _do(page: PageRequest, found: Found, *, by: str) -> None:
 
 
 def facts(row: Any, fields: Sequence[str], *, owner: str | None = None) -> tuple[Fact, ...]:
-    """Return the fields that have a value. With `owner`, the person leads to their questions."""
+    """Return the fields that have a value. With `owner`, the person links to their questions."""
     found = list[Fact]()
     for field in fields:
         value, label = getattr(row, field), label_of(field)

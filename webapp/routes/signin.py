@@ -116,7 +116,7 @@ def _why(
         case Denied():
             return "refused", HTTPStatus.FORBIDDEN
         case _:
-            # The issuer's own error, if it is why there are no metadata and keys.
+            # The cause is the issuer's own error if the metadata or the keys could not be fetched.
             first = error.__cause__ if isinstance(error.__cause__, Failed) else error
             is_lasting_one = is_lasting(error) or is_lasting(first)
             return "not set up" if is_lasting_one else "trouble", HTTPStatus.BAD_GATEWAY
