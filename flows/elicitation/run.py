@@ -30,17 +30,21 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class AskedStep(Struct, frozen=True, kw_only=True):
-    """An elicitation at a step of the run. Order is only checked for the tool's own questions."""
+    """An elicitation at a step of the run.
+
+    `is_ordered` is True for a question of the tool's own task: a resumed run has to repeat that
+    question before it asks a new one. Siblings in a gather have no order.
+    """
 
     place: Step
     elicitation_id: str
     is_ordered: bool
     says: str
     is_used: bool = False  # a request used the outcome; the run then continued in another request
-    # For a client that replays the call to answer: the rounds before this question. Each entry is
-    # a round, with the indexes of the run's questions that it asked, such as "0" or "1+2".
+    # The rounds (questions that one result sends together) before this question, for a client that
+    # sends answers by replaying the call. A round has indexes in `Run.asked`, such as "0" or "1+2".
     after: tuple[str, ...] = ()
-    is_unused: bool = False  # not accepted in the request that produced the stored result
+    is_unused: bool = False  # the request with the stored result did not use this answer
 
 
 class Called(Struct, frozen=True, kw_only=True):
@@ -202,11 +206,12 @@ def finish(run: Run, *, result: str, now: datetime, unused: Collection[str] = ()
 
 
 def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:
-    """Mark the result as sent: the same run can still read it, but the same call starts a new run.
+    """Mark the result as sent. Requests that name this run can still read the result.
 
-    A sent result may be lost. If it used a payment or `once`, the same call gets it again for a
-    while, so that nothing is bought or done twice. Errors are not repeated. A result that was too
-    long to store ends its run.
+    The same call without the run's name starts a new run. If the result used a payment or `once`,
+    the same call instead gets this result again during `REPEATED_FOR`: the sent result may be lost,
+    and nothing may be bought or done twice. Errors are not repeated. If the result was too long to
+    store, the run ends.
     """
     sent = run.sent or ("error" if is_error else "result")
     if run.is_delivered:

@@ -27,8 +27,8 @@ class BearerAuth(httpx.Auth):
     """An httpx authentication that adds the access token to requests to `origins` only.
 
     If the provider's API refuses a request's token (401), `renew` is called once with that token
-    and returns a newer one or None. The request is then sent again if its body allows that. A
-    synchronous client waits for `renew` with `wait`.
+    and returns a newer one or None. The request is then sent again if its body allows that. In a
+    synchronous client, the function `wait` runs `renew` and returns its result.
 
     If the token is bound to `key`, each request has a proof of that key (DPoP), made at the time
     `now`. If the API requires a nonce, the request is sent once more, with the nonce.
@@ -172,7 +172,8 @@ class Account:
 
     `missing` are scopes that the tool asked for and that were not granted. The person is not asked
     for them again, unless the tool asks with `again=True`. `tenant` is the host of the account's
-    tenant, and `details` what the provider's declaration keeps of the token reply.
+    tenant. `details` has the values that the provider's declaration stores with its option `keep`,
+    such as members of the token reply.
     """
 
     __slots__ = (

@@ -78,7 +78,7 @@ WRONG += b"a," * ((MESSAGE_BYTES_AT_MOST - len(WRONG) - 2) // 2) + b'"}'
 
 
 def wrong_arguments() -> str:
-    """Do all work of the event loop for wrong arguments, and return the refusal."""
+    """Check `WRONG` as the server does on the event loop, and return the text of the refusal."""
     assert not has_too_many_values(WRONG)
     given = from_json(WRONG)
     arguments_text(given)

@@ -72,10 +72,11 @@ class Post:
 
 
 class Door:
-    """A wrapper of the application that holds webhooks back and answers none.
+    """A wrapper of the application that receives webhooks and sends no response to them.
 
-    When `flying` webhooks have arrived, the wrapper reports this, and then passes on the first
-    webhook of kind `reads`.
+    The wrapper waits until `flying` webhooks have arrived, and reports that with `say`. It then
+    passes the first webhook of kind `reads` to the application, and drops the response. No other
+    webhook reaches the application.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""FrontMCP: the abilities of `elicit` in a tool there, tested here."""
+"""FrontMCP's features for asking from a tool, tested with the `elicit` of this project."""
 
 import asyncio
 from dataclasses import dataclass

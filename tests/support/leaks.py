@@ -10,9 +10,10 @@ The plugin reads every log record, the responses of applications that are served
 of every process that a test starts (support/processes.py), and what pytest captures. Metrics are
 read from responses of /metrics. If you export metrics in another way, add that way here.
 
-Risks: a level or a logger is left out. So our loggers are read at every level. Others are read from
-INFO, which a server's library sets, and talkative ones from WARNING, as `elicit serve` shows them.
-Or a listener is disconnected and finds nothing, so a disconnected listener raises Deaf.
+Risks: the plugin misses a level or a logger. So it reads our loggers at every level, other loggers
+from INFO, which an MCP library can set, and uvicorn and `TALKATIVE_LOGGERS` from WARNING, the level
+at which `elicit serve` logs them. Or a listener is disconnected and finds nothing, so a
+disconnected listener raises Deaf.
 """
 
 import base64
@@ -64,8 +65,8 @@ _FORMS = {
     r"[B-DF-HJ-NP-TV-XZ]{4}(?![\w-])",
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b",
 }
-# A text without any of these parts has no secret of the form. The search for a part takes a
-# hundredth of the time of a search for the form.
+# Parts of each form's matches. A text that contains no part of a form cannot match the form, so the
+# form is not searched for: a search for a part takes a hundredth of the time.
 _PARTS = {
     "JWT": ("eyJ",),
     "token": ("AQ",),

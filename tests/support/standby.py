@@ -18,7 +18,11 @@ _OF_STANDBY = {"synchronous_standby_names": "''"}
 
 
 class Pair:
-    """A primary and its standby. `cables` lead to them, and `stream` is the replication link."""
+    """A primary and its standby, behind proxies.
+
+    `cables` are the proxies for clients: first the primary's, then the standby's. The standby
+    replicates through the proxy `stream`.
+    """
 
     def __init__(self, primary: PostgresServer, standby: PostgresServer, stream: Cable) -> None:
         self.primary, self.standby, self.stream = primary, standby, stream

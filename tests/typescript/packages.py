@@ -1,4 +1,4 @@
-"""The node and the packages of the lock file for the tests in this folder.
+"""Node.js and the npm packages of the lock file, which the tests in this folder run.
 
 The packages are installed once, into a folder outside git, from npm's configured registry.
 """

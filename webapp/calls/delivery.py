@@ -138,10 +138,10 @@ async def used_up(
 async def made(
     elicitations: Elicitations, kinds: Kinds, run: Run, *, unused: Collection[str], now: datetime
 ) -> list[Payment]:
-    """Return the payments that a result uses, marked as perhaps delivered, before it is sent.
+    """Return the payments that a result uses, marked as perhaps delivered.
 
-    The arrival of the result may never be recorded. A marked payment is not refunded automatically;
-    the operator decides about it.
+    Write these payments before the result is sent, because the server may never record whether the
+    result arrived. A marked payment is not refunded automatically; the operator decides about it.
     """
     marked: list[Payment] = []
     for asking in run.asked:
@@ -163,8 +163,8 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
 async def is_refunded(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
     """Return True if the payment for a result was refunded, so that the result is not repeated.
 
-    If the body itself made the refund, its result reports the refund and has to be delivered. That
-    refund therefore counts only after the delivery.
+    A refund that this run's tool made itself counts only after the result was delivered, because
+    the result reports the refund and has to reach the client.
     """
     for asking in run.asked:
         asked = await elicitations.get(asking.elicitation_id)

@@ -25,7 +25,9 @@ _SIGNS: Final = frozenset({"Zs", "Sc", "Pd", "Pi", "Pf"})
 # The last five are those of Chinese and Japanese.
 _PUNCTUATION: Final = frozenset(".:,;?!'\"()+%\u3002\u3001\uff0c\uff1f\uff01")
 _MARKS_AT_MOST: Final = 2  # on one letter; more would cover other lines
-# A dot or colon stays before a space or the end, and between digits, where it makes no address.
+# Text that `in_a_line` replaces with a space, so that no address results: a dot or colon, unless a
+# space or the end follows or it is between digits, and the position after U+3002, which addresses
+# can contain in place of a dot.
 _INSIDE: Final = re.compile(r"[.:](?=\S)(?!(?<=\d.)\d)|(?<=\u3002)(?=\S)")
 
 
@@ -45,7 +47,7 @@ def message_for(
     name: str | None,
     public_url: str,
 ) -> Message:
-    """Return the message of a row. `headline` is the question.
+    """Return the message to send for a stored notification. `headline` is the question.
 
     `name` is the operator's name for this server, or None.
     """

@@ -27,7 +27,8 @@ from webapp.pages.views_forms import (
 )
 
 _HEADING_CHARACTERS = 100
-# The names of a secret whose author named none: the first one that the question mentions.
+# Kinds of secrets. If the secret's name does not end with a kind, the label is the first kind here
+# that the question mentions, or "API key" if the question mentions none.
 _SECRETS = ("API key", "Password", "Passphrase", "Token", "PIN", "Key")
 
 
@@ -107,7 +108,7 @@ def question_of(elicitation: Elicitation) -> str | None:
 
 
 def arguments_shown(elicitation: Elicitation, *, in_a_line: bool = False) -> tuple[Argument, ...]:
-    """Return the arguments that the person approves; those of a tool with their titles."""
+    """Return the arguments that the person approves. A gate shows the tool's titles for them."""
     found = arguments_of(terms_in(elicitation).get("arguments"), in_a_line=in_a_line)
     described = elicitation.asked.described
     if described is None or not is_before_tool(elicitation):

@@ -55,7 +55,7 @@ BETWEEN_FETCHES = timedelta(seconds=2)
 # For one merchant account, whose limit at the provider is shared with other programs.
 FETCHES_AT_ONCE = 10
 BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
-_LEAST_SECONDS = 0.05  # of a wait: clocks may differ in what they call now
+_LEAST_SECONDS = 0.05  # the shortest wait: the event loop's clock and the wall clock can differ
 PAGES_AT_MOST = 100  # of a provider's list when searching for one question's sessions
 _log = logging.getLogger(__name__)
 

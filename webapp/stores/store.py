@@ -39,7 +39,11 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Look(Enum):
-    """The value that a watch yields every 15 seconds if the server may lose a message silently."""
+    """A request of a watch to read again, although no change was reported.
+
+    If the store's server can lose a message without an error, the watch yields this value every 15
+    seconds.
+    """
 
     AGAIN = "again"
 
@@ -139,9 +143,10 @@ class Store(Protocol):
     async def erase(
         self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
     ) -> int:
-        """Erase at most `limit` records of the owner, records with erase_at <= before, or both.
+        """Erase at most `limit` records that are the owner's and have erase_at <= before.
 
-        Return the number of erased records. Raises ValueError if neither condition is given.
+        A condition that is None is left out. Return the number of erased records. Raises ValueError
+        if both conditions are None.
         """
         ...
 
@@ -180,8 +185,8 @@ class Store(Protocol):
         None removes the fence. While it is set, `write`, `due`, `erase` and `check` raise
         StoreUnavailable(why); reads continue. A write that is in progress completes before the
         fence or is refused. `instead_of`: replace the fence only if the current one is in this
-        collection (None means no fence), else raise OtherFence. A cluster compares the fences of
-        its servers one after the other.
+        collection (None means no fence), else raise OtherFence. In a cluster, each server compares
+        its own fence: if OtherFence is raised, some servers may already have the new fence.
         """
         ...
 
@@ -289,7 +294,11 @@ def check_time(*moments: datetime | None) -> None:
 
 
 def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
-    """Return the limits for the ids of a page: `after` or `least`, and `below`."""
+    """Return the limits of the ids on a page.
+
+    Ids are greater than `after` or at least `least`, and less than `below`. With an owner, the
+    limits include only ids that begin with the owner's tag.
+    """
     if owner is None:
         return {"after": after}
     below = owner + chr(0x10FFFF)

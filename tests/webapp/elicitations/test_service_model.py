@@ -176,8 +176,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
         is_kept = self.clock() < known.expires_at + LATE_UNTIL
         other = None if holder in {None, id} else self.model[str(holder)]
         is_moved = other is not None and not self.now_of(str(holder)).holds_key
-        # The model takes `is_moved` from the service. Another test checks whether a late acceptance
-        # that is not stored supersedes a newer question.
+        # The model does not predict whether the newer question lost its key, and asks the service.
+        # test_completion.py checks that an acceptance that is too late to store supersedes nothing.
         if other is not None and is_moved and other.status != "accepted":
             if other.is_open:
                 other.end("superseded", self.clock())

@@ -132,7 +132,7 @@ async def test_stream_cut_before_the_result_resumes_with_the_result(library):
         work.gate.set()
         assert await soon(resumed) == 200
         assert reader.results == ["worked 1"]
-        # The stream has sent the result, so a repeated call gets it marked as given again.
+        # The resumed stream sent the result. A repeated call gets that result again, with a mark.
         await soon(results_are_noted(env))
         async with env.caller(LEGACY) as caller:
             again = await soon(caller.call("work"))

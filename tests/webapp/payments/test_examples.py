@@ -25,7 +25,10 @@ OPEN, REFUNDED = ReceiptStatus.OPEN, ReceiptStatus.REFUNDED
 
 
 class Provider:
-    """A provider that replies as it was recorded, about the elicitation `id`."""
+    """A simulated provider that sends the recorded replies of `case`.
+
+    The recorded elicitation id is replaced by `id`.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case = case
