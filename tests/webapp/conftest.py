@@ -1,17 +1,25 @@
 """Fixtures: two processes on one memory store with a manual clock, and a process that sells."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.acme import DECLARED, Acme, declared
+from tests.support.cli import log_as_before
 from tests.support.clock import Clock
 from tests.support.payment_env import PaymentEnv, selling
 from tests.support.service_env import process
 from tests.support.shop_env import Shop, open_shop
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
+
+
+@pytest.fixture(autouse=True)
+def log_of_this_process() -> Iterator[None]:
+    """Restore the loggers: a command that runs in the test's process redirects them."""
+    with log_as_before():
+        yield
 
 
 @pytest.fixture

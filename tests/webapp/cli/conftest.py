@@ -1,17 +1,8 @@
-"""Fixtures for commands that run in the test's process, such as the log that they redirect."""
+"""Fixtures for commands that run in the test's process."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.support.cli import log_as_before
-
-
-@pytest.fixture(autouse=True)
-def log_of_this_process() -> Iterator[None]:
-    with log_as_before():
-        yield
 
 
 @pytest.fixture
