@@ -40,7 +40,8 @@ async def test_def_tool_calls_an_api_with_the_needed_account(server, revision):
 
 
 async def test_documented_def_tool_sample_runs(revision):
-    (sample,) = re.findall(r"```py\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    samples = re.findall(r"```py\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    (sample,) = [one for one in samples if "list_my_repositories" in one]
     module = ModuleType("sample")
     exec(sample, vars(module))  # noqa: S102 - it is our own
     async with elicit_person(module.mcp, revision=protocol(revision)) as person:
