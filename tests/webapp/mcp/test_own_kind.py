@@ -84,7 +84,7 @@ async def test_custom_kind_is_a_form_in_the_client(server, revision):
         assert "Lease of flat 7" in caller.forms[0].message
         (row,) = await env.elicitations()
         assert (row.kind, row.status) == ("signature", Status.ACCEPTED)
-        assert env.service.kinds.others["signature"].signed == answered  # type: ignore[attr-defined]
+        assert env.service.kinds["signature"].signed == answered  # type: ignore[attr-defined]
 
 
 async def test_custom_kind_is_a_page(server, revision):
