@@ -54,8 +54,8 @@ function providerOf(issuer, wanted) {
     scopes: ['openid', 'offline_access'],
     pkce: { required: () => true },
     enabledJWA: {
-      idTokenSigningAlgValues: ['RS256', 'ES256', 'EdDSA'],
-      userinfoSigningAlgValues: ['RS256', 'ES256', 'EdDSA'],
+      idTokenSigningAlgValues: ['RS256', 'PS256', 'ES256', 'EdDSA'],
+      userinfoSigningAlgValues: ['RS256', 'PS256', 'ES256', 'EdDSA'],
     },
     clientAuthMethods: [
       'none', 'client_secret_basic', 'client_secret_post', 'client_secret_jwt', 'private_key_jwt',
