@@ -10,6 +10,7 @@ import logging
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from webapp.records.values import Approval, KeptSecret
@@ -17,7 +18,7 @@ from webapp.records.waiting import InboxItem
 
 OWNER_DATA: Final = (Connection, Payment, KeptSecret)
 # The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
-LISTED: Final = (Connection, Payment, InboxItem, Approval)
+LISTED: Final = (Connection, Payment, InboxItem, Approval, Elicitation)
 
 
 _log = logging.getLogger(__name__)
