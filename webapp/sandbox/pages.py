@@ -17,6 +17,7 @@ from litestar import MediaType, Response
 from webapp.http.browser import Browser, page_headers
 from webapp.http.parts import AnyRequest, Reply
 from webapp.http.requests import cookies_of
+from webapp.sandbox.checkout.sales import shown
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",
@@ -73,7 +74,7 @@ class SandboxPages:
 @cache
 def _environment() -> Environment:
     """Return the shared environment, which compiles each template once."""
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -81,6 +82,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    environment.filters["shown"] = shown
+    return environment
 
 
 @cache
