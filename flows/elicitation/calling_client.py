@@ -16,8 +16,8 @@ _WRITTEN_OUT = "\N{REPLACEMENT CHARACTER}"
 class CallingClient(Struct, frozen=True, kw_only=True):
     """A client. `id` is the verified client id; None if only the client's own name is known.
 
-    `apart` distinguishes clients that use their library's default name: their version and the
-    capabilities that they declare.
+    `apart` is the version and the declared capabilities of a client that uses its library's default
+    name. It distinguishes such clients, which all have the same name.
     """
 
     name: str | None

@@ -65,9 +65,10 @@ class ToolCall:
     """A call of a served server's tool: its name, its arguments and the client.
 
     `client` is the client's own name, `client_id` the id in its access token, if it sent one.
-    `client_apart` distinguishes clients with the same library's name (`CallingClient.apart`).
-    `version` is the running tool's version if several tools have one name (FastMCP). `described`,
-    `server_title` and `client_title` are for pages only; the client's title is unverified.
+    `client_apart` distinguishes clients that use the same library and so have the same name
+    (`CallingClient.apart`). `version` is the running tool's version if several tools have one name
+    (FastMCP). `described`, `server_title` and `client_title` are for pages only; the client's title
+    is unverified.
     """
 
     server: str
