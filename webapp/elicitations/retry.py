@@ -20,7 +20,7 @@ REMEMBERED_AT_MOST = 10_000
 
 
 class Contended(StoreUnavailable):
-    """A writer lost a hundred times in a row. The reason is rather an error than load."""
+    """A writer lost a hundred times in a row. The cause is more likely a bug than load."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
