@@ -73,6 +73,8 @@ class Edge:
             if wait:
                 await _slow_down(exchange.send, TooOften(wait))
                 return
+        if exchange.has_unread_body:
+            receive = exchange.hear
         await self._routes.get(segment, self._app)(admitted, receive, exchange.send)
 
 
