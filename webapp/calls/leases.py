@@ -22,8 +22,8 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotPossible
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
+from webapp.elicitations.retry import Uncancelled
 from webapp.elicitations.service import Elicitations
-from webapp.elicitations.uncancelled import Uncancelled
 from webapp.logs.masking import masked
 
 Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions

@@ -22,8 +22,8 @@ import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
-from webapp.elicitations.uncancelled import Uncancelled
-from webapp.http.connection import ClientConnection
+from webapp.elicitations.retry import Uncancelled
+from webapp.http.exchange import ClientConnection
 from webapp.settings.quotas import PolicySettings
 
 if TYPE_CHECKING:

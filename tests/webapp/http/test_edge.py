@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from tests.support.clock import Clock
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.edge import Edge
-from webapp.http.guard import Guard
+from webapp.http.edge import Edge, Guard
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.http.rate_limit import Rates
 
 URL = "https://tools.example.com"

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from webapp.http.connection import Message, Scope
-from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Exchange, Facts, exchange_of, facts_of
+from webapp.http.exchange import (
+    PEER_KEY,
+    PROXIED_KEY,
+    Exchange,
+    Facts,
+    Message,
+    Scope,
+    exchange_of,
+    facts_of,
+)
 from webapp.identity.local_peer import LocalPeers, Peer
 
 URL = "http://127.0.0.1:8765"
