@@ -89,9 +89,7 @@ class RunningTools:
         task.add_done_callback(self._calls.pop)
         if connection is not None:
             connection.on_broken(lambda: self._orphan(task, call))
-            call.leases.on_first = lambda: (
-                self._orphan(task, call) if connection.is_broken else None
-            )
+            call.used.on_first = lambda: self._orphan(task, call) if connection.is_broken else None
         try:
             return await running.result
         except asyncio.CancelledError:
