@@ -7,16 +7,25 @@ itself, or turns a check off that nothing else replaces.
 import re
 from dataclasses import fields, replace
 from typing import get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.oauth.declaration import ClientAuth, Declaration, paths_of
-from flows.oauth.templates import PLACEHOLDER, host_pattern_fault, placeholders
+from flows.oauth.templates import (
+    PLACEHOLDER,
+    SHARED_TENANT,
+    TENANT_ID,
+    host_pattern_fault,
+    issuer_of_tenant,
+    placeholders,
+)
 from flows.origin import is_origin, origin_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_TENANT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
 # Beginnings of the paths of members that the person's API does not return.
@@ -81,6 +90,7 @@ def faults_of(provider: Declaration) -> list[str]:
     if templates := _template_faults(provider):
         return templates
     return [
+        *_issuer_faults(provider),
         *_naming_faults(provider),
         *_finding_faults(provider),
         *_address_faults(_sample_of(provider)),
@@ -90,6 +100,25 @@ def faults_of(provider: Declaration) -> list[str]:
         *_header_faults(provider),
         *_refusal_faults(provider),
     ]
+
+
+def _issuer_faults(provider: Declaration) -> list[str]:
+    """Return the faults of an issuer of several tenants. The template alone accepts nobody."""
+    parts = urlsplit(provider.issuer or "")
+    is_template = TENANT_ID in parts.path.split("/") and provider.discovers
+    if (TENANT_ID in (provider.issuer or "")) is not bool(provider.issuer_tenants):
+        return [f"issuer: {TENANT_ID} and a list of tenants need each other."]
+    if not provider.issuer_tenants:
+        return []
+    faults = [] if is_template else [f"issuer: {TENANT_ID} must be one whole part of the path."]
+    faults += [
+        f"tenants: {one!r} is not the id of a tenant: it must be a UUID in lower case."
+        for one in provider.issuer_tenants
+        if not _TENANT.fullmatch(one)
+    ]
+    if len(set(provider.issuer_tenants)) < len(provider.issuer_tenants):
+        faults.append("tenants: a tenant is listed twice.")
+    return faults
 
 
 def fault_of(address: str) -> str | None:
