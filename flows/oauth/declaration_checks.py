@@ -87,10 +87,9 @@ OUR_HEADERS = frozenset(
 
 def faults_of(provider: Declaration) -> list[str]:
     """Return a sentence for each fault of the declaration."""
-    if templates := _template_faults(provider):
+    if templates := _issuer_faults(provider) or _template_faults(provider):
         return templates
     return [
-        *_issuer_faults(provider),
         *_naming_faults(provider),
         *_finding_faults(provider),
         *_address_faults(_sample_of(provider)),
@@ -165,10 +164,17 @@ def _star(match: re.Match[str]) -> str:
 
 def _templates(provider: Declaration) -> list[tuple[str, str]]:
     found = [(key, getattr(provider, key)) for key in ADDRESSES]
+    found[0] = ("issuer", _sample_issuer(provider))
     found += [("api_hosts", host) for host in provider.api_hosts]
     found.append(("person.url", None if provider.person is None else provider.person.url))
     found.append(("revoke", None if provider.revoke is None else provider.revoke.url))
     return [(key, one.replace("{client_id}", "id")) for key, one in found if isinstance(one, str)]
+
+
+def _sample_issuer(provider: Declaration) -> str | None:
+    if provider.issuer is None or not provider.issuer_tenants:
+        return provider.issuer
+    return issuer_of_tenant(provider.issuer, SHARED_TENANT)
 
 
 def _sample_of(provider: Declaration) -> Declaration:
@@ -238,7 +244,7 @@ def _finding_faults(provider: Declaration) -> list[str]:
 def _address_faults(provider: Declaration) -> list[str]:
     faults: list[str] = []
     for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device", "resource"):
-        address: str | None = getattr(provider, key)
+        address = _sample_issuer(provider) if key == "issuer" else getattr(provider, key)
         if address is not None and (fault := fault_of(address)):
             faults.append(f"{key}: {fault}")
     if provider.issuer is not None and ("?" in provider.issuer or "#" in provider.issuer):
