@@ -289,6 +289,20 @@ async def test_refund_that_the_store_lost_is_found_by_reconciliation(shop: Shop)
         assert await shop.ledger() == ["refunded"]
 
 
+async def test_provider_is_not_asked_about_used_payments_by_reconciliation(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    shop.clock.tick(hours=1)
+    (payment,) = await shop.payments()
+    await shop.service.kinds.payments.reconciling.reconcile(shop.clock())
+    shop.line.calls.clear()
+    await shop.sweep()
+    await shop.sweep()
+    assert (await compared(shop)).status == "done"
+    assert shop.line.count(payment.session or "") == 0
+
+
 async def test_payment_by_a_payment_link_with_our_reference_is_listed_and_settles_nothing(
     shop: Shop,
 ) -> None:
