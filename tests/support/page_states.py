@@ -1,4 +1,4 @@
-"""Every state of every page, by its name."""
+"""The states of all pages, by name."""
 
 from dataclasses import replace
 from typing import Any, get_args
