@@ -93,8 +93,8 @@ async def open_app(
     """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
-    everything that is not configured. `built` receives the service, for callers that have to stop
-    it gracefully. `options` are for the application that the server's library creates. Without
+    everything that is not configured. `built` is called with the service, for callers that have to
+    stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself, in
     blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool.
@@ -373,7 +373,7 @@ def create_app(
 
 
 async def _warn_of_replication(store: Store) -> None:
-    """Log what the loss of a server could lose. `elicit doctor` shows the complete list."""
+    """Log which data the loss of a server could lose. `elicit doctor` shows the full list."""
     if isinstance(store, Replicated):
         with suppress(StoreUnavailable):
             for says, fix in await store.replication(asks_hosts=False):
@@ -452,7 +452,7 @@ def _edge(
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
     rates = None
-    if not settings.is_local:  # on one machine, everybody has the same address
+    if not settings.is_local:  # on one machine, all clients have the same address
         rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
     credential = partial(credential_of, service)
     return Edge(

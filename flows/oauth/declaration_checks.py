@@ -1,7 +1,7 @@
 """The checks of a provider's declaration: a sentence for each fault, with the field's name.
 
 Risks: a declaration sends an access token to a wrong host, repeats a parameter that the flow sets
-itself, or turns a check off that nothing else replaces.
+itself, or turns off a check that nothing else replaces.
 """
 
 import re
@@ -31,7 +31,7 @@ LABEL_AT_MOST = 40
 # Beginnings of the paths of members that the person's API does not return.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# The fields that are addresses. Of these, only the last two may have details in them.
+# The fields that are addresses. Only the last two may contain details.
 ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
@@ -219,7 +219,7 @@ def _naming_faults(provider: Declaration) -> list[str]:
 
 
 def _finding_faults(provider: Declaration) -> list[str]:
-    """Return what is missing for finding the endpoints, and for knowing whose account it is."""
+    """Return the faults in what the server needs to find the endpoints and the account's person."""
     faults: list[str] = []
     if provider.sends_issuer and provider.issuer is None:
         faults.append("issuer: required, to compare with the issuer that the provider sends.")
@@ -328,7 +328,7 @@ def _spelling_faults(provider: Declaration) -> list[str]:
 
 
 def _proof_faults(provider: Declaration) -> list[str]:
-    """Return the faults of what replaces a proof of the flow."""
+    """Return the faults of the fields that replace or turn off a proof of the flow."""
     faults: list[str] = []
     if not provider.pkce and provider.client_auth == "none":
         faults.append(

@@ -1,8 +1,8 @@
 """The declaration of a provider: a service where people have accounts.
 
 Risks: a declaration sends an access token to a wrong host. Every address is https (http on
-loopback). Access tokens go only to the provider's `api_hosts`, also to find out whose account it
-is, and to the addresses that are declared here for refreshing and revoking.
+loopback). Access tokens go only to the provider's `api_hosts`, and to the declared addresses for
+refreshing and revoking. The request that finds out whose account it is also goes to `api_hosts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +118,7 @@ class Provider(Declaration):
         return api, hosts or (origin_of(api),)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the scopes to request for a tool's; none if the provider has no scopes."""
+        """Return the scopes to request for a tool's scopes; none if the provider has no scopes."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
     @property

@@ -226,7 +226,7 @@ class Decisions:
         return await elicitations.get(asked.id) or asked
 
     async def close_item(self, asked: Elicitation) -> None:
-        """Mark the item of a withdrawn question, so that it takes no place among open items."""
+        """Mark the item of a withdrawn question, so that lists of open items skip it."""
         approver, elicitations = approver_of(asked), self._elicitations
         if approver is None:
             return
