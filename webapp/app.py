@@ -62,8 +62,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import Replicated, Store
 from webapp.stores.observed import observed
 from webapp.sweeper import sweep
-from webapp.workers.processes import must_share
-from webapp.workers.sessions import routed
+from webapp.workers.sessions import must_share, routed
 
 # The limit for each address. A person who clicks around never reaches it.
 PAGES_AT_ONCE = 100

@@ -12,8 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.crypto.tokens import Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring, Tokens
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed

@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Asked, Elicitation, Json
-from flows.elicitation.traits import Traits, traits_of
+from flows.elicitation.traits import Proof, Traits, traits_of
 from flows.errors import InvalidAnswer
 from flows.hooks import HookRefused
 from flows.kinds.url import Visit, VisitFlow

@@ -12,8 +12,8 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ConnectedBefore
 from flows.elicitation.states import Asked, Elicitation, Json, Status
+from flows.elicitation.traits import ConnectedBefore
 from flows.errors import Failed
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
