@@ -1,7 +1,8 @@
 """The outcome that a tool receives for an answer, and the effects of its delivered result.
 
 Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
-payment stays available for an identical call. Every other answer is used up by any result.
+payment stays available for an identical call. All other answers are used up by any result, also by
+an error.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,7 @@
-"""The actions of accounts and receipts for their owner once a tool has received them.
+"""The actions of accounts and receipts that a tool has received: renew, invalidate, spend, refund.
 
 Risks: a tool keeps an account's access token and uses it after its call, or after the person
-stopped sharing the account. The old token cannot be taken back, but the tool gets no newer token.
+stopped sharing the account. The tool still has the old token, but it gets no newer one.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Json
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import ElicitError
 from flows.question import reporting_errors
 from webapp.payments.payments import Payments

@@ -58,7 +58,7 @@ class ToolLists:
     async def notify_changes(self) -> None:
         """Check the listings whose owner's data has changed. Runs until cancelled.
 
-        Clients are notified concurrently, so that one that cannot be notified delays no other.
+        Clients are notified concurrently, so that an unreachable client does not delay the others.
         """
         while True:
             await self._changed.wait()

@@ -33,8 +33,9 @@ class Taker(Protocol):
 class Waiter:
     """The wait of one request for one or more rows.
 
-    The waiter is registered until its `with` block ends. There are many waiters at once, so each
-    uses little memory: tuples and not sets, which need four times as much, and no generator.
+    The waiter is registered until its `with` block ends. Many waiters exist at once, so each must
+    use little memory. Therefore it has tuples instead of sets, which need four times as much
+    memory, and no generator.
     """
 
     __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
@@ -168,8 +169,8 @@ class Waiters:
 
 
 def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
-    # A change to `opened` wakes no waiter. The end of the question or run does, and another request
-    # that takes over the wait.
+    # A change to `opened` wakes no waiter. The waiter is woken when the question or run ends, or
+    # when another request takes over the wait.
     if isinstance(changed, Run):
         return changed.finished_at is not None
     return changed.status.is_final or changed.waiter != waiter.leg

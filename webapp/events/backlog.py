@@ -3,7 +3,7 @@
 Risks: a receiver is down for days and its waiting events fill the store. Each address therefore has
 a limit. Events above the limit are not stored. This is reported in the log (at most once a minute),
 in the metrics and in the row of the address, which `elicit doctor` reads. Events that already wait
-stay, because later events may build on them.
+stay, because receivers need the earlier events to understand later ones.
 
 The backlog reads the rows once, and then follows the changes that all processes write. It reads the
 rows again every hour, and after changes were missed, because rows may have been erased or lost.
@@ -38,7 +38,7 @@ class Backlog:
     def __init__(self, elicitations: Elicitations, *, at_most: int = WAITING_AT_MOST) -> None:
         self._elicitations = elicitations
         self._at_most = at_most
-        self._waiting = defaultdict[str, set[str]](set)  # event ids by address
+        self._waiting = defaultdict[str, set[str]](set)  # the ids of waiting events, by address
         # status changes received while the store is being read
         self._heard: dict[str, str] | None = None
         self._has_missed = asyncio.Event()

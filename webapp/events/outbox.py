@@ -26,8 +26,8 @@ from webapp.telemetry.observer import Observer
 
 EVENTS_KEPT: Final = timedelta(days=30)
 ID_PREFIX: Final = "evt_"
-OWN: Final = timedelta(seconds=5)  # time in which only the process that wrote the event sends it
-_LETTERS_AT_MOST: Final = 100  # of a name that an author chose
+OWN: Final = timedelta(seconds=5)  # for this time, only the process that wrote the event sends it
+_LETTERS_AT_MOST: Final = 100  # characters of a name that an author chose
 # A payment's events sort after those of its question.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
 # statuses to which a disputed payment can return
@@ -144,7 +144,7 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
             yield "status", value.status
             yield from _named(fault=value.fault, error=value.error or "")
         case _:
-            raise AssertionError(f"nothing is told of {type(value)}")
+            raise AssertionError(f"no event is sent about a {type(value)}")
 
 
 def _named(**names: str) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,8 @@ from webapp.http.address import PublicAddress
 _COOKIE_BYTES = 24
 _COOKIE_LETTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
-_COOKIES_AT_MOST = 32  # in one browser: programs on other ports of this machine can set more
+# of one browser; more can only come from programs on other ports of this machine
+_COOKIES_AT_MOST = 32
 _TAG_LETTERS = 8
 # Browser features that no page uses. `clipboard-write` is needed to copy a link.
 _UNUSED_FEATURES = (

@@ -23,7 +23,7 @@ class ReadRequest(Protocol):
 
 
 def cookies_of(request: ReadRequest) -> dict[str, str]:
-    """Return the cookies as sent; of two with the same name, the last."""
+    """Return the cookies as sent. If two cookies have the same name, return the last one."""
     found: dict[str, str] = {}
     for name, value in request.scope["headers"]:
         if name == b"cookie":

@@ -157,7 +157,7 @@ class Kinds:
     async def reduced(
         self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind
     ) -> Json:
-        """Return the answer after the plugins have reduced it. Raises InvalidAnswer."""
+        """Return the answer after the plugins have removed parts of it. Raises InvalidAnswer."""
         if not is_heard(asked.kind) or asked.status.is_final:
             return answer
         schema = by.schema(asked)

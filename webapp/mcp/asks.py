@@ -87,7 +87,7 @@ class ClientAsks:
         """Leave the request open for the next call.
 
         `late` handles an answer that comes before the next call. The request is cancelled after
-        `life`. `is_to_newer`: a newer identical call already waits for the answer.
+        `life`. With `is_to_newer`, a newer identical call already waits for the answer.
         """
         if not is_to_newer:
             self.give_up(id)

@@ -80,8 +80,8 @@ async def run_request(
     except ElicitError as refused:  # raised outside the body: a tool's own errors are results
         error = refused
     except BaseException as raised:
-        # An interruption may be wrapped by a task group or swallowed by a bare `except`. The state
-        # of the call decides, not the exception.
+        # A task group may wrap the interruption, or a bare `except` in the tool may hide it. So the
+        # state of the call decides, not the exception.
         if not call.is_interrupted:
             await call.finish()
             if isinstance(raised, Exception):

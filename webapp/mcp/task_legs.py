@@ -2,8 +2,8 @@
 
 Risks: the next poll repeats a body whose result was not stored. Every result, including errors, is
 therefore stored in its run, except the error that the store was unavailable. A result that is too
-long for a record stays in this process's memory, for a client that fetches it soon. Or a client
-starts more bodies than this process can run: each owner has a limit.
+long for a record stays in this process's memory, for a client that fetches it soon. Another risk is
+a client that starts more bodies than this process can run. Each owner therefore has a limit.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ _log = logging.getLogger(__name__)
 class TaskLeg:
     """The way to present the questions of a request for a task.
 
-    `presents` gets the call's usual presenter and returns the one to use. `brings` is the id of the
-    task if the request waits for the task's result.
+    `presents` receives the call's usual presenter and returns the presenter to use. `brings` is the
+    id of the task, if the request waits for the task's result.
     """
 
     presents: Callable[[Presenter], Presenter]
