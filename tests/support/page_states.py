@@ -78,7 +78,9 @@ SCOPES = tuple(
     Scope(words=f"Read and change all your {thing}", raw=f"{thing}:write")
     for thing in ("repositories", "teams", "packages", "e-mail addresses")
 )
-ARGUMENTS = tuple(Argument(name=name, value="acme/website") for name in ("repo", "into"))
+ARGUMENTS = tuple(
+    Argument(name=name, value="acme/website") for name in ("repo", "into", "as", "by")
+)
 ASKING: dict[str, View] = {
     "account": usual(StartAccount, scopes=SCOPES),
     "one account": usual(UseAccount, choices=(choice(scopes=SCOPES),)),

@@ -193,7 +193,7 @@ def _end(future: asyncio.Future[None]) -> None:
 
 OWNER_DATA: Final = (Connection, Payment, KeptSecret)
 # The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
-LISTED: Final = (Connection, Payment, InboxItem, Approval)
+LISTED: Final = (Connection, Payment, InboxItem, Approval, Elicitation)
 
 
 _log = logging.getLogger(
