@@ -106,7 +106,7 @@ class Kinds:
                 rules=who.approval,
                 owners=elicitations.owners,
                 identity=identity,
-                issuer=who.issuer,
+                issuers=who.first_names,
                 application="" if users is None else users.application,
                 clock=elicitations.clock,
                 config=config,

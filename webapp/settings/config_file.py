@@ -23,6 +23,7 @@ from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
 from webapp.notifications.tables import NotifyTable
 from webapp.settings.identity import OF_PEOPLES_OWN
+from webapp.settings.issuers import IssuerTable, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
@@ -51,13 +52,20 @@ _TYPES: Mapping[str, Any] = {
 }
 _KEYS = {
     **keys_of(
-        Provider, person=_PERSON, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
+        Provider,
+        person=_PERSON,
+        revoke=_PLACE,
+        refusals=_REFUSALS,
+        discovers=None,
+        sandbox=None,
+        issuer_tenants=None,
+        algorithms=None,
     ),
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
-_TABLES = ("providers", "sellers", "approvers", "notify")
+_TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
 _PAIRS = (
     "extra",
     "headers",
@@ -80,7 +88,8 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](../how-to/approvals.md), and who is notified",
+    "[who approves](../how-to/approvals.md), who is notified, and "
+    "[further issuers](../how-to/sign-in.md#several-issuers)",
     names_file=True,
 )
 
@@ -103,6 +112,7 @@ class Declarations:
     sellers: Mapping[str, ProviderDeclaration] = field(
         default_factory=dict[str, ProviderDeclaration]
     )
+    issuers: tuple[IssuerTable, ...] = ()
     approvers: tuple[Approver, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
 
@@ -173,11 +183,14 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     problems += _secrets_in(found)
     providers = _providers(_tables(found, "providers", problems), problems)
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
+    issuers = read_issuers(_tables(found, "issuers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
     notify = read_notify_tables(_tables(found, "notify", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source, text=text)
-    return Declarations(providers=providers, sellers=sellers, approvers=approvers, notify=notify)
+    return Declarations(
+        providers=providers, sellers=sellers, issuers=issuers, approvers=approvers, notify=notify
+    )
 
 
 def _at_line(problem: str, text: str) -> str:
@@ -387,7 +400,11 @@ def _is_header(place: tuple[str, ...], value: object) -> bool:
 # refused, including the e-mail address.
 
 CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
-_APPROVER_KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
+_APPROVER_KEYS: Final = {
+    **dict.fromkeys(("issuers", "subjects", "users"), TEXTS),
+    "claims": LISTS,
+    "local": FLAG,
+}
 
 
 def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
@@ -423,14 +440,16 @@ def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver
         if not is_user_id(user)
     ]
     problems += [f"approvers.{name}.{fault}" for fault in faults]
-    if not faults and not any(read.values()):
+    names_somebody = any(read.get(key) for key in ("subjects", "claims", "users", "local"))
+    if not faults and not names_somebody:
         problems.append(f"approvers.{name}: names nobody; add subjects, claims, users or local.")
-    if faults or not any(read.values()):
+    if faults or not names_somebody:
         return None
     return Approver(
         name=name,
         subjects=frozenset(read.get("subjects", ())),
         claims=read.get("claims"),
+        issuers=frozenset(read.get("issuers", ())),
         users=frozenset(read.get("users", ())),
         is_local=bool(read.get("local")),
     )
