@@ -41,7 +41,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged(Proof):
-    """An authorization code was redeemed at the provider for this account."""
+    """The provider issued this account's token for a code, or accepted its typed key in a test."""
 
     may_be_late: ClassVar[bool] = True
     account: str

@@ -62,6 +62,7 @@ class Traits:
     # another person decides; the person who asked may only view and withdraw it
     is_anothers: bool = False
     is_secret: bool = False  # the answer must never reach the model
+    takes_key: bool = False  # the person types a key of the account on this server's page
     # what the tool receives, stored beyond the call
     gives: Literal["account", "receipt"] | None = None
 
@@ -87,6 +88,14 @@ BUILT_IN: Final = (
         proofs=(Exchanged, ConnectedBefore),
         stored_for=_TEN_MINUTES,
         gives="account",
+    ),
+    Traits(
+        name="api_key",
+        page="account",
+        proofs=(Exchanged, ConnectedBefore),
+        stored_for=_TEN_MINUTES,
+        gives="account",
+        takes_key=True,
     ),
     Traits(
         name="payment",

@@ -56,6 +56,29 @@ class Revocation:
     kind: Literal["form", "json", "delete", "bearer"] = "form"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """The keys of a provider that people make themselves and type on this server's page.
+
+    `page` is the address where a person makes a key, and `label` its name there. Requests carry the
+    key in `header`, after `prefix` (`Bearer` in the Authorization header, nothing in any other).
+    `query` names a query parameter that carries it instead, for a provider that accepts no header.
+    With `user`, the title of a user name, the person types a user name and a password, which are
+    sent as HTTP Basic.
+
+    The request of the declaration's `person` tests each key before it is stored. `status` is the
+    HTTP status of its success.
+    """
+
+    page: str
+    label: str = "API key"
+    user: str | None = None
+    header: str = "Authorization"
+    prefix: str | None = None
+    query: str | None = None
+    status: int = 200
+
+
 RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
 
 
@@ -101,6 +124,9 @@ class Declaration:
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
+
+    `key` describes API keys, for a provider without OAuth: people make a key there and type it
+    here, which `elicit.api_key` asks for.
 
     With `dpop`, each account's tokens are bound to a key of its own, which the server proves with
     each request (RFC 9449). `resource` is the address of the API that the tokens are for, if the
@@ -148,6 +174,7 @@ class Declaration:
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
+    key: ApiKey | None = None
     client_auth: ClientAuth = "basic"
     dpop: bool = False
     resource: str | None = None

@@ -130,7 +130,8 @@ def read_person(
     members that a path can name, such as those of the token endpoint's reply.
     """
     says = {} if reply is None else object_in(reply)
-    if says is None or (reply is not None and reply.status_code != 200):
+    success = 200 if provider.key is None else provider.key.status
+    if says is None or (reply is not None and reply.status_code != success):
         _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
     says = {**says, **others}
     ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]

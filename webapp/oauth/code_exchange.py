@@ -16,6 +16,7 @@ from flows.elicitation.attempt import come_back
 from flows.elicitation.calling_client import seen
 from flows.elicitation.proof import ConnectedBefore, Exchanged
 from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
 from flows.oauth.connection import Connection
@@ -215,7 +216,8 @@ class CodeExchange:
         content: Json = {"account": connection.id}
         owner, elicitations = connection.owner, self._elicitations
         for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
-            is_one = other.kind == "oauth" and elicitations.clock() < other.expires_at
+            is_account = traits_of(other.kind).gives == "account"
+            is_one = is_account and elicitations.clock() < other.expires_at
             asked = other.asked
             if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
