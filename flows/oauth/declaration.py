@@ -121,6 +121,8 @@ class Declaration:
     destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
     is read from the id_token, or with `nonce=False` from the userinfo endpoint.
 
+    `refresh_unused_days` is the number of days after which a refresh token ends if it is not used,
+    unless the token reply says so (`refresh_token_expires_in`). The server then uses it in time.
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
@@ -159,6 +161,7 @@ class Declaration:
     keep: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     refresh: str | None = None
     rotates: bool = False
+    refresh_unused_days: int | None = None
     revoke: Revocation | None = None
     manage: str | None = None
     device: str | None = None

@@ -61,6 +61,7 @@ OUR_TOKEN_PARAMETERS = frozenset(
 _OF_OAUTH = frozenset(
     {
         *("issuer", "sends_issuer", "discovers", "authorize", "token", "refresh", "rotates"),
+        *("refresh_unused_days",),
         *("revoke", "device", "resource", "always", "dpop", "token_scheme", "token_types"),
         *("pkce", "nonce", "extra", "token_extra", "refresh_extra", "switch", "lasting"),
     }
@@ -333,6 +334,8 @@ def _spelling_faults(provider: Declaration) -> list[str]:
         )
         if getattr(provider, key) not in allowed
     ]
+    if provider.refresh_unused_days is not None and not 2 <= provider.refresh_unused_days <= 3650:
+        faults.append("refresh_unused_days: must be 2 to 3650.")
     faults += [
         f"{key}: must be one character."
         for key in ("scope_separator", "reply_scope_separator")

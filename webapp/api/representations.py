@@ -111,7 +111,8 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     base URL of the provider's API. It is null if this server no longer declares the provider.
     `missing` are the scopes that the question asked for and that were not granted; a list of
     accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
-    customer, and `details` are what the provider's declaration keeps.
+    customer, and `details` are what the provider's declaration keeps. `ends_at` is set if the
+    account ends soon and only the user can prevent it, by connecting it again.
     """
 
     id: str
@@ -124,6 +125,7 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     api: str | None
     status: str
     connected_at: datetime
+    ends_at: datetime | None = None
 
 
 class AccountList(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
 from flows.oauth.connection import Connection
 from flows.oauth.device_flow import DeviceCode
+from flows.oauth.keep_alive import planned
 from flows.oauth.responses import Person
 from flows.oauth.revocation import revoke
 from webapp.elicitations.complete import complete_elicitation
@@ -244,7 +245,7 @@ class CodeExchange:
         whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
         tail, now = pepper.tag("account", key, *whose, size=18), self._elicitations.clock()
         client_of = current.asked.calling_client
-        return Connection(
+        connection = Connection(
             id=current.owner + tail,
             owner=current.owner,
             key=key,
@@ -264,6 +265,8 @@ class CodeExchange:
             refresh_token=grant.tokens.refresh_token,
             dpop_key=grant.dpop_key,
             expires_at=grant.tokens.expires_at,
+            refresh_expires_at=grant.tokens.refresh_expires_at,
+            end_set_at=now,
             issued_at=now,
             token=token,
             client_auth=client_auth,
@@ -272,6 +275,7 @@ class CodeExchange:
             declared=terms.declared,
             clients=() if client_of is None else (seen(client_of),),
         )
+        return planned(connection, now=now)
 
 
 def why_not(

@@ -197,7 +197,7 @@ class PageBuilder:
         return StartAccount(
             **self._common(),
             provider=self._label(),
-            form=form,
+            key_form=form,
             key_label=None if key is None else key.label,
             key_page=None if key is None or "{" in key.page else key.page,
             place=self._asked.origins[0],

@@ -111,7 +111,7 @@ class StartAccount(Asking):
     types their address at the provider; `tenant` is what they typed before, and `tenant_fault` what
     is wrong with it.
 
-    With `form`, the person types a key (or a user name and a password), which `key_label` names.
+    With `key_form`, the person types a key (or a user name and a password), which `key_label` names.
     `key_page` is the provider's page where the person makes it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
@@ -124,7 +124,7 @@ class StartAccount(Asking):
     scopes: tuple[Scope, ...]
     continue_action: str
     places: tuple[str, ...] = ()
-    form: PageForm | None = None
+    key_form: PageForm | None = None
     key_label: str | None = None
     key_page: str | None = None
     tenant_label: str | None = None

@@ -231,6 +231,7 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         scopes=scopes_shown(provider, connection.scopes) if has_scopes else None,
         shared=_shared(connection, action=action),
         standing=standing,
+        ends_at=connection.ends_at if connection.warned_at is not None else None,
         csrf=page.csrf(connection.id),
         disconnect_action=f"{action}/disconnect",
         keep_action=f"{action}/keep",
