@@ -72,6 +72,9 @@ _FACTS = (
 )
 USUAL: Mapping[str, Any] = {
     "approver": "finance",
+    "key_form": None,
+    "key_label": None,
+    "key_page": None,
     "decision": "declined",
     "entry": WAITING,
     "lists": (

@@ -246,7 +246,9 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
         case Connection():
             yield "provider", value.provider
             yield "status", value.status
-            yield from _named(server=value.server)
+            end = value.ends_at if value.warned_at is not None and value.is_connected else None
+            ends_at = "" if end is None else f"{end:%Y-%m-%dT%H:%M:%SZ}"
+            yield from _named(server=value.server, ends_at=ends_at)
         case RefusedRegistration():
             yield "provider", value.provider
             yield "status", value.status

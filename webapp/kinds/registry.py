@@ -118,6 +118,7 @@ class Kinds:
         self._by_name: Mapping[str, QuestionKind] = {
             "url": Visits(),
             "oauth": self.accounts,
+            "api_key": self.accounts,
             "payment": self.payments,
             "secret": self.secrets,
             "form": self.forms,
