@@ -101,6 +101,7 @@ ROUTES: Mapping[str, Route] = {
     "GET /return/{seller}": Route(at="/return/stripe?state={}", names=STATE),
     "POST /signin": Route(at="/signin"),
     "GET /signin/callback": Route(at="/signin/callback?code=c&state=s"),
+    "GET /signin/callback/{at}": Route(at="/signin/callback/partner?code=c&state=s"),
     "POST /signout": Route(at="/signout"),
     "GET /static/{name}": Route(at="/static/elicit.css"),
     "GET /static/own/{own}": Route(at="/static/own/site.css"),

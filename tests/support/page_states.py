@@ -1,4 +1,4 @@
-"""States of all pages, by their names."""
+"""The states of all pages, by name."""
 
 from dataclasses import replace
 from typing import Any, get_args
@@ -161,7 +161,9 @@ def _identity_variants() -> dict[str, View]:
 def _account_variants() -> dict[str, View]:
     plain = {**USUAL, "is_sandbox": False}
     many = tuple(Scope(words=f"Do the thing number {n}", raw=f"thing:{n}") for n in range(20))
+    keyed = {"key_form": USUAL["form"], "key_label": "API key", "key_page": "https://a.example/k"}
     return {
+        "StartAccount with a key": made(StartAccount, {**plain, **keyed}),
         "StartAccount for real": made(StartAccount, {**plain, "reason": None}),
         "StartAccount who only": made(StartAccount, {**plain, "scopes": (), "client": None}),
         "StartAccount twenty scopes": made(StartAccount, {**plain, "scopes": many}),
