@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs messages bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -21,6 +21,7 @@ help:
 	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/reference/benchmarks.md'
 	@echo 'make check    ruff, mypy, pyright'
 	@echo 'make docs     the site of docs/, in build/site'
+	@echo 'make messages the texts of the pages, into the catalogues that translators fill'
 	@echo 'make pythons  the quick tests on the other Pythons here'
 	@echo 'make bench    the cost, beside its baselines'
 	@echo 'make clean    removes what the others made'
@@ -78,6 +79,10 @@ pythons:
 docs: $(VENV)-docs/docs.stamp
 	$(VENV)-docs/bin/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/site
 	@echo 'build/site/index.html'
+
+# The catalogues of webapp/catalogues: new texts are added, those that are gone are removed.
+messages: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.messages
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
