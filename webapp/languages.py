@@ -8,19 +8,18 @@ shows the English one. A long Accept-Language header is cut (see `locale`).
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from gettext import GNUTranslations, NullTranslations
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from babel import Locale
 from babel.messages.catalog import Catalog, Message
 from babel.messages.mofile import write_mo
-from babel.messages.pofile import read_po
+from babel.messages.pofile import PoFileError, read_po
 
 MOST_CHARACTERS: Final = 1024  # of Accept-Language; browsers send less than 200
 MOST_RANGES: Final = 16
@@ -41,14 +40,29 @@ _TAG = re.compile(r"</?[a-z][^<>]*>")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Language:
-    """A language of the pages. `tag` is its BCP 47 tag, as in the attribute `lang`."""
+Patterns: TypeAlias = tuple[tuple[re.Pattern[str], str], ...]
 
-    tag: str
-    locale: Locale
-    messages: NullTranslations
-    patterns: tuple[tuple[re.Pattern[str], str], ...] = ()
+
+class Language:
+    """A language of the pages. `tag` is its BCP 47 tag, as in the attribute `lang`.
+
+    Its catalogue is read when the first page needs it, because that takes a tenth of a second.
+    """
+
+    def __init__(self, tag: str, read: Callable[[], Catalog] | None = None) -> None:
+        self.tag = tag
+        self.locale = Locale.parse(tag, sep="-")
+        self._read = read
+
+    @property
+    def direction(self) -> str:
+        """The direction of the text, "ltr" or "rtl", as in the attribute `dir`."""
+        return self.locale.text_direction
+
+    @property
+    def messages(self) -> NullTranslations:
+        """The texts of the templates and of the code, by their English texts."""
+        return self._texts[0]
 
     def translated(self, text: str) -> str:
         """Return a text of the code in this language. Any other text stays as it is.
@@ -56,21 +70,39 @@ class Language:
         The code makes sentences in English, also for logs and programs, and stores some of them. So
         a sentence with values is recognized by its words.
         """
-        found = self.messages.pgettext(FROM_CODE, text)
+        messages, patterns = self._texts
+        found = messages.pgettext(FROM_CODE, text)
         if found != text or len(text) > _LONGEST:
             return found
-        for pattern, translation in self.patterns:
+        for pattern, translation in patterns:
             if match := pattern.fullmatch(text):
                 return _VALUE.sub(partial(_value, match), translation)
         return text
 
-    @property
-    def direction(self) -> str:
-        """The direction of the text, "ltr" or "rtl", as in the attribute `dir`."""
-        return self.locale.text_direction
+    @cached_property
+    def _texts(self) -> tuple[NullTranslations, Patterns]:
+        if self._read is None:
+            return NullTranslations(), ()
+        try:
+            catalogue = self._read()
+        except (OSError, ValueError, PoFileError):
+            _log.exception("page.catalogue_unreadable", extra={"language": self.tag})
+            return NullTranslations(), ()
+        return self._checked(catalogue)
+
+    def _checked(self, catalogue: Catalog) -> tuple[NullTranslations, Patterns]:
+        for message in list(catalogue):
+            if message.id and (fault := fault_of(message)) is not None:
+                _log.warning("page.translation_wrong", extra={"language": self.tag, "why": fault})
+                catalogue.delete(message.id, message.context)
+        compiled = BytesIO()
+        write_mo(compiled, catalogue)
+        compiled.seek(0)
+        patterns = (_pattern(one) for one in catalogue if one.context == FROM_CODE)
+        return GNUTranslations(compiled), tuple(filter(None, patterns))
 
 
-ENGLISH: Final = Language("en", Locale("en"), NullTranslations())
+ENGLISH: Final = Language("en")
 
 
 def named_asker(message: str, *, for_user: bool) -> str:
@@ -97,26 +129,14 @@ def fault_of(message: Message) -> str | None:
     return None
 
 
-def read_catalogue(path: Path) -> Language:
-    """Read a catalogue, such as `de.po`. Translations that are wrong are left out."""
-    with path.open("rb") as file:
-        catalogue = read_po(file, locale=path.stem.replace("-", "_"))
-    return language_of(catalogue, tag=path.stem)
+def language_in(path: Path) -> Language:
+    """Return the language of a catalogue, such as `de.po`."""
 
+    def read() -> Catalog:
+        with path.open("rb") as file:
+            return read_po(file, locale=path.stem.replace("-", "_"), abort_invalid=True)
 
-def language_of(catalogue: Catalog, *, tag: str) -> Language:
-    """Return the language of a catalogue."""
-    for message in list(catalogue):
-        if message.id and (fault := fault_of(message)) is not None:
-            _log.warning("page.translation_wrong", extra={"language": tag, "why": fault})
-            catalogue.delete(message.id, message.context)
-    compiled = BytesIO()
-    write_mo(compiled, catalogue)
-    compiled.seek(0)
-    locale = catalogue.locale
-    assert locale is not None
-    patterns = (_pattern(one) for one in catalogue if one.context == FROM_CODE)
-    return Language(tag, locale, GNUTranslations(compiled), tuple(filter(None, patterns)))
+    return Language(path.stem, read)
 
 
 def _value(match: re.Match[str], name: re.Match[str]) -> str:
@@ -156,7 +176,7 @@ def languages_of(tags: tuple[str, ...]) -> tuple[Language, ...]:
     """Return the languages of these tags; without any, English and all others."""
     all_tags = (ENGLISH.tag, *sorted(path.stem for path in CATALOGUES.glob("*.po")))
     return tuple(
-        ENGLISH if tag == ENGLISH.tag else read_catalogue(CATALOGUES / f"{tag}.po")
+        ENGLISH if tag == ENGLISH.tag else language_in(CATALOGUES / f"{tag}.po")
         for tag in dict.fromkeys(tags or all_tags)
     )
 

@@ -22,10 +22,9 @@ from webapp.languages import (
     FROM_CODE,
     Language,
     fault_of,
-    language_of,
+    language_in,
     languages_of,
     negotiated,
-    read_catalogue,
 )
 from webapp.pages import views
 from webapp.pages.form import form_of
@@ -34,7 +33,7 @@ from webapp.pages.views import BadRequest, Ended, StartPayment, TooFast, View
 from webapp.pages.views_forms import StartForm
 
 PAGES = Renderer(folders=[template_folder()])
-GERMAN = read_catalogue(CATALOGUES / "de.po")
+GERMAN = language_in(CATALOGUES / "de.po")
 LETTERS = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
     "ÅƁÇÐÉƑĜĤÎĴĶĻṀÑÖÞǪŔŠŢÛṼŴẊÝŽåƀçđéƒĝĥîĵķļṁñöþǫŕšţûṽŵẋýž",
@@ -69,7 +68,7 @@ def pseudo(locale: str, change: Any) -> Language:
                 else tuple(change(message.id[-1]) for _ in range(catalogue.num_plurals))
             )
             catalogue.add(message.id, string, context=message.context)
-    return language_of(catalogue, tag=locale)
+    return Language(locale, lambda: catalogue)
 
 
 PSEUDO = {"accented": pseudo("el", accented), "right to left": pseudo("ar", right_to_left)}
@@ -215,15 +214,30 @@ def test_translation_with_other_placeholders_or_markup_is_ignored(
     catalogue = Catalog(locale="de")
     catalogue.add(id, string)
     assert fault_of(catalogue[id]) is not None
-    language = language_of(catalogue, tag="de")
+    language = Language("de", lambda: catalogue)
     assert language.messages.gettext(id) == id
     assert [record.message for record in caplog.records] == ["page.translation_wrong"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b'msgid "Decline', b'msgid "Decline"\nnonsense\n']
+)
+def test_unreadable_catalogue_falls_back_to_english(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "de.po"
+    path.write_bytes(content)
+    language = language_in(path)
+    assert ">Decline<" in PAGES.render(usual(views.StartUrl), language)
+    assert [record.message for record in caplog.records] == ["page.catalogue_unreadable"]
+    path.unlink()
+    assert "Decline" in PAGES.render(usual(views.StartUrl), language_in(path))
 
 
 def test_missing_translation_falls_back_to_english() -> None:
     catalogue = Catalog(locale="de")
     catalogue.add("Decline", "Ablehnen")
-    page = Page(PAGES.render(usual(views.StartUrl), language_of(catalogue, tag="de")))
+    page = Page(PAGES.render(usual(views.StartUrl), Language("de", lambda: catalogue)))
     assert "Ablehnen" in page.text("main")
     assert "Continue to example.org" in page.text("main")
     assert "Your assistant does not see that site." in page.text("main")
