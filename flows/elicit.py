@@ -4,11 +4,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
-from flows.elicitation.capabilities import must_be_mode
 from flows.elicitation.ending import Ending, key_of, name_of, payload_of
 from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json
-from flows.elicitation.tool_call import CallingPerson
+from flows.elicitation.tool_call import CallingPerson, must_be_mode
 from flows.errors import InvalidQuestion
 from flows.kinds.form import confirm, form
 from flows.kinds.gate import gate

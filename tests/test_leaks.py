@@ -40,7 +40,7 @@ from tests.support.samples import finish_at_the_checkout
 from tests.support.serving import serving, transport_to
 from tests.typescript.conformance import checked
 from tests.typescript.env import CLIENTS, calling
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 
 HOUSE = Path(__file__).parent.parent
 NOW = datetime(2026, 7, 1, tzinfo=UTC)

@@ -29,10 +29,9 @@ from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
-from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
-from webapp.http.edge import Edge
+from webapp.http.edge import Edge, Guard
 from webapp.http.ending import told_of_the_end
-from webapp.http.guard import Guard
+from webapp.http.exchange import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
 from webapp.identity.bearer_auth import protected
@@ -43,8 +42,8 @@ from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
+from webapp.mcp.before import must_name_tools, warn_of_approvers
 from webapp.mcp.callers import issuer_of, must_be_named, sender_of
-from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
 from webapp.mcp.opened import OpenedSessions
 from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder

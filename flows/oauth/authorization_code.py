@@ -406,13 +406,14 @@ def proven_claims(
 ) -> Talk[Mapping[str, Any]]:
     """Return the id_token's claims, verified with the issuer's published keys. Raises Failed."""
     provider = client.provider
+    keys = keys_of((yield from ask(get(jwks, provider=provider), provider)))
     return verified_claims(
         granted.id_token,
         provider=provider,
         client_id=client.client_id,
         issuer=issuer,
         nonce=nonce,
-        keys=keys_of((yield from ask(get(jwks, provider=provider), provider))),
+        keys=None if keys is None else provider.keys_from(keys, issuer=issuer),
         now=now,
     )
 

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient, SeenClient, seen
 from flows.elicitation.states import Json
+from flows.elicitation.tool_call import CallingClient, SeenClient, seen
 from flows.oauth.responses import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)

@@ -98,6 +98,10 @@ class Declaration:
     destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
     is read from the id_token, or with `nonce=False` from the userinfo endpoint.
 
+    `issuer_tenants` are the ids of the tenants whose people may sign in, if `issuer` is a template
+    with `{tenantid}`. `algorithms` are the accepted signatures of its tokens; all of
+    `id_token.ALGORITHMS` if the list is empty. Only issuers where people sign in have these two.
+
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
@@ -123,6 +127,8 @@ class Declaration:
     tenant_label: str = "Its address there"
     tenant: str | None = None
     issuer: str | None = None
+    issuer_tenants: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
     sends_issuer: bool = False
     discovers: bool = False
     authorize: str | None = None

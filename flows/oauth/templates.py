@@ -14,6 +14,9 @@ from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
+# In an issuer that names each tenant's tokens by the tenant, and the tenant whose metadata has the
+# template itself as its issuer.
+TENANT_ID, SHARED_TENANT = "{tenantid}", "organizations"
 VALUE_AT_MOST = 2048  # characters of a member that is stored
 HOST_AT_MOST = 253
 _LABEL = r"(?!xn--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -43,6 +46,11 @@ def tenant_host(typed: str, patterns: Collection[str]) -> str:
     if len(host) <= HOST_AT_MOST and any(_matches(host, one) for one in patterns):
         return host
     raise InvalidQuestion(f"The address must be like {' or '.join(patterns)}, and nothing else.")
+
+
+def issuer_of_tenant(template: str, tenant: str) -> str:
+    """Return the name of an issuer for one of its tenants."""
+    return template.replace(TENANT_ID, tenant)
 
 
 def placeholders(template: str) -> set[str]:

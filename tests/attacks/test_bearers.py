@@ -38,7 +38,7 @@ from tests.support.serving import serving_at
 from tests.support.sessions import ALICE, KEPT, LOCAL, RING, URL, jar, sessions_of, signed_in
 from tests.support.sign_in_flow import arrived, came_back, departed
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.identity.bearer_auth import protected
 from webapp.identity.sessions import Sessions
 from webapp.server import HostedServer

@@ -29,7 +29,7 @@ from tests.support.serving import serving, transport_to
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.deadline import UNSURE
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.users import Users
 from webapp.limits import CallLimits
 from webapp.service import Service

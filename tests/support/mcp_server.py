@@ -31,8 +31,8 @@ from tests.support.serving import serving_at
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.edge import Edge
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach

@@ -19,7 +19,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import PATIENCE_SECONDS
 from tests.support.service_env import plain_settings, question_in_store
 from tests.support.serving import serving_at
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.notifications.delivery import Deliver
 from webapp.notifications.message import Message
 from webapp.notifications.tables import NotifyTable

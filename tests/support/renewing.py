@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.tool_call import CallingClient
 from flows.oauth.account import Account
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Revocation

@@ -25,7 +25,7 @@ from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
-from webapp.http.connection import Message
+from webapp.http.exchange import Message
 from webapp.service import Service
 from webapp.settings.settings import Settings
 

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from flows import elicit
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.kinds.form import timeout_for
 from flows.payments.money import Money
 from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
 
@@ -53,7 +54,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     A `url` question requires `message` and `url`. An `oauth` question requires `provider`. A
     `payment` question requires `amount` (text, such as "9.00"), `currency` and `what`. The kinds
-    `form`, `confirm` and `secret` require `message`. All other fields are optional.
+    `form`, `confirm` and `secret` require `message`. All other fields are optional. With
+    `approver`, a name from the operator's settings, other people decide a `confirm` question.
 
     `run` names a unit of work that asks several questions and ends with `/api/runs/end`. `nth` is
     the number of equal questions that the run asked before this one. Questions with the same `key`
@@ -78,6 +80,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     once: bool | None = None
     schema: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
+    approver: str | None = None
     name: str | None = None
     key: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
     elicitation_id: str | None = None
@@ -98,7 +101,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         about = {name: getattr(self, name) for name in given}
         about |= {} if self.key is None else {"key": self.key}
         seconds = self.timeout_seconds
-        timeout = asked.timeout if seconds is None else timedelta(seconds=seconds)
+        timeout = timeout_for(self.approver, default=asked.timeout)
+        timeout = timeout if seconds is None else timedelta(seconds=seconds)
         return asked.verb(about, timeout)
 
 
@@ -442,7 +446,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.CONFIRM: _Asked(
         needs=frozenset({"message"}),
-        takes=frozenset({"arguments"}),
+        takes=frozenset({"arguments", "approver"}),
         verb=_with_message(elicit.confirm),
     ),
     AskedKind.SECRET: _Asked(

@@ -22,18 +22,28 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotPossible
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
+from webapp.elicitations.retry import Uncancelled
 from webapp.elicitations.service import Elicitations
-from webapp.elicitations.uncancelled import Uncancelled
 from webapp.logs.masking import masked
 
 Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
 
 
-class Leases:
-    def __init__(self, elicitations: Elicitations, *, leg: str, is_shared: bool = False) -> None:
+class CallUse:
+    """The outcomes that one request has claimed, and the things that its body has used."""
+
+    def __init__(
+        self,
+        elicitations: Elicitations,
+        *,
+        leg: str,
+        is_shared: bool = False,
+        accounts: Mapping[str, str] | None = None,
+    ) -> None:
         """Create the claims of a request.
 
         `is_shared`: several HTTP requests share `leg`, and none releases another one's claim.
+        `accounts` are the accounts of earlier requests, by question digest.
         """
         self._elicitations = elicitations
         self._leg = leg
@@ -45,12 +55,26 @@ class Leases:
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
         self.has_ended = False  # True after the end of the request, which gets no more outcomes
+        self.accounts = dict(accounts or {})  # with the accounts of this request
+        self.of_earlier_legs = frozenset(self.accounts)
+        self.hidden: set[str] = set()  # texts that no result or question may carry to the model
+        self.has_begun_once = False
+        self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
+        self._after_once: Callable[[], object] | None = None
+        self.has_paid = False  # True once the body has seen a payment
+        self.has_known = False  # True if an answer was used without a question
+        self.again: bool | None = None  # set by `note_use`; None: no payment or `once` was used
+        self.payments: list[str] = []  # ids of payments that the body has seen
+        self.receipt: str | None = None  # id of the latest payment; None for a permanent purchase
 
-    def __bool__(self) -> bool:
+    @property
+    def has_claimed(self) -> bool:
+        """True if this request has claimed an outcome."""
         return bool(self._is_used)
 
     @property
-    def used(self) -> list[str]:
+    def seen(self) -> list[str]:
+        """The ids of the elicitations whose outcomes the body has seen."""
         return [id for id, is_used in self._is_used.items() if is_used]
 
     def unused_of(self, run: Run) -> set[str]:
@@ -114,7 +138,7 @@ class Leases:
 
         Call this for a request that ends without a result.
         """
-        await self._release(self.used)
+        await self._release(self.seen)
 
     async def ended(self) -> list[Elicitation]:
         """Return the used outcomes with their leases ended, for the caller to write.
@@ -122,7 +146,7 @@ class Leases:
         Another request then continues the run.
         """
         return await self._elicitations.possible(
-            self.used, lambda e: states.end_lease(e, leg=self._leg)
+            self.seen, lambda e: states.end_lease(e, leg=self._leg)
         )
 
     async def renew(self) -> None:
@@ -145,27 +169,6 @@ class Leases:
         if self._is_shared and lease is not None and lease.until != self._until.get(current.id):
             return current  # another request with the same id has claimed the outcome since then
         return states.release(current, leg=self._leg)
-
-
-def _nothing() -> None:
-    pass
-
-
-class CallUse:
-    """The things one request used. `accounts`: earlier requests' accounts, by question digest."""
-
-    def __init__(self, accounts: Mapping[str, str]) -> None:
-        self.accounts = dict(accounts)  # with the accounts of this request
-        self.of_earlier_legs = frozenset(accounts)
-        self.hidden: set[str] = set()  # texts that no result or question may carry to the model
-        self.has_begun_once = False
-        self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
-        self._after_once: Callable[[], object] | None = None
-        self.has_paid = False  # True once the body has seen a payment
-        self.has_known = False  # True if an answer was used without a question
-        self.again: bool | None = None  # set by `note_use`; None: no payment or `once` was used
-        self.payments: list[str] = []  # ids of payments that the body has seen
-        self.receipt: str | None = None  # id of the latest payment; None for a permanent purchase
 
     @property
     def must_finish(self) -> bool:
@@ -245,6 +248,10 @@ class CallUse:
 
     def noted(self, run: Run) -> Run:
         return run if self.again is None else runs.note_use(run, again=self.again)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _texts(content: Json) -> list[str]:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from webapp.deadline import ticks_of
-from webapp.http.connection import ClientConnection
+from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
 
 MOST_ALLOW: Final = timedelta(seconds=60)

@@ -82,7 +82,7 @@ class Questions:
         call, tracer = self._call, self._elicitations.telemetry.tracer
         with (
             working(f"ask {step.kind}", tracer=tracer, call=call.leg),
-            call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
+            call.elicitations.waiters.waiter(leg=call.leg, taker=call.used) as waiter,
         ):
             call.waiters.add(waiter)
             group.join(waiter)
@@ -124,7 +124,7 @@ class Questions:
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            claimed = await call.leases.claim(current, run=call.run.value.id)
+            claimed = await call.used.claim(current, run=call.run.value.id)
             if claimed is not None and not await self._has_successor(claimed, step):
                 await call.run.name(claimed, step)
                 return await self._outcome(question, claimed)
@@ -159,7 +159,7 @@ class Questions:
         held = await self._elicitations.holder(Elicitation, owner=claimed.owner, key=claimed.join)
         if held is None or held.id == claimed.id:
             return False
-        self._call.leases.forget(claimed)
+        self._call.used.forget(claimed)
         await self._call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
@@ -185,9 +185,9 @@ class Questions:
         try:
             content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
-            call.leases.use(claimed)
+            call.used.use(claimed)
             raise
-        call.leases.use(claimed)
+        call.used.use(claimed)
         call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
         faults = call.faults.get(claimed.id, ())
         return outcome_of(question, claimed, content=content, faults=faults)

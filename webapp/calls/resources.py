@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Json
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import ElicitError
 from flows.question import reporting_errors
 from webapp.payments.payments import Payments

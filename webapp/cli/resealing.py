@@ -15,8 +15,16 @@ from msgspec.structs import replace
 
 from flows.crypto.vault import Ring
 from flows.errors import Unreadable
-from webapp.records.owners import DATA_KEY, Owners, fresh_data_keys, pages, unwrapped, wrapped
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import (
+    DATA_KEY,
+    Locker,
+    Owners,
+    Row,
+    fresh_data_keys,
+    pages,
+    unwrapped,
+    wrapped,
+)
 from webapp.records.values import KINDS
 from webapp.stores import Conflict, Record, Store
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.flow import Flow
 from flows.elicitation.states import Asked, Elicitation, Json
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import NotConfigured
 from flows.question import Link
 from webapp.records.values import Value

@@ -23,8 +23,7 @@ from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, pause
-from webapp.elicitations.uncancelled import Uncancelled
+from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, Uncancelled, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of

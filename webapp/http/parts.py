@@ -9,8 +9,7 @@ from litestar.di import Provide
 from litestar.response.base import ASGIResponse
 
 from webapp.http.browser import FirstCookie
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, send_answer
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of, send_answer
 from webapp.http.root_path import ROOT_KEY
 
 PATH_BYTES_AT_MOST = 4 * 1024

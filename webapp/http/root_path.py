@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from webapp.http.connection import Scope
+from webapp.http.exchange import Scope
 
 _WELL_KNOWN = "/.well-known"
 # Routing state of a framework: another framework inside would use it as its own.

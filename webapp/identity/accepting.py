@@ -13,8 +13,7 @@ import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import PEER_KEY
+from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import (
     Peer,
     PeerConnection,

@@ -251,8 +251,8 @@ class Approvers:
         return next((name for name in named if name is not None), viewer.label)
 
     def _known_by(self, owner: str, *, is_for_user: bool, is_by_code: bool) -> KnownBy:
-        if is_for_user:
-            return KnownBy.APPLICATION
+        if is_for_user:  # without `who=`, no browser is ever identified as a user's
+            return KnownBy.CODE if is_by_code else KnownBy.APPLICATION
         if owner == self._identity.local_owner:
             return KnownBy.MACHINE
         return KnownBy.CODE if is_by_code else KnownBy.ISSUER

@@ -13,8 +13,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import seen
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
+from flows.elicitation.tool_call import seen
 from flows.kinds.form import FormTerms
 from flows.kinds.gate import APPROVED_FOR, REMEMBERED_FOR
 from webapp.elicitations.question_kind import AskedBy

@@ -24,18 +24,16 @@ from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.elicitations.retry import Erased
-from webapp.http.connection import ClientConnection, ClientConnections
-from webapp.http.exchange import client_connection_of
+from webapp.http.exchange import ClientConnection, ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
 from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.before import watch_inner_calls
-from webapp.mcp.callers import caller_of, issuer_of, must_be_named
-from webapp.mcp.declared import Declared, declared_by
+from webapp.mcp.callers import Declared, caller_of, declared_by, issuer_of, must_be_named
 from webapp.mcp.leg import PreparedLeg, run_request, wire_form
+from webapp.mcp.messages import must_be_fit
 from webapp.mcp.opened import note_call
-from webapp.mcp.params import must_be_fit
 from webapp.mcp.presenters.chain import merged_responses, read_chain
 from webapp.mcp.presenters.choice import presenter_of
 from webapp.mcp.received import LARGE_CHARACTERS, must_fit

@@ -21,8 +21,16 @@ from typing import Any
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import Exchange, exchange_in, facts_of
+from webapp.http.exchange import (
+    ASGIApp,
+    Exchange,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    exchange_in,
+    facts_of,
+)
 from webapp.identity.identity import Sender
 from webapp.mcp.messages import TooLarge, read_message
 from webapp.mcp.resuming import Streams

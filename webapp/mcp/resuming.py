@@ -35,7 +35,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, ClientConnection, Message, Receive, Scope, Send
 
 STORED_FOR: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session

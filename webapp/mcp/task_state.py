@@ -8,14 +8,14 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import mcp_types as types
 
-from flows.elicitation.capabilities import modes_of
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.tool_call import modes_of
 from flows.elicitation.traits import traits_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error
 from webapp.identity.identity import Caller
-from webapp.mcp.declared import TASKS, Declared, has_tasks
+from webapp.mcp.callers import TASKS, Declared, has_tasks
 from webapp.mcp.results import MODERN, Result
 from webapp.mcp.tools import low_level_of
 from webapp.payments.verification import ON_ITS_WAY

@@ -39,9 +39,9 @@ from webapp.calls.call import Presenter
 from webapp.calls.delivery import is_refunded
 from webapp.calls.presenter import name_at
 from webapp.calls.running import Later
-from webapp.http.connection import ClientConnection
+from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
-from webapp.mcp.declared import TASKS, WITH_TASKS, Declared
+from webapp.mcp.callers import TASKS, WITH_TASKS, Declared
 from webapp.mcp.leg import PreparedLeg
 from webapp.mcp.presenters.chain import KEY
 from webapp.mcp.presenters.choice import in_task_of

@@ -24,8 +24,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.flow import Talk
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover

@@ -10,8 +10,8 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Asked, Elicitation, Json
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import Failed, InvalidQuestion, StoreUnavailable
 from flows.oauth.account import Content
 from flows.oauth.connection import (

@@ -36,8 +36,7 @@ from flows.errors import Unreadable
 from webapp.deadline import Clock
 from webapp.records.entries import Entry
 from webapp.records.ids import Pepper
-from webapp.records.owners import Owners
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import Locker, Owners, Row
 from webapp.stores import Conflict, Record
 from webapp.stores.lanes import Lanes
 

@@ -17,8 +17,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
 from webapp.records.entries import AUDITED, Entry, Move, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
-from webapp.records.owners import Owners
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import Locker, Owners, Row
 from webapp.records.values import KINDS, Value, ValueT
 from webapp.stores import Record
 

@@ -11,10 +11,10 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import SeenClient
 from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.tool_call import SeenClient
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment

@@ -10,7 +10,7 @@ from typing import Final
 
 from flows.crypto.tokens import Purpose
 from flows.errors import InvalidToken
-from webapp.http.connection import Scope
+from webapp.http.exchange import Scope
 from webapp.http.requests import cookies_of, query_of
 from webapp.service import Service
 

@@ -24,7 +24,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from flows.errors import Unreadable
 from webapp.command import CommandRefused, opened_store, settings_for, under_another_secret
-from webapp.http.connection import ClientConnections
+from webapp.http.exchange import ClientConnections
 from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen, listening
 from webapp.mcp.tools import is_fastmcp, low_level_of
 from webapp.printing import tell

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from flows.elicitation.capabilities import MODES
+from flows.elicitation.tool_call import MODES
 from flows.question import TIMEOUT_AT_MOST
 from webapp.settings.parsers import count, duration, each, folders, module_and_object, switch
 from webapp.settings.table import setting

@@ -19,7 +19,7 @@ from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
-from webapp.http.guard import Network
+from webapp.http.edge import Network
 from webapp.http.root_path import is_below
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals

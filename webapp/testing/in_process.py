@@ -29,8 +29,7 @@ from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.demo.client import DeclaringClient
 from webapp.http.client import Outbound, Transport
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import PEER_KEY
+from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import Peer
 from webapp.limits import CallLimits
 from webapp.sandbox import new_sandbox

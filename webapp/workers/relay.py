@@ -28,8 +28,7 @@ from msgspec import DecodeError, Struct
 from msgspec.msgpack import decode, encode
 
 from flows.crypto.vault import Ring
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import Exchange
+from webapp.http.exchange import ASGIApp, Exchange, Message, Receive, Scope, Send
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
 GREETING_SECONDS = 10.0

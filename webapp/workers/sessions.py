@@ -18,8 +18,16 @@ from pathlib import Path
 
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import Exchange, Facts, exchange_of, facts_of
+from webapp.http.exchange import (
+    ASGIApp,
+    Exchange,
+    Facts,
+    Receive,
+    Scope,
+    Send,
+    exchange_of,
+    facts_of,
+)
 from webapp.mcp.opened import SESSION_HEADER, VERSION_HEADER, has_sessions, refuse
 from webapp.server import MCP_PATH
 from webapp.service import Service

@@ -78,6 +78,14 @@ def test_issuer_with_registration_is_read() -> None:
     assert "our secret" not in repr(found)
 
 
+@pytest.mark.parametrize("name", ["ELICIT_API_SCOPE", "ELICIT_INBOX_SCOPE"])
+def test_scope_that_gives_a_right_is_exactly_one(name: str) -> None:
+    found, problems = read({**ISSUER, name: "person:act"})
+    assert problems == []
+    assert "person:act" in (found.act_scope, found.own_scope)
+    assert read({**ISSUER, name: "person:act person:own"})[1] == [f"{name}: set only one scope."]
+
+
 @pytest.mark.parametrize("missing", ["ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET"])
 def test_incomplete_registration_names_missing_variable(missing: str) -> None:
     _, problems = read({name: value for name, value in ISSUER.items() if name != missing})

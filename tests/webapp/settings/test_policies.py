@@ -47,6 +47,7 @@ def test_each_policy_setting_is_read() -> None:
         [],
     )
     assert read({NAMES[0]: "1", NAMES[1]: "0"}) == (PolicySettings(), [])
+    assert read({NAMES[2]: "200"}) == (PolicySettings(pending_per_owner=200), [])
 
 
 @pytest.mark.parametrize(

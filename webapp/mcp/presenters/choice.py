@@ -18,7 +18,7 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.asks import ClientAsks
-from webapp.mcp.declared import Declared
+from webapp.mcp.callers import Declared
 from webapp.mcp.forms import may_be_asked
 from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold, HoldForm
