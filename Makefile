@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs messages bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs messages pictures bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-slow  those that start processes, browsers and clients of another language'
 	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/reference/benchmarks.md'
 	@echo 'make check    ruff, mypy, pyright'
+	@echo 'make pictures  the pictures of pages in docs/pictures, with Chromium'
 	@echo 'make docs     the site of docs/, in build/site'
 	@echo 'make messages the texts of the pages, into the catalogues that translators fill'
 	@echo 'make pythons  the quick tests on the other Pythons here'
@@ -83,6 +84,10 @@ docs: $(VENV)-docs/docs.stamp
 # The catalogues of webapp/catalogues: new texts are added, those that are gone are removed.
 messages: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.messages
+
+# README and docs show these; a test fails if a page has changed and its picture has not.
+pictures: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.page_pictures
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks

@@ -107,9 +107,13 @@ def _text_of(node: ast.expr) -> str | None:
     if not isinstance(node, ast.JoinedStr):
         return None
     parts: list[str] = []
+    names: dict[str, str] = {}  # each with the value that it stands for
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            name = re.findall(r"[A-Za-z]\w*", ast.unparse(part.value).partition("(")[0])[-1]
+            value = ast.unparse(part.value)
+            name = re.findall(r"[A-Za-z]\w*", value.partition("(")[0])[-1]
+            while names.setdefault(name, value) != value:
+                name += "_"
             parts.append(f"%({name})s")
         else:
             assert isinstance(part, ast.Constant)

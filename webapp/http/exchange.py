@@ -184,9 +184,10 @@ _UNREAD_SECONDS_AT_MOST = 1.0
 class Facts:
     """The facts of a request.
 
-    `headers` has the values of each header, by its name in lower case. `judged` is for
-    webapp.identity.local_peer: who decided if the sender is local, and the decision. `caller` is
-    for webapp.mcp.callers: who decided who calls, by which token, and the caller.
+    `headers` has the values of each header, by its name in lower case. `judged` belongs to
+    webapp.identity.local_peer: the object that decided whether the sender is local, and its
+    decision. `caller` belongs to webapp.mcp.callers: the object that identified the caller, the
+    token, and the caller.
     """
 
     __slots__ = ("_host", "caller", "headers", "judged", "peer", "read")
@@ -264,7 +265,7 @@ class Exchange(ClientConnection):
     async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Let `app` answer, and watch if the client disconnects before the last byte."""
         self.is_watched = True
-        # not a Queue, whose three deques would use memory in each open call
+        # not a Queue, because its three deques would use memory in each open call
         self._pumped: list[Message | Exception] = []
         self._has_pumped = asyncio.Event()
         try:
