@@ -133,7 +133,8 @@ def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
         extensions=["jinja2.ext.i18n"],
     )
     environment.newstyle_gettext = True  # type: ignore[attr-defined]  # `trans` passes its values
-    environment.globals.update(_=_gettext, gettext=_gettext, ngettext=_ngettext)
+    texts: dict[str, Any] = {"_": _gettext, "gettext": _gettext, "ngettext": _ngettext}
+    environment.globals.update(texts)
     environment.filters.update(_FILTERS)
     files = {**our_files(), **_static_files(folders[:-1])}
     versions = {f"/static/{name}": version_of(content) for name, (content, _) in files.items()}
