@@ -285,7 +285,7 @@ async def of_store(
     lines = [
         *_of_start(began[0], began[1]),
         summary("a new question to its resumed line", resumed, show=_time, at_most=1.3),
-        summary("what a person has open, listed", listed, show=_time, at_most=1.3),
+        summary("listing a person's open questions", listed, show=_time, at_most=1.3),
         *_of_expiry(expired[0], expired[1], number=many),
     ]
     return [dataclasses.replace(line, what=f"{name}: {line.what}") for line in lines]
@@ -301,8 +301,8 @@ def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[F
     for name, what in (
         ("ready", "a start, until it is ready"),
         ("memory", "memory of a process that is ready"),
-        ("room", "the first question's room, for which all are counted"),
-        ("counted", "all read through for the metrics"),
+        ("room", "the first new question, for which all open questions are counted"),
+        ("counted", "reading all questions for the metrics"),
         ("turn", "the longest turn of the loop while they are read"),
         ("memory counted", "memory with metrics"),
     ):
@@ -311,8 +311,8 @@ def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[F
 
 
 def _of_expiry(few: Expiry, many: Expiry, *, number: int) -> Iterator[Figure]:
-    yield _line("expired by the sweeper, each", few.each, many.each, at_most=1.3)
-    yield _line("processor time of that", few.processor, many.processor, at_most=1.3)
+    yield _line("the sweeper expires a question", few.each, many.each, at_most=1.3)
+    yield _line("processor time to expire a question", few.processor, many.processor, at_most=1.3)
     yield _line(
         "the longest turn of the loop while they expire", few.longest_turn, many.longest_turn
     )

@@ -31,7 +31,7 @@ from flows.question import (
     reporting_errors,
     verb,
 )
-from flows.requests import AccountRequest, PaymentRequest, receipt_of
+from flows.requests import AccountRequest, ApiKeyRequest, PaymentRequest, receipt_of
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -112,6 +112,7 @@ def _answer(question: Question[Any], outcome: Outcome[Any]) -> Any:
 
 
 __all__ = [
+    "api_key",
     "caller",
     "can",
     "complete_elicitation",
@@ -171,6 +172,36 @@ def oauth(
         reason=reason,
         again=again,
     )
+    return Question(
+        message=request.message,
+        request=request,
+        answer=lambda content: account_of(content, current_asker().resources),
+        key=key,
+        timeout=timeout,
+    )
+
+
+@verb
+def api_key(
+    provider: Provider | str,
+    *,
+    account: str | None = None,
+    tenant: str | None = None,
+    reason: str | None = None,
+    key: str | None = None,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> Question[Account]:
+    """Ask the person for an API key of a provider, unless they have connected an account already.
+
+    The person types the key, or a user name and a password, on this server's page. One request to
+    the provider tests it before it is stored. The tool gets an account like that of `oauth`, and
+    the person sees it among their accounts.
+
+    `provider` is a declaration with `key` (`flows.providers.ApiKey`), or the name of one in
+    `elicit.toml`. Raises InvalidQuestion for a provider without API keys. `account`, `tenant` and
+    `reason` are as for `oauth`, `key` and `timeout` as for `url`.
+    """
+    request = ApiKeyRequest(provider=provider, account=account, tenant=tenant, reason=reason)
     return Question(
         message=request.message,
         request=request,

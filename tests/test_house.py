@@ -189,7 +189,7 @@ def imported_modules(path: str) -> set[str]:
 def _told(text: str) -> Iterator[tuple[str, str]]:
     half = ""
     for line in text.splitlines():
-        if line.startswith("## The rooms of "):
+        if line.startswith("## The packages of "):
             half = line.rsplit(" ", 1)[1]
         elif line.startswith("## "):
             half = ""

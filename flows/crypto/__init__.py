@@ -6,8 +6,8 @@ links, cookies and `state` parameters: encrypted, then signed, and bound to a pu
 an expiry.
 
 Guarantees: the newest secret encrypts, and all secrets decrypt. The signature is checked before
-anything is decrypted. Two tokens are equal if their contents are: the same content can be written
-as different base64 texts. Tokens above 2 kB are rejected.
+anything is decrypted. Compare two tokens by their contents, not by their texts: the same content
+can be written as different base64 texts. Tokens above 2 kB are rejected.
 
 This package imports errors only, and does not depend on elicitations.
 """

@@ -2,14 +2,15 @@
 
 Terms: an *elicitation* is the stored record of one question to one person. An *attempt* is one
 press of Continue, with its own `state` parameter. A *run* is one tool call with all its requests,
-and a *leg* is one HTTP request of a run. A *lease* says which leg currently uses an outcome.
+and one HTTP request of a run is a `leg` in the code. A *lease* says which request currently uses an
+outcome.
 
 The path of an elicitation: `states.start` -> pending -> opened (an attempt) -> exchanging, while a
 provider's code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed,
 superseded. `states.TRANSITIONS` has the allowed changes, and `states.LATE` the changes that a
-provider's late proof may still cause. `traits` has the properties of each kind, and the proofs,
-which are the reasons to accept an answer. Each change is a function from a record and a time to the
-next record. It reads no clock and writes nothing.
+provider's late proof may still cause. `traits` has the properties of each kind of question, and the
+reasons to accept an answer. Each change is a function from a record and a time to the next record.
+It reads no clock and writes nothing.
 
 Guarantees: a final status only changes according to LATE. An outcome is claimed by one run, and by
 one of its requests until the lease expires. A provider's code or a `state` is valid for one

@@ -4,7 +4,8 @@ A Talk is a generator that yields requests and receives responses. So a flow ope
 test needs no network: it sends a list of replies.
 
 Risks: an answer belongs to an earlier attempt, or arrives twice. Only the latest attempt has a
-`state`, and the browser's return uses the `state` up. The link itself can be opened many times.
+`state`, and a `state` is valid for one return of the browser. The link itself can be opened many
+times.
 """
 
 from collections.abc import Generator, Mapping
@@ -110,8 +111,8 @@ def open_attempt(
 ) -> Elicitation:
     """Start an attempt in a browser.
 
-    If the provider may still have the previous attempt's page open, the previous attempt is stored
-    in `former`.
+    If the previous attempt's page may still be open at the provider, store that attempt in
+    `former`.
 
     Raises TooManyAttempts after ten attempts (failed ones are not counted), NotPossible if the
     elicitation has ended.
@@ -176,8 +177,9 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
 def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
     """Add a session that one of our attempts created but that is missing in the record.
 
-    If the latest attempt has no session, the found session becomes its session. The provider
-    refused that attempt's request, because the lost attempt had used the same number.
+    If the latest attempt has no session, the found session becomes its session. The latest attempt
+    has no session if the provider refused its request, because the lost attempt's request had the
+    same number and so the same idempotency key.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -212,7 +214,11 @@ def close(elicitation: Elicitation) -> Elicitation:
 
 
 def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
-    """Schedule the next try to close a page. The pause is the time since the elicitation ended."""
+    """Schedule the next try to close a page.
+
+    Wait as long again as the elicitation has been ended, so each pause is longer than the one
+    before.
+    """
     ended = elicitation.settled_at or elicitation.expires_at
     pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
     return replace(elicitation, look_at=now + pause)

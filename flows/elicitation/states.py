@@ -75,8 +75,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 
 # Transitions that a provider's late proof may cause. The accepted answer is only stored for the
-# next call with the same question (see Traits.stored_for); the outcome that a call has already
-# received does not change.
+# next call with the same question (see Traits.stored_for). A call that has already received an
+# outcome receives no other one.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
@@ -151,7 +151,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ended(self) -> bool:
-        """True if the request ended the lease itself. Works without comparing any clocks."""
+        """True if the request ended the lease itself. No clocks are compared for this."""
         return self.until == LEASE_ENDED
 
 

@@ -24,8 +24,8 @@ _WRITTEN_OUT = "\N{REPLACEMENT CHARACTER}"
 class CallingClient(Struct, frozen=True, kw_only=True):
     """A client. `id` is the verified client id; None if only the client's own name is known.
 
-    `apart` distinguishes clients that use their library's default name: their version and the
-    capabilities that they declare.
+    `apart` is the version and the declared capabilities of a client that uses its library's default
+    name. It distinguishes such clients, which all have the same name.
     """
 
     name: str | None
@@ -129,9 +129,10 @@ class ToolCall:
     """A call of a served server's tool: its name, its arguments and the client.
 
     `client` is the client's own name, `client_id` the id in its access token, if it sent one.
-    `client_apart` distinguishes clients with the same library's name (`CallingClient.apart`).
-    `version` is the running tool's version if several tools have one name (FastMCP). `described`,
-    `server_title` and `client_title` are for pages only; the client's title is unverified.
+    `client_apart` distinguishes clients that use the same library and so have the same name
+    (`CallingClient.apart`). `version` is the running tool's version if several tools have one name
+    (FastMCP). `described`, `server_title` and `client_title` are for pages only; the client's title
+    is unverified.
     """
 
     server: str

@@ -49,7 +49,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged(Proof):
-    """An authorization code was redeemed at the provider for this account."""
+    """The provider issued this account's token for a code, or accepted its typed key in a test."""
 
     may_be_late: ClassVar[bool] = True
     account: str
@@ -158,6 +158,7 @@ class Traits:
     # another person decides; the person who asked may only view and withdraw it
     is_anothers: bool = False
     is_secret: bool = False  # the answer must never reach the model
+    takes_key: bool = False  # the person types a key of the account on this server's page
     # what the tool receives, stored beyond the call
     gives: Literal["account", "receipt"] | None = None
 
@@ -183,6 +184,14 @@ BUILT_IN: Final = (
         proofs=(Exchanged, ConnectedBefore),
         stored_for=_TEN_MINUTES,
         gives="account",
+    ),
+    Traits(
+        name="api_key",
+        page="account",
+        proofs=(Exchanged, ConnectedBefore),
+        stored_for=_TEN_MINUTES,
+        gives="account",
+        takes_key=True,
     ),
     Traits(
         name="payment",
@@ -250,7 +259,8 @@ class _Declared(dict[str, Traits]):
 
 
 _declared: Final = _Declared({traits.name: traits for traits in BUILT_IN})
-# A method of the dict itself, because one call reads the traits of its kinds 50 times.
+# A bound method of the dict instead of a function that calls it, to save time: one tool call looks
+# up traits about 50 times.
 traits_of: Final[Callable[[str], Traits]] = _declared.__getitem__
 
 

@@ -23,7 +23,7 @@ def sessions_of(store: Any, clock: Clock, **changes: Any) -> Sessions:
         "tokens": Tokens(changes.pop("ring", RING), origin=url),
         "store": store,
         "public_url": url,
-        "issuer": ISSUER,
+        "issuers": (ISSUER,),
         "clock": clock,
         **changes,
     }

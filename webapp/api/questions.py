@@ -231,6 +231,7 @@ async def cancel_question(
             current = await service.elicitations.settle(
                 current.id, Status.CANCELLED, by=requester.name
             )
+            await service.kinds.decisions.close_item(current)
         except NotPossible as error:
             if error.status != Status.CANCELLED:
                 raise

@@ -64,7 +64,7 @@ class Presenter(Protocol):
     def can(self, mode: str) -> bool: ...
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        """Return until when a request that asks this kind may wait for another request."""
+        """Return the time until which a request with this kind may wait for another request."""
         ...
 
     def busy(self) -> object:
@@ -79,7 +79,7 @@ class Presenter(Protocol):
         ...
 
     def carry(self, call: "Call", state: object) -> object:
-        """Return the tool's own requestState together with this presenter's own state."""
+        """Return a requestState with the tool's own state and this presenter's state."""
         ...
 
     async def apply_client_answers(self, call: "Call") -> None:
@@ -140,7 +140,8 @@ class Call:
         """Create a request of a call.
 
         `accounts` are the accounts that the body received in earlier requests, by question digest.
-        Pass `leg` if several HTTP requests share one id, like the requests of a program's run.
+        Pass `leg` if several HTTP requests have one id together, like the requests of a program's
+        run.
         """
         self.leg = leg or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
@@ -169,9 +170,10 @@ class Call:
         self.is_of_task = is_of_task  # the result is stored for polling
         # The questions sent to a client whose engine replays the call. See `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
-        self.faults: dict[str, Sequence[Fault]] = {}  # of the client's answers, by elicitation id
+        # the faults in the client's answers, by elicitation id
+        self.faults: dict[str, Sequence[Fault]] = {}
         self.answer: object = None  # the result that the presenter returns instead of the body's
-        self.is_interrupted = False  # True: `answer` replaces whatever the body returns
+        self.is_interrupted = False  # if True, `answer` replaces the body's own result
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
         self.steps = 0.0  # the number of the last progress step, which must not decrease
         self.repeats_until: datetime | None = None  # identical calls get the result until then
@@ -253,7 +255,7 @@ class Call:
         self.interrupt(json.loads(result))
 
     async def give_again(self, run: Run, result: str) -> None:
-        """Use the stored result as this request's result, without starting a body."""
+        """Make the stored result the result of this request, without starting a body."""
         self.is_repeated = True
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
@@ -325,7 +327,7 @@ class Call:
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
-        """Return True if this call waits next to another call for one permanent purchase."""
+        """Return True if this call and another call wait for the same permanent purchase."""
         return current.is_shared and current.run != self.run.value.id
 
     def is_not_waited_for(self, current: Elicitation) -> bool:
@@ -366,7 +368,7 @@ class Call:
                 await self._in_vain()
 
     async def keep(self, result: str) -> None:
-        """Store the result even if no answer was used, so that polling starts no new run."""
+        """Store the result even if no answer was used: a later poll then starts no new run."""
         self._is_finished = True
         await self.run.change(lambda run: self._finished(run, result))
 
@@ -482,7 +484,7 @@ class Call:
 
     @property
     def _is_wish_granted(self) -> bool:
-        """True if the body used an answer or `once`, or if the run asked no question."""
+        """Return True if the body used an answer or `once`, or if the run asked no question."""
         asked = self.run.value.asked if self.run.is_loaded else ()
         is_used = self.used.has_known or self.used.seen or self.used.again is not None
         is_used = is_used or any(asking.is_used for asking in asked)

@@ -1,10 +1,11 @@
 """The outcome that a tool receives, what it can do with it, and the effects of a delivered result.
 
 Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
-payment stays available for an identical call. Every other answer is used up by any result.
+payment stays available for an identical call. All other answers are used up by any result, also by
+an error.
 
 Risks: a tool keeps an account's access token and uses it after its call, or after the person
-stopped sharing the account. The old token cannot be taken back, but the tool gets no newer token.
+stopped sharing the account. The tool still has the old token, but it gets no newer one.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
 No other request may use a claimed outcome until the lease expires.
 
-Risks: a request is cancelled while it claims an outcome, and its lease blocks other requests. A
-result carries a secret to the model, or a call that used a payment is treated as if it had used
-nothing. So every answer is recorded here when the body receives it.
+Risks: a request is cancelled while it claims an outcome, and its lease blocks other requests. Other
+risks are a result that contains a secret and goes to the model, and a call that used a payment but
+counts as if it had used nothing. So every answer is recorded here when the body receives it.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ from webapp.elicitations.retry import Uncancelled
 from webapp.elicitations.service import Elicitations
 from webapp.logs.masking import masked
 
-Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
+# the kind and the digest of a question, which together distinguish questions
+Fact: TypeAlias = tuple[str, str]
 
 
 class CallUse:
@@ -54,8 +55,8 @@ class CallUse:
         self._yeses: set[str] = set()
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
-        self.has_ended = False  # True after the end of the request, which gets no more outcomes
-        self.accounts = dict(accounts or {})  # with the accounts of this request
+        self.has_ended = False  # True after the request has ended: it gets no more outcomes
+        self.accounts = dict(accounts or {})  # this request adds its own accounts
         self.of_earlier_legs = frozenset(self.accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.has_begun_once = False
@@ -204,7 +205,7 @@ class CallUse:
             act()
 
     def drop_accounts(self) -> None:
-        """Drop the accounts of earlier requests: this call uses the accounts in use now."""
+        """Drop the accounts of earlier requests: this call uses the person's current accounts."""
         for digest in self.of_earlier_legs:
             self.accounts.pop(digest, None)
         self.of_earlier_legs = frozenset[str]()
@@ -234,9 +235,9 @@ class CallUse:
         plain = json.loads(json.dumps(question)) if self.hidden else None
         if masked(plain, self.hidden, is_quoting=False) != plain:
             raise InvalidQuestion(
-                "The question holds a secret that the person typed in this call, or the key of "
-                "their account, and clients and models read questions. Take it out; name the key "
-                "by what it is for, as in: Use the key of your weather service?"
+                "The question contains a secret that the person typed in this call, or the access "
+                "token of their account. Clients and models read questions. Remove the secret, and "
+                "say what it is for instead, as in: Use the key of your weather service?"
             )
 
     def note_use(self, *, again: bool) -> None:

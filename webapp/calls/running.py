@@ -314,7 +314,7 @@ class RunningTools:
         self._notes.add(task)
 
     def _lose(self, call: Call) -> None:
-        """Store that the call's result did not reach the client."""
+        """Record that the call's result did not reach the client."""
         if call.marked:
             self._note(call, call.lost)
 

@@ -64,7 +64,10 @@ async def open_questions(service: Service, *, provider: str | None) -> list[Elic
 async def chosen(
     service: Service, waiting: Sequence[Elicitation], terminal: Terminal
 ) -> Elicitation | None:
-    """Return the question that the person chooses, or the only one. None: no valid choice."""
+    """Return the question that the person chooses, or the only one.
+
+    Return None if the choice is not valid.
+    """
     if len(waiting) == 1:
         return waiting[0]
     now = service.clock()
@@ -249,7 +252,7 @@ class WaitingRow(Struct, frozen=True, kw_only=True):
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Connect the account that your tool waits for. You enter a code in any browser, on any "
-        "device. For servers that you reach only by a terminal."
+        "device. Use this for a server that you can reach only by a terminal."
     )
     parser.add_argument(
         "provider",

@@ -5,8 +5,8 @@ The functions run work on the environment's store.
 The work of a command is a function that returns sentences, a table of rows, or one row. The
 functions here print each of these results in the same way for every command.
 
-Risks: a list omits rows that could not be read, and looks complete. The command therefore names
-such rows and fails.
+Risks: a list omits rows that could not be read, and looks complete. The command therefore prints
+the ids of such rows, and fails.
 
 Risks: another person's data is exported or erased because a name matches two people. A person is
 therefore identified by a unique prefix of the tag that lists show, or by the exact issuer and

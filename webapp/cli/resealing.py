@@ -138,7 +138,10 @@ async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> 
 
 
 async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
-    """Seal a record under the newest data key. Return True if done, None if no key opens it."""
+    """Seal a record under the newest data key.
+
+    Return True if the record is sealed, None if no key opens it.
+    """
     found: Record | None = record
     while found is not None:
         stored = await store.read(found.owner, DATA_KEY, found.owner)
@@ -161,7 +164,11 @@ async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
 
 
 async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool | datetime:
-    """Remove the older keys. Return True if done, the time if it is too early, else False."""
+    """Remove the older keys.
+
+    Return True if they are removed, the time to try again if it is too early, or False if another
+    process changed the record.
+    """
     try:
         current = unwrapped(ring, record)
     except Unreadable:

@@ -31,10 +31,11 @@ async def complete_elicitation(
 ) -> Completion:
     """Accept an answer, and store the values of `also` in the same write.
 
-    Cancelling the caller does not stop the work. If the answer is in time, the first attempt writes
-    the values `first`, and `also` is called only after a conflict. `answers_others` is the id of a
-    permanent purchase, which answers every question about the same product: a late answer then
-    answers the open question, which is otherwise superseded.
+    Cancelling the caller does not stop the work. If the answer is in time, the first attempt to
+    write uses the values `first`. After a conflict, `also` is called for new values.
+    `answers_others` is the id of a permanent purchase, which answers every question about the same
+    product: a late answer then also answers the open question. Without `answers_others`, the open
+    question is superseded.
     """
     work = _complete(
         elicitations,

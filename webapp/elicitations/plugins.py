@@ -381,7 +381,7 @@ def _worded(question: Question[Any], proposed: ProposedQuestion) -> Question[Any
     if (message, timeout) == (question.message, question.timeout):
         return question
     worded = replace(question, message=message, timeout=timeout)
-    worded.discard()  # only the tool's own question object has to be awaited, not this copy
+    worded.discard()  # only the tool's own question has to be awaited, so do not track this copy
     return worded
 
 

@@ -25,7 +25,7 @@ REMEMBERED_AT_MOST = 10_000
 
 
 class Contended(StoreUnavailable):
-    """A writer lost a hundred times in a row. The reason is rather an error than load."""
+    """A writer lost a hundred times in a row. The cause is more likely a bug than load."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -133,11 +133,11 @@ class Uncancelled(Generic[T]):
         return value
 
     def _end(self, task: asyncio.Task[T]) -> None:
-        self._work.close()  # it never began if the task was cancelled at once
+        self._work.close()  # the work never began, because the task was cancelled at once
         error = None if task.cancelled() else task.exception()  # asyncio then logs no error
         if self.result.done():
             return
-        if error is None:  # a result would be set: the task was cancelled
+        if error is None:  # no result is set, so the task was cancelled
             self.result.cancel()
         else:
             self.result.set_exception(error)

@@ -369,8 +369,9 @@ class Elicitations:
     async def is_in_hand(self, current: Elicitation) -> bool:
         """Return True if a run uses the outcome. Callers want to revoke the outcome.
 
-        A process that has just started cannot tell an expired lease from one that is about to be
-        renewed, so this method waits until it can. A command's process has always just started.
+        A process that has just started does not know if an expired lease will be renewed in a
+        moment, so this method waits until that is known. This is always so in the process of a
+        command.
         """
         while self.is_claimed(current):
             if self.is_held(current):
@@ -425,8 +426,8 @@ class Elicitations:
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.
 
-        The work runs in the caller's own task. Call this method only in a task that is cancelled at
-        the end of the process alone, such as a request's: a disconnect does not cancel it.
+        The work runs in the caller's own task. Call this method only in a task that nothing cancels
+        before the process ends. A request's task is such a task: a disconnect does not cancel it.
         """
         task = asyncio.current_task()
         assert task is not None

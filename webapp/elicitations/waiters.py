@@ -43,8 +43,9 @@ class Taker(Protocol):
 class Waiter:
     """The wait of one request for one or more rows.
 
-    The waiter is registered until its `with` block ends. There are many waiters at once, so each
-    uses little memory: tuples and not sets, which need four times as much, and no generator.
+    The waiter is registered until its `with` block ends. Many waiters exist at once, so each must
+    use little memory. Therefore it has tuples instead of sets, which need four times as much
+    memory, and no generator.
     """
 
     __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
@@ -178,8 +179,8 @@ class Waiters:
 
 
 def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
-    # A change to `opened` wakes no waiter. The end of the question or run does, and another request
-    # that takes over the wait.
+    # A change to `opened` wakes no waiter. The waiter is woken when the question or run ends, or
+    # when another request takes over the wait.
     if isinstance(changed, Run):
         return changed.finished_at is not None
     return changed.status.is_final or changed.waiter != waiter.leg
@@ -192,7 +193,7 @@ def _end(future: asyncio.Future[None]) -> None:
 
 OWNER_DATA: Final = (Connection, Payment, KeptSecret)
 # The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
-LISTED: Final = (Connection, Payment, InboxItem, Approval)
+LISTED: Final = (Connection, Payment, InboxItem, Approval, Elicitation)
 
 
 _log = logging.getLogger(
@@ -235,7 +236,7 @@ class ToolLists:
     async def notify_changes(self) -> None:
         """Check the listings whose owner's data has changed. Runs until cancelled.
 
-        Clients are notified concurrently, so that one that cannot be notified delays no other.
+        Clients are notified concurrently, so that an unreachable client does not delay the others.
         """
         while True:
             await self._changed.wait()

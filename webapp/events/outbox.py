@@ -9,7 +9,7 @@ records.
 Risks: a receiver is down for days and its waiting events fill the store. Each address therefore has
 a limit. Events above the limit are not stored. This is reported in the log (at most once a minute),
 in the metrics and in the row of the address, which `elicit doctor` reads. Events that already wait
-stay, because later events may build on them.
+stay, because receivers need the earlier events to understand later ones.
 
 The backlog reads the rows once, and then follows the changes that all processes write. It reads the
 rows again every hour, and after changes were missed, because rows may have been erased or lost.
@@ -53,7 +53,7 @@ class Backlog:
     def __init__(self, elicitations: Elicitations, *, at_most: int = WAITING_AT_MOST) -> None:
         self._elicitations = elicitations
         self._at_most = at_most
-        self._waiting = defaultdict[str, set[str]](set)  # event ids by address
+        self._waiting = defaultdict[str, set[str]](set)  # the ids of waiting events, by address
         # status changes received while the store is being read
         self._heard: dict[str, str] | None = None
         self._has_missed = asyncio.Event()
@@ -134,8 +134,8 @@ class Backlog:
 
 EVENTS_KEPT: Final = timedelta(days=30)
 ID_PREFIX: Final = "evt_"
-OWN: Final = timedelta(seconds=5)  # time in which only the process that wrote the event sends it
-_LETTERS_AT_MOST: Final = 100  # of a name that an author chose
+OWN: Final = timedelta(seconds=5)  # for this time, only the process that wrote the event sends it
+_LETTERS_AT_MOST: Final = 100  # characters of a name that an author chose
 # A payment's events sort after those of its question.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
 # statuses to which a disputed payment can return
@@ -246,13 +246,15 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
         case Connection():
             yield "provider", value.provider
             yield "status", value.status
-            yield from _named(server=value.server)
+            end = value.ends_at if value.warned_at is not None and value.is_connected else None
+            ends_at = "" if end is None else f"{end:%Y-%m-%dT%H:%M:%SZ}"
+            yield from _named(server=value.server, ends_at=ends_at)
         case RefusedRegistration():
             yield "provider", value.provider
             yield "status", value.status
             yield from _named(fault=value.fault, error=value.error or "")
         case _:
-            raise AssertionError(f"nothing is told of {type(value)}")
+            raise AssertionError(f"no event is sent about a {type(value)}")
 
 
 def _named(**names: str) -> Iterator[tuple[str, str]]:

@@ -184,7 +184,7 @@ class EventSender:
                 if record.status == "waiting":
                     try:
                         return await self._elicitations.rows.open(record, OutgoingEvent)
-                    except Unreadable:  # no event waits for one that cannot be sent
+                    except Unreadable:  # later events do not wait for an event that cannot be sent
                         _log.exception("record.unreadable", extra={"kind": KIND})
             after = page[-1].id
         return None
@@ -199,7 +199,8 @@ class EventSender:
         """Try to send the event. Return True if it was sent or given up: the next may follow."""
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
-        if event.tries > len(SCHEDULE):  # its processes ended before they noted the results
+        # each process that claimed the event ended before it noted the result
+        if event.tries > len(SCHEDULE):
             return await self._noted(replace(event, status="given up"))
         until = self._elicitations.clock() + CLAIMED
         claim = replace(event, tries=event.tries + 1, next_at=until)

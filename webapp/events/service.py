@@ -92,7 +92,7 @@ class EventsOut:
         """Read the address states that other processes wrote, and write this process's counts."""
         try:
             states = await self.states()
-        except Unreadable:  # the sweeper's other work must go on
+        except Unreadable:  # an error here must not stop the sweeper's other work
             _log.exception("record.unreadable", extra={"kind": KINDS[EventAddressState]})
         else:
             ended = (name for name, state in states.items() if state.ended_at is not None)

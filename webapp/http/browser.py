@@ -36,7 +36,7 @@ class ReadRequest(Protocol):
 
 
 def cookies_of(request: ReadRequest) -> dict[str, str]:
-    """Return the cookies as sent; of two with the same name, the last."""
+    """Return the cookies as sent. If two cookies have the same name, return the last one."""
     found: dict[str, str] = {}
     for name, value in request.scope["headers"]:
         if name == b"cookie":
@@ -67,7 +67,8 @@ def parsed(text: bytes) -> Fields:
 _COOKIE_BYTES = 24
 _COOKIE_LETTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
-_COOKIES_AT_MOST = 32  # in one browser: programs on other ports of this machine can set more
+# of one browser; more can only come from programs on other ports of this machine
+_COOKIES_AT_MOST = 32
 _TAG_LETTERS = 8
 # Browser features that no page uses. `clipboard-write` is needed to copy a link.
 _UNUSED_FEATURES = (

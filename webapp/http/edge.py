@@ -129,7 +129,7 @@ class Guard:
         self._trusted_proxies = trusted_proxies
         self._stripped_path = stripped_path
         self._any_host_paths = any_host_paths
-        self._warned = set[str]()  # codes of refusals that were logged as a warning
+        self._warned = set[str]()  # codes of the refusals that were already logged as a warning
 
     async def admit(self, scope: Scope, receive: Receive, exchange: Exchange) -> Scope | None:
         """Return the scope as the application sees it, or answer the request and return None."""
@@ -413,6 +413,8 @@ class Edge:
             if wait:
                 await _slow_down(exchange.send, TooOften(wait))
                 return
+        if exchange.has_unread_body:
+            receive = exchange.hear
         await self._routes.get(segment, self._app)(admitted, receive, exchange.send)
 
 

@@ -20,6 +20,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
@@ -175,14 +176,18 @@ PEER_KEY = "elicit.peer"
 # this machine's user.
 PROXIED_KEY = "elicit.proxied"
 _KEY = "elicit.exchange"
+# Limits of what is read of a request that is refused before its body was read.
+_UNREAD_BYTES_AT_MOST = 64 * 1024
+_UNREAD_SECONDS_AT_MOST = 1.0
 
 
 class Facts:
     """The facts of a request.
 
-    `headers` has the values of each header, by its name in lower case. `judged` is for
-    webapp.identity.local_peer: who decided if the sender is local, and the decision. `caller` is
-    for webapp.mcp.callers: who decided who calls, by which token, and the caller.
+    `headers` has the values of each header, by its name in lower case. `judged` belongs to
+    webapp.identity.local_peer: the object that decided whether the sender is local, and its
+    decision. `caller` belongs to webapp.mcp.callers: the object that identified the caller, the
+    token, and the caller.
     """
 
     __slots__ = ("_host", "caller", "headers", "judged", "peer", "read")
@@ -218,14 +223,19 @@ class Exchange(ClientConnection):
     paths, and `suffix` is a header's name and the text to put after its value. `status` is None
     until the response starts.
 
+    `has_unread_body` is True until `hear` has received the last part of the request's body. If it
+    is still True when the client is refused or redirected, a short body is read before the response
+    starts. Otherwise a proxy written in Go, such as Caddy, sometimes drops the response, because it
+    starts before the proxy has sent the whole request.
+
     In `run`, the exchange also finds out if the client disconnected before the last byte.
     """
 
     __slots__ = (
         *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
-        "_has_pumped",
+        *("_has_pumped", "_is_hearing", "_read_ahead"),
         *("_receive", "_send", "added", "facts", "status"),
-        *("is_watched", "root_path", "segment", "suffix"),
+        *("has_unread_body", "is_watched", "root_path", "segment", "suffix"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -240,6 +250,14 @@ class Exchange(ClientConnection):
         self.suffix: tuple[bytes, bytes] = b"", b""
         self.status: int | None = None
         self.is_watched = False
+        self.has_unread_body = (
+            str(scope.get("http_version", "")).startswith("1")
+            and not _has_no_body(scope)
+            # A client that sends Expect waits for permission to send the body.
+            and b"expect" not in self.facts.headers
+        )
+        self._is_hearing = False
+        self._read_ahead: list[Message] = []
         self._pump: asyncio.Task[None] | None = None
         self._has_trailers = self._is_ending = self._is_marked = self._is_handed_over = False
         scope[_KEY] = self
@@ -247,7 +265,7 @@ class Exchange(ClientConnection):
     async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Let `app` answer, and watch if the client disconnects before the last byte."""
         self.is_watched = True
-        # not a Queue, whose three deques would use memory in each open call
+        # not a Queue, because its three deques would use memory in each open call
         self._pumped: list[Message | Exception] = []
         self._has_pumped = asyncio.Event()
         try:
@@ -271,7 +289,7 @@ class Exchange(ClientConnection):
         if self._pump is None:
             # The app reads its body at its own pace; reading ahead would disable the server's
             # back-pressure.
-            message = await self._hear()
+            message = await self.hear()
             if message["type"] == "http.request" and not message.get("more_body", False):
                 self._start_pump()
             return message
@@ -289,10 +307,10 @@ class Exchange(ClientConnection):
     async def send(self, message: Message) -> None:
         is_last = False
         if message["type"].endswith("http.response.start"):
-            self.status, self._has_trailers = (
-                message["status"],
-                bool(message.get("trailers", False)),
-            )
+            self.status = status = int(message["status"])
+            self._has_trailers = bool(message.get("trailers", False))
+            if self.has_unread_body and status >= HTTPStatus.MULTIPLE_CHOICES:
+                await self._read_rest()
             if self.added or self.root_path or self.suffix[0]:
                 message = self._changed(message)
         elif self.is_watched and (is_last := self._is_last(message)):
@@ -331,7 +349,7 @@ class Exchange(ClientConnection):
         while True:
             message: Message | Exception
             try:
-                message = await self._hear()
+                message = await self.hear()
             except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
                 message = error
             self._pumped.append(message)
@@ -339,24 +357,45 @@ class Exchange(ClientConnection):
             if isinstance(message, Exception) or message["type"] == "http.disconnect":
                 return
 
-    async def _hear(self) -> Message:
-        """Receive a message, and detect whether a disconnect means that the client was lost.
+    async def hear(self) -> Message:
+        """Receive the next message, and detect whether a disconnect means that the client was lost.
 
         Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`
         before the last byte. If the server knew of a loss before that, this task wakes before
         `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
         """
         was_open = not self._is_ending
+        self._is_hearing = True
         try:
-            message = await self._receive()
+            message = self._read_ahead.pop(0) if self._read_ahead else await self._receive()
         except Exception:
             self._break()
             raise
+        finally:
+            self._is_hearing = False
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.has_unread_body = False
         if message["type"] == "http.disconnect" and (
             not self._is_handed_over or (was_open and not self._is_marked)
         ):
             self._break()
         return message
+
+    async def _read_rest(self) -> None:
+        """Read a short body to its end, and put what was read in front of the next messages."""
+        # If the application is receiving at this moment, it reads the body itself.
+        if self._is_hearing:
+            return
+        size = 0
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_UNREAD_SECONDS_AT_MOST):
+                while self.has_unread_body and size < _UNREAD_BYTES_AT_MOST:
+                    message = await self._receive()
+                    self._read_ahead.append(message)
+                    if message["type"] != "http.request":
+                        return
+                    size += len(message.get("body", b""))
+                    self.has_unread_body = bool(message.get("more_body", False))
 
     def _mark(self) -> None:
         self._is_marked = True

@@ -23,8 +23,9 @@ async def answer_from(
 ) -> None:
     """Let one of our own applications answer, whose routes find the server's `parts` in the scope.
 
-    An address that is longer than any of this server's is refused before the framework reads it.
-    The application does not know the root path, so redirects to our own paths get it here.
+    If the address is longer than all addresses of this server, it is refused before the framework
+    reads it. The application does not know the root path, so redirects to our own paths get it
+    here.
     """
     scope[_PARTS] = parts
     exchange_of(scope, receive, send).root_path = scope.get(ROOT_KEY, "").encode()
@@ -65,7 +66,7 @@ async def nothing_to_begin(receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{moment}.complete"})
 
 
-# A response that can set several cookies, in its own module: it needs the web framework.
+# A response that can set several cookies.
 
 
 class Reply(Response[Any]):

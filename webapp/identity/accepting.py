@@ -112,7 +112,8 @@ class Arriving(_Base):
         self._timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._is_idle = False  # between two requests, before any byte of the next one
+        # the connection is between two requests: no byte of the next one has arrived
+        self._is_idle = False
         self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -258,7 +259,8 @@ def _is_connected(transport: asyncio.BaseTransport) -> bool:
     Some systems (macOS) do not report the state. There a reset socket has no peer, but a socket
     whose other end was closed still has one. The client's port stays in use until we close ours.
     """
-    if transport.is_closing():  # another socket may have its file descriptor now
+    # the socket may be closed, and another socket may have its file descriptor now
+    if transport.is_closing():
         return False
     number = transport.get_extra_info("socket").fileno()
     with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:

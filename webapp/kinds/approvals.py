@@ -1,4 +1,4 @@
-"""Approvals: what a person has allowed a tool to do, and for how long nobody is asked again.
+"""Approvals: what a person has allowed a tool to do, and how long that lasts.
 
 Risks: an approval covers more than the person intended. An approval belongs to one owner, client,
 server, tool version and digest of arguments, and lasts 15 minutes. The person can extend the

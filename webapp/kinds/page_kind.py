@@ -32,7 +32,7 @@ def is_before_tool(elicitation: Elicitation) -> bool:
 def said_in(elicitation: Elicitation) -> str:
     """Return the question as people read it.
 
-    Without a message of the author's, a gate asks with the tool's title: "Delete a repository?"
+    If the author set no message, a gate asks with the tool's title: "Delete a repository?"
     """
     said, described = elicitation.asked.message, elicitation.asked.described
     if described is not None and is_before_tool(elicitation):

@@ -106,7 +106,7 @@ class Kinds:
                 rules=who.approval,
                 owners=elicitations.owners,
                 identity=identity,
-                issuer=who.issuer,
+                issuers=who.first_names,
                 application="" if users is None else users.application,
                 clock=elicitations.clock,
                 config=config,
@@ -118,6 +118,7 @@ class Kinds:
         self._by_name: Mapping[str, QuestionKind] = {
             "url": Visits(),
             "oauth": self.accounts,
+            "api_key": self.accounts,
             "payment": self.payments,
             "secret": self.secrets,
             "form": self.forms,
@@ -156,7 +157,7 @@ class Kinds:
     async def reduced(
         self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind
     ) -> Json:
-        """Return the answer after the plugins have reduced it. Raises InvalidAnswer."""
+        """Return the answer after the plugins have removed parts of it. Raises InvalidAnswer."""
         if not is_heard(asked.kind) or asked.status.is_final:
             return answer
         schema = by.schema(asked)

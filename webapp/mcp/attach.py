@@ -118,7 +118,8 @@ def attach(
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
-    # A HostedServer may start again: the earlier middleware belongs to a closed service.
+    # A HostedServer may start again. The middleware of its earlier start then belongs to a closed
+    # service.
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.elicitations.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())

@@ -2,14 +2,14 @@
 
 The answers to the needs (`needs`) are passed to the body's awaits.
 
-Risks: a tool that runs again asks or acts twice. Each request therefore asks the same questions at
-the same places in the run, where earlier answers are found. Functions that run on completion run in
-`once`.
+Risks: a tool that runs again asks a question twice, or does its work twice. Each request therefore
+asks the same questions at the same places in the run, where earlier answers are found. Functions
+that run on completion run in `once`.
 
 On FastMCP, tools call other tools. A model must not reach a gated tool through a tool without a
 gate (FastMCP's search transforms serve a `call_tool`), and no person is asked twice for one call.
-The served FastMCP server and every server mounted below it therefore have this middleware, as the
-innermost of their middlewares, before any tool of a call runs. For the client's own call, and for
+Therefore this middleware is added to the served FastMCP server and to every server mounted below
+it, as the innermost middleware, before any tool of a call runs. For the client's own call, and for
 the tools on mounted servers to which that call delegates, `ask_first` has asked already. If an
 author's middleware changes the arguments, the person is asked about both the sent and the changed
 arguments, and each acceptance is stored. Not every call reaches this middleware, so the sent
@@ -80,7 +80,7 @@ async def ask_first(
     """Ask the questions that come before the body. `verbs` must already be the current Asker.
 
     `name` is the tool's name, and `arguments` are its arguments as canonical JSON. `is_inner`:
-    another tool calls this tool; `given` are then the arguments as that tool passed them.
+    another tool calls this tool; `given` then has the arguments that the other tool passed.
     Exceptions of the asking methods propagate, so the body does not start and the model gets the
     error.
     """

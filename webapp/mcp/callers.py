@@ -3,8 +3,8 @@
 The caller is decided once for each request, by its token or connection.
 
 Risks: a bridge (such as mcp-remote or FastMCP's proxy) passes on what the client behind it
-declares, but does not support it itself. Or a bridge declares everything, and the client behind it
-supports nothing. Such bridges are therefore recognised by their names and capabilities.
+declares, but does not support it itself. Another bridge declares everything, although the client
+behind it supports nothing. Such bridges are therefore recognised by their names and capabilities.
 """
 
 import re

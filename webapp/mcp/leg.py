@@ -6,8 +6,8 @@ tool raised or returned.
 
 Risks: the next poll repeats a body whose result was not stored. Every result, including errors, is
 therefore stored in its run, except the error that the store was unavailable. A result that is too
-long for a record stays in this process's memory, for a client that fetches it soon. Or a client
-starts more bodies than this process can run: each owner has a limit.
+long for a record stays in this process's memory, for a client that fetches it soon. Another risk is
+a client that starts more bodies than this process can run. Each owner therefore has a limit.
 """
 
 import asyncio
@@ -94,8 +94,8 @@ async def run_request(
     except ElicitError as refused:  # raised outside the body: a tool's own errors are results
         error = refused
     except BaseException as raised:
-        # An interruption may be wrapped by a task group or swallowed by a bare `except`. The state
-        # of the call decides, not the exception.
+        # A task group may wrap the interruption, or a bare `except` in the tool may hide it. So the
+        # state of the call decides, not the exception.
         if not call.is_interrupted:
             await call.finish()
             if isinstance(raised, Exception):
@@ -218,8 +218,8 @@ _log_of_task_legs = logging.getLogger(
 class TaskLeg:
     """The way to present the questions of a request for a task.
 
-    `presents` gets the call's usual presenter and returns the one to use. `brings` is the id of the
-    task if the request waits for the task's result.
+    `presents` receives the call's usual presenter and returns the presenter to use. `brings` is the
+    id of the task, if the request waits for the task's result.
     """
 
     presents: Callable[[Presenter], Presenter]

@@ -37,7 +37,7 @@ _TOO_MANY = f"This message has more than {VALUES_AT_MOST:,} values. Send fewer a
 
 
 class TooLarge(Exception):
-    """A message over a limit, with the `status` of the response that says so."""
+    """A message that is above a limit. `status` is the HTTP status of the error response."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.REQUEST_ENTITY_TOO_LARGE) -> None:
         super().__init__(why)

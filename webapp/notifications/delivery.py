@@ -37,12 +37,12 @@ NAME_CHARACTERS: Final = 80
 # Spaces, currency signs, dashes and quotation marks, in addition to letters (L), marks on them (M)
 # and digits (N): the general categories of Unicode, section 4.5.
 _SIGNS: Final = frozenset({"Zs", "Sc", "Pd", "Pi", "Pf"})
-# The last five are those of Chinese and Japanese.
+# The last five are punctuation of Chinese and Japanese.
 _PUNCTUATION: Final = frozenset(".:,;?!'\"()+%\u3002\u3001\uff0c\uff1f\uff01")
-_MARKS_AT_MOST: Final = 2  # on one letter; more would cover other lines
-# Text that `in_a_line` replaces with a space, so that no address results: a dot or colon, unless a
-# space or the end follows or it is between digits, and the position after U+3002, which addresses
-# can contain in place of a dot.
+_MARKS_AT_MOST: Final = 2  # the most marks on one letter; more would cover other lines
+# Matches what `in_a_line` replaces with a space, so that the text contains no address: a dot or
+# colon inside a word (a dot or colon between digits stays), and the position after U+3002, which
+# addresses can have in place of a dot.
 _INSIDE: Final = re.compile(r"[.:](?=\S)(?!(?<=\d.)\d)|(?<=\u3002)(?=\S)")
 
 

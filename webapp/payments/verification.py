@@ -6,9 +6,9 @@ session has one complete row in the ledger, written together with the question t
 answers. A payment that differs from what was requested settles nothing and is listed for the
 operator.
 
-Or the money is gone, and a tool still gets a receipt, because the refund or dispute was reported
-before the payment. Such early events are stored by the payment that they name, and applied to the
-payment's row before it is written.
+Another risk is that a tool gets a receipt although the money is gone, because the refund or dispute
+was reported before the payment. Such early events are stored by the payment that they name, and
+applied to the payment's row before it is written.
 """
 
 import logging
@@ -110,8 +110,8 @@ class Verification:
     ) -> str:
         """Apply a signed notice, store it in the same write, and return the resulting status.
 
-        A cancelled request must not stop this method: call it through `run_to_completion` or
-        `uncancelled`.
+        Call this method through `run_to_completion` or `uncancelled`, because a cancelled request
+        must not stop it.
 
         Raises:
             Mismatch: The session differs from what was requested.

@@ -129,16 +129,17 @@ _PAGE = 100
 class DataKeys(Struct, frozen=True, kw_only=True):
     """An owner's data keys, newest first. Older keys only open rows.
 
-    `made_under` names the secret that was the newest when the keys were made. Since `since`, no
-    process seals with the older keys, except a process that has not read the new key yet.
-    `is_purged`: the rows sealed under the older keys are being erased.
+    `made_under` names the secret that was the newest when the keys were made. From `since` on, a
+    process seals with an older key only if it has not read the new key yet. `is_purged`: the rows
+    sealed under the older keys are being erased.
     """
 
     keys: tuple[bytes, ...]
     made_under: bytes = b""
     since: datetime | None = None
     is_purged: bool = False
-    former: tuple[bytes, ...] = ()  # open older audit entries, which are never sealed again
+    # these keys open older audit entries, which are never sealed again
+    former: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"

@@ -179,7 +179,7 @@ class Rows:
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
         try:
             plain = locker.open(row, record.sealed)
-        except Unreadable:  # possibly sealed under a data key that was just made
+        except Unreadable:  # the record may be sealed under a data key that was just made
             self._owners.forget(record.owner)
             plain = (await self._owners.locker(record.owner)).open(row, record.sealed)
         value = cast("ValueT", _decoders[kind].decode(plain))

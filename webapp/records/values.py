@@ -165,7 +165,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     why: str | None = None
     replayed_at: datetime | None = None
     said: Notice | None = None
-    again_at: datetime | None = None  # when it is looked into again, if it waits on
+    again_at: datetime | None = None  # when the webhook is checked again, if it is still waiting
     version: int = 0
 
     @property

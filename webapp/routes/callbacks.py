@@ -103,7 +103,9 @@ async def provider_posts(
     if client is None or client.provider.name != provider:
         raise InvalidToken("another provider")
     if client.provider.response_mode != "form_post":
-        raise InvalidToken("a form, although the provider redirects")
+        raise InvalidToken(
+            "the provider sent a form, although its declaration says that it redirects"
+        )
     names = (*PARAMETERS, *callback_names(client.provider))
     named = {name: page.form[name] for name in names if name in page.form}
     return see_other(f"/callback/{provider}?{urlencode(named, doseq=True)}")

@@ -130,8 +130,8 @@ class _Press:
             opened = await elicitations.change(
                 id, lambda e: attempts.keep(e, number=number, kept=stored)
             )
-            # The question ended in the meantime, or another process superseded this checkout: the
-            # person must not pay there any more.
+            # The question ended in the meantime, or another process superseded this checkout. In
+            # both cases, the person must not pay there any more.
             if opened.status.is_final or (kind.holds_open and _is_superseded(opened, stored)):
                 raise _has_ended_error(opened)
         if not opened.asked.waits:

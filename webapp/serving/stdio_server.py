@@ -1,8 +1,9 @@
 """MCP over stdin and stdout, for clients that start servers themselves; the pages use a port.
 
 Risks: a `print` in a tool ends up in the protocol. The process's own stdin and stdout are therefore
-moved away before the author's code runs, so that prints go to stderr. Or a result that went into a
-broken pipe counts as delivered. The writing thread therefore reports whether each write succeeded.
+moved away before the author's code runs, so that prints go to stderr. Another risk is that a result
+counts as delivered although it went into a broken pipe. The writing thread therefore reports
+whether each write succeeded.
 """
 
 import asyncio

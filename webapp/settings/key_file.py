@@ -187,7 +187,10 @@ class KeyFile:
         return found, _identity(status)
 
     def follow(self, known: Sequence[bytes]) -> tuple[Sequence[bytes] | None, _Seen]:
-        """Return the secrets and the file's state. Secrets are None if no known one is left."""
+        """Return the secrets and the file's state.
+
+        The secrets are None if the file no longer has any of the known secrets.
+        """
         found, seen = self._read()
         values = [secret.value for secret in found]
         is_ours = not known or not set(known).isdisjoint(values)

@@ -141,7 +141,8 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # a waiting job's names too: later jobs must not overtake it
+        # also count the names of a waiting job, because later jobs must not overtake it
+        touched |= names
     return batch, behind
 
 

@@ -184,7 +184,7 @@ class Store(Protocol):
         ...
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
-        """Block writes by every opening, in any process or version, from the return on.
+        """Block writes by every opening, in any process or version, once this method has returned.
 
         None removes the fence. While it is set, `write`, `due`, `erase` and `check` raise
         StoreUnavailable(why); reads continue. A write that is in progress completes before the
@@ -268,7 +268,7 @@ def check_copies(records: tuple[Record, ...]) -> None:
     _check_each(records)
     _check_together(records)
     if not all(record.version for record in records):
-        raise ValueError("a copy has the version of what it is a copy of, 1 or more")
+        raise ValueError("the version of a copy is that of its original, 1 or more")
 
 
 def _check_each(records: tuple[Record, ...]) -> None:

@@ -221,7 +221,10 @@ def _export() -> None:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        why = "OTEL_EXPORTER_OTLP_ENDPOINT is set: pip install 'elicit-url[otel]', or take it out"
+        why = (
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed: pip install "
+            "'elicit-url[otel]', or unset the variable"
+        )
         _log.warning("traces.not_sent", extra={"why": why})
         return
     provider = TracerProvider()

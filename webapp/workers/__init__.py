@@ -17,12 +17,12 @@ single process, and why that is safe:
   different result.
 - Caches (elicitations, owners' data keys, client behaviour, registrations): every write is checked
   by compare-and-set, and `Store.watch` reports the writes of other processes. Only this process
-  knows which question a client is showing: another process returns the link in the result, as for
-  an unknown client.
+  knows which question a client is showing at the moment. Another process returns the link in the
+  result, as for an unknown client.
 - Token renewals (under a claim), approvals, quotas, tries of a code, authorization states, used
   pairing addresses and ended sign-ins: in the store.
-- Rate limits by address, and cached answers of a token issuer: per process, so N processes let N
-  times as much through. No security depends on the number.
+- Rate limits by address, and cached answers of a token issuer: each process has its own, so N
+  processes allow N times as many requests. The security does not depend on this number.
 - Validation rules of a form: code of the process that asked. The page asks that process through the
   store.
 - Readiness and draining: reported by each process for itself.

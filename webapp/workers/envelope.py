@@ -124,7 +124,7 @@ class Envelope(Struct, array_like=True):
             )
             return decode(plain, type=cls)
         except KeyError:
-            raise BadEnvelope("it is under no secret of ours") from None
+            raise BadEnvelope("it is not sealed with one of this server's secrets") from None
         except (InvalidTag, ValueError, DecodeError):
             raise BadEnvelope("it is forged, or for another worker or connection") from None
 
@@ -149,7 +149,7 @@ class Sealing:
         try:
             return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)
         except (InvalidTag, ValueError):
-            raise BadEnvelope("a piece of it is forged, missing or out of order") from None
+            raise BadEnvelope("a message is forged, missing or out of order") from None
 
 
 def _sided(nonce: bytes, *, is_answer: bool) -> bytes:

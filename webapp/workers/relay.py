@@ -298,7 +298,8 @@ class _Exchange:
     async def receive(self) -> Message:
         message = await self._received.get()
         if message["type"] == "http.disconnect":
-            self._received.put_nowait(message)  # put it back: later calls get the disconnect too
+            # put the disconnect back, so that later calls get it too
+            self._received.put_nowait(message)
         return message
 
     async def send(self, message: Message) -> None:
@@ -348,7 +349,7 @@ async def _read(reader: asyncio.StreamReader, *, at_most: int) -> bytes:
     """Read a length-prefixed piece. Raises EOFError, OSError, or BadEnvelope if too long."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > at_most:
-        raise BadEnvelope("it is longer than any of ours")
+        raise BadEnvelope("it is longer than any message of a worker")
     return await reader.readexactly(length)
 
 

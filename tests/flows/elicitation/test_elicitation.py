@@ -410,6 +410,7 @@ def test_open_checkout_is_due_as_soon_as_question_ends() -> None:
 GOES_BY = {
     "url": {"OnPage", "InClient", "TrustedCode", "NamedByAuthor"},
     "oauth": {"Exchanged", "ConnectedBefore"},
+    "api_key": {"Exchanged", "ConnectedBefore"},
     "payment": {"PaidSession"},
     "secret": {"OnPage"},
     "form": {"OnPage", "InClient", "NamedByAuthor", "ByModel"},

@@ -1,7 +1,7 @@
 """hold: the call stays open while the person answers (2025-11-25 with URL mode).
 
 The presenter waits for the client's answer and for a change in the store at the same time. If the
-client accepts, the person only agrees to open the link; the answer comes from the page. For the
+client accepts, the person has only agreed to open the link. The answer comes from the page. For the
 client's own form, the answer comes from the client.
 """
 
@@ -40,7 +40,8 @@ from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import Asking, ClientAnswer, ClientAsks, OnStream
 
 UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
-FORMS_AT_MOST = 60  # forms for one user code: stops a client that fills them automatically
+# the maximum of forms for one user code, because some clients fill them in automatically
+FORMS_AT_MOST = 60
 
 
 class Hold(OnStream):

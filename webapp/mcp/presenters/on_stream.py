@@ -113,7 +113,7 @@ class ClientAsks:
         """Leave the request open for the next call.
 
         `late` handles an answer that comes before the next call. The request is cancelled after
-        `life`. `is_to_newer`: a newer identical call already waits for the answer.
+        `life`. With `is_to_newer`, a newer identical call already waits for the answer.
         """
         if not is_to_newer:
             self.give_up(id)
@@ -275,8 +275,8 @@ class OnStream:
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         """Return True if the person gets the link and the client is not asked again.
 
-        Return False for a task: a request for its result waits in any case, and the task's status
-        message has the link.
+        Return False for a task, because a request for the task's result waits in any case, and the
+        task's status message has the link.
         """
         if self._task_id is not None:
             return False
@@ -308,7 +308,9 @@ class OnStream:
             raise
 
     async def _silence(self, call: Call, asked: Elicitation) -> Deadline | None:
-        """Return the deadline for the client's answer, after which the result has the link.
+        """Return the time until which the client has to answer.
+
+        After that, the result has the link.
 
         Return None if there is no deadline: the client was seen to let people answer, no page can
         answer this kind, or the request is a task's, whose result no model reads.
@@ -359,7 +361,7 @@ class OnStream:
 
     @property
     def _is_given_up(self) -> bool:
-        """True if the client cancelled the call, and not a shutdown of this process."""
+        """True if the client has cancelled the call. False if this process is shutting down."""
         outbound = getattr(self._context.session, "_request_outbound", None)
         cancelled = getattr(outbound, "cancel_requested", None)
         return cancelled is not None and bool(cancelled.is_set())
