@@ -412,7 +412,7 @@ PROOFS_ARE_MADE_IN = {
     "TrustedCode": {"webapp/completion.py"},
     "NamedByAuthor": {"webapp/completion.py"},
     "ByModel": {"webapp/mcp/result_tool.py"},
-    "ApprovedByKey": {"webapp/api/resolving.py"},
+    "ApprovedByKey": {"webapp/api/questions.py"},
     "ByApprover": {"webapp/kinds/decision.py"},
 }
 

@@ -14,7 +14,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.records.heads import BadHead
 from webapp.records.high_water import STEP_BACK, step_back_of
 from webapp.records.values import (

@@ -26,7 +26,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import approver_of
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
+from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import Outcome, Question, reporting_errors
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations

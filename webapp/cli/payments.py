@@ -12,7 +12,7 @@ from typing import TypeVar
 from flows.elicitation.states import Elicitation, Status
 from flows.payments.receipt import Payment
 from flows.payments.refunds import settled_elsewhere
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
 from webapp.cli.table import Table, the_one

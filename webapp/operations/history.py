@@ -22,8 +22,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidToken
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from flows.payments.session import sessions_of
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment, sessions_of
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
 from webapp.operations.audited import told_of
