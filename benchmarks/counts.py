@@ -35,7 +35,7 @@ from benchmarks.hooking import delivered
 from benchmarks.ours import fresh, open_elicitations, utc_now
 from benchmarks.served import by_hand, listening, settings_here, until_stdin_ends, with_elicit
 from flows import elicit
-from flows.elicitation.proof import TrustedCode
+from flows.elicitation.traits import TrustedCode
 from flows.providers import github
 from webapp.app import open_app
 from webapp.demo.walker import Page

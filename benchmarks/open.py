@@ -33,11 +33,11 @@ from msgspec.structs import replace
 
 from benchmarks.figure import Figure, alternate, in_rounds, summary, table
 from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
-from flows.crypto.vault import Ring
-from flows.elicitation.proof import TrustedCode
+from flows.crypto.tokens import Ring
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import TrustedCode
 from tests.support.postgres_server import PostgresServer
 from tests.support.valkey_server import own_valkey
 from webapp.app import open_app
@@ -51,7 +51,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import open_store
 from webapp.sweeper import sweep
 from webapp.telemetry.observer import Observer
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 _TOP = Path(__file__).parents[1]
 MANY = 100_000

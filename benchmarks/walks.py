@@ -33,7 +33,7 @@ from benchmarks.hooked import opened_checkout
 from benchmarks.hooking import paid_event
 from benchmarks.ours import TAKER, fresh, utc_now
 from flows import complete_elicitation, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Status
 from flows.providers import github
 from flows.question import Link, asking

@@ -14,8 +14,7 @@ import httpx
 import pytest
 from mcp import MCPError
 
-from flows.crypto.tokens import Claims, Purpose, Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Claims, Purpose, Ring, Tokens
 from flows.errors import Failed
 from tests.crash.server import Orders
 from tests.crash.shop_env import open_process_pool

@@ -13,11 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
-from flows.oauth.access_token import Resource
 from webapp.api.access import TokenUses
 from webapp.api.router import api_routes
 from webapp.collector import Collector
 from webapp.connecting import (
+    issuer_tokens,
     log_wrong_registrations,
     names_in,
     outbound_of,
@@ -35,7 +35,6 @@ from webapp.http.exchange import ASGIApp, ClientConnections, Receive, Scope, Sen
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
 from webapp.identity.bearer_auth import protected
-from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
@@ -62,8 +61,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import Replicated, Store
 from webapp.stores.observed import observed
 from webapp.sweeper import sweep
-from webapp.workers.processes import must_share
-from webapp.workers.sessions import routed
+from webapp.workers.sessions import must_share, routed
 
 # The limit for each address. A person who clicks around never reaches it.
 PAGES_AT_ONCE = 100
@@ -119,10 +117,10 @@ async def open_app(
         await must_be_servable(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
         outbound.be_observed(telemetry.observer, names=names_in(settings))
-        issuer = None
-        if settings.identity.client is not None:
-            issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
-            stack.push_async_callback(issuer.aclose)
+        issuers = list[Issuer]()
+        for one in settings.identity.issuers:
+            issuers.append(Issuer(one.client.provider, fetch=outbound.send, clock=clock))
+            stack.push_async_callback(issuers[-1].aclose)
         service = await stack.enter_async_context(
             open_service(
                 settings,
@@ -132,7 +130,7 @@ async def open_app(
                 plugins=plugins,
                 kinds=kinds,
                 limits=limits,
-                issuer=issuer,
+                issuers=issuers,
                 users=users,
                 telemetry=telemetry,
             )
@@ -171,7 +169,7 @@ async def open_app(
             stack.callback(task.cancel)
         await stack.enter_async_context(asked_in(service, app=asked_as))
         own = own_routes(service=service, answers=answers, served=served, users=users)
-        tokens = _verifier(served, issuer, settings=settings, clock=clock)
+        tokens = _verifier(served, issuers, settings=settings, clock=clock)
         routes = _routes(
             own,
             service,
@@ -471,27 +469,11 @@ def _uses(settings: Settings) -> TokenUses:
 
 
 def _verifier(
-    served: HostedApplication, issuer: Issuer | None, *, settings: Settings, clock: Clock
+    served: HostedApplication, issuers: Sequence[Issuer], *, settings: Settings, clock: Clock
 ) -> Verifier | None:
     """Return the verifier of access tokens: the server's own, else ours, or None."""
     if isinstance(served, HostedServer) and served.has_own_sign_in:
         return served.own_tokens(issuer=_vouching(served.server, settings=settings))
-    if issuer is None:
-        return None
-    who = settings.identity
-    resource = Resource(
-        url=f"{settings.url}/mcp",
-        issuer=issuer.url,
-        audiences=who.audiences,
-        beside=(_uses(settings).act.resource, _uses(settings).own.resource),
-        claim=who.claim,
-        scopes=who.scopes,
-        asked=who.advertised_scopes,
-        wanted=who.approval.claims,
-    )
-    introspection = None
-    if who.introspects and who.client is not None:
-        introspection = Introspection(
-            issuer=issuer, client=who.client, resource=resource, clock=clock
-        )
-    return IssuerTokens(issuer, resource=resource, clock=clock, introspection=introspection)
+    uses = _uses(settings)
+    beside = (uses.act.resource, uses.own.resource)
+    return issuer_tokens(settings, issuers, beside=beside, clock=clock)

@@ -1,7 +1,7 @@
 """Encrypted tokens, and the ring of secrets from which all keys are derived.
 
-`vault` derives keys from the operator's secrets (HKDF-SHA256), one for each purpose and day, and
-wraps the data keys with which `webapp.records` encrypts rows. `tokens` creates the content of
+`Ring` derives keys from the operator's secrets (HKDF-SHA256), one for each purpose and day, and
+wraps the data keys with which `webapp.records` encrypts rows. `Tokens` creates the content of
 links, cookies and `state` parameters: encrypted, then signed, and bound to a purpose, an origin and
 an expiry.
 

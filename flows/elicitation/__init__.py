@@ -8,9 +8,9 @@ outcome.
 The path of an elicitation: `states.start` -> pending -> opened (an attempt) -> exchanging, while a
 provider's code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed,
 superseded. `states.TRANSITIONS` has the allowed changes, and `states.LATE` the changes that a
-provider's late proof may still cause. `traits` has the properties of each kind of question, and
-`proof` has the reasons to accept an answer. Each change is a function from a record and a time to
-the next record. It reads no clock and writes nothing.
+provider's late proof may still cause. `traits` has the properties of each kind of question, and the
+reasons to accept an answer. Each change is a function from a record and a time to the next record.
+It reads no clock and writes nothing.
 
 Guarantees: a final status only changes according to LATE. An outcome is claimed by one run, and by
 one of its requests until the lease expires. A provider's code or a `state` is valid for one

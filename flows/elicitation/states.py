@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ByModel, Decider, Proof
 from flows.elicitation.tool_call import CallingClient, DescribedTool
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import ByModel, Decider, Proof, traits_of
 from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
 

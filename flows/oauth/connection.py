@@ -56,6 +56,10 @@ class Connection(Struct, frozen=True, kw_only=True):
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last use by tool
     claim: Claim | None = None
     retry_at: datetime | None = None  # the last refresh failed: no new try before this time
+    refresh_expires_at: datetime | None = None  # the refresh token ends then if it is not used
+    end_set_at: datetime | None = None  # the exchange or refresh that set `ends_at`
+    keep_at: datetime | None = None  # the sweeper's next step to keep the account, or to warn
+    warned_at: datetime | None = None  # the account's end is near, and `account.expiring` was sent
     refused_at: datetime | None = None  # the first refusal that did not prove that the grant ended
     lapsed_at: datetime | None = None  # unusable until the person connects it again
     ended_at: datetime | None = None  # disconnected: only the label is still stored
@@ -75,9 +79,26 @@ class Connection(Struct, frozen=True, kw_only=True):
         return "connected" if self.lapsed_at is None else "lapsed"
 
     @property
-    def due_at(self) -> datetime | None:
+    def ends_at(self) -> datetime | None:
+        """The time after which nothing but connecting it again helps; None if it is unknown."""
+        return self.expires_at if self.refresh_token is None else self.refresh_expires_at
+
+    @property
+    def has_fixed_end(self) -> bool:
+        """True if a refresh does not move the end of the refresh token."""
+        set_at, issued_at = self.end_set_at, self.issued_at
+        return set_at is not None and issued_at is not None and set_at < issued_at
+
+    @property
+    def second_refresh_at(self) -> datetime | None:
         """The time of the sweeper's second refresh, after a refusal that alone proves nothing."""
         return self.retry_at if self.is_connected and self.refused_at is not None else None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The time of the sweeper's next work on the account."""
+        times = (self.second_refresh_at, self.keep_at if self.is_connected else None)
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def erase_at(self) -> datetime | None:
@@ -183,7 +204,9 @@ def use(
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
     """Mark the account as unusable until the person connects it again."""
-    return replace(connection, lapsed_at=now, claim=None, retry_at=None, refused_at=None)
+    return replace(
+        connection, lapsed_at=now, claim=None, retry_at=None, refused_at=None, keep_at=None
+    )
 
 
 def disconnect(

@@ -56,6 +56,29 @@ class Revocation:
     kind: Literal["form", "json", "delete", "bearer"] = "form"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """The keys of a provider that people make themselves and type on this server's page.
+
+    `page` is the address where a person makes a key, and `label` its name there. Requests carry the
+    key in `header`, after `prefix` (`Bearer` in the Authorization header, nothing in any other).
+    `query` names a query parameter that carries it instead, for a provider that accepts no header.
+    With `user`, the title of a user name, the person types a user name and a password, which are
+    sent as HTTP Basic.
+
+    The request of the declaration's `person` tests each key before it is stored. `status` is the
+    HTTP status of its success.
+    """
+
+    page: str
+    label: str = "API key"
+    user: str | None = None
+    header: str = "Authorization"
+    prefix: str | None = None
+    query: str | None = None
+    status: int = 200
+
+
 RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
 
 
@@ -103,9 +126,14 @@ class Declaration:
     with `{tenantid}`. `algorithms` are the accepted signatures of its tokens; all of
     `id_token.ALGORITHMS` if the list is empty. Only issuers where people sign in have these two.
 
+    `refresh_unused_days` is the number of days after which a refresh token ends if it is not used,
+    unless the token reply says so (`refresh_token_expires_in`). The server then uses it in time.
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
+
+    `key` describes API keys, for a provider without OAuth: people make a key there and type it
+    here, which `elicit.api_key` asks for.
 
     With `dpop`, each account's tokens are bound to a key of that account, and each request contains
     a proof that the server has this key (RFC 9449). `resource` is the address of the API that the
@@ -140,6 +168,7 @@ class Declaration:
     keep: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     refresh: str | None = None
     rotates: bool = False
+    refresh_unused_days: int | None = None
     revoke: Revocation | None = None
     manage: str | None = None
     device: str | None = None
@@ -155,6 +184,7 @@ class Declaration:
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
+    key: ApiKey | None = None
     client_auth: ClientAuth = "basic"
     dpop: bool = False
     resource: str | None = None

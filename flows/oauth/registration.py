@@ -71,7 +71,8 @@ class RegisteredClient:
 
     `claim` are the claims that identify people who sign in; None if the registration is for
     accounts. `audiences` are the names of this server in the issuer's access tokens. With
-    `introspects`, the server asks the issuer about tokens that are not JWTs.
+    `introspects`, the server asks the issuer about tokens that are not JWTs. `table` is the name of
+    a table `[issuers.NAME]`.
     """
 
     client: Client
@@ -79,10 +80,15 @@ class RegisteredClient:
     claim: tuple[str, ...] | None = None
     audiences: tuple[str, ...] = ()
     introspects: bool = False
+    table: str = ""
 
     def setting(self, name: str) -> str:
         """Return the name of the setting for `issuer`, `client_id` or another field."""
         provider = self.client.provider
+        if self.table and name in ("client_id", "client_secret"):
+            return f"ELICIT_ISSUER_{self.table.upper()}_{name.upper()}"
+        if self.table:
+            return f"{name} in [issuers.{self.table}] of elicit.toml"
         if self.claim is not None:
             return "ELICIT_ISSUER" if name == "issuer" else f"ELICIT_ISSUER_{name.upper()}"
         if name in ("client_id", "client_secret"):
@@ -91,10 +97,11 @@ class RegisteredClient:
 
     def set_to(self, name: str, value: str) -> str:
         """Return the instruction to set a field to a value."""
-        if self.claim is not None:
+        if self.claim is not None and not self.table:
             return f"set {self.setting(name)}={value}"
-        written = value if value == "true" else f'"{value}"'
-        return f"write {name} = {written} in [providers.{self.client.provider.name}] of elicit.toml"
+        written = "true" if value in ("true", "1") else f'"{value}"'
+        place = f"issuers.{self.table}" if self.table else f"providers.{self.client.provider.name}"
+        return f"write {name} = {written} in [{place}] of elicit.toml"
 
 
 def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupReport]:
@@ -226,22 +233,29 @@ def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[S
     types = metadata.subject_types
     if registration.claim == SUBJECT_CLAIM and types and "public" not in types:
         label = registration.client.provider.label
+        setting = _of(registration, "claim", "ELICIT_SUBJECT_CLAIM")
         yield _wrong(
             f"{label} gives each client a different subject for the same person "
             f"({', '.join(types[:3])}), so a person who signs in never matches the person whose "
             f"assistant asked",
-            "set ELICIT_SUBJECT_CLAIM to a claim that is the same for all clients (oid,tid at "
+            f"set {setting} to a claim that is the same for all clients (oid,tid at "
             f"Microsoft Entra), or let {label} use public subjects",
         )
     if registration.introspects and metadata.introspect is None:
         says = f"{registration.client.provider.label} publishes no introspection endpoint"
-        yield _wrong(says, "unset ELICIT_INTROSPECT, and let the issuer create JWT access tokens")
+        setting = _of(registration, "introspect", "ELICIT_INTROSPECT")
+        yield _wrong(says, f"unset {setting}, and let the issuer create JWT access tokens")
     if registration.audiences:
         names = " or ".join(registration.audiences)
         yield SetupFinding(
             says=f"access tokens must have the audience {names}, which only a call can show: if "
             "the server refuses a token, the log line bearer.refused has the token's audience"
         )
+
+
+def _of(registration: RegisteredClient, key: str, setting: str) -> str:
+    """Return the place of an issuer's setting that has a name of its own for ELICIT_ISSUER."""
+    return registration.setting(key) if registration.table else setting
 
 
 def _of_proof(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:

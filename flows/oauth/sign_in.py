@@ -181,11 +181,20 @@ class SignIn:
 
 
 def _issuer_of(id_token: str | None, provider: Provider) -> str:
-    """Return the name of the issuer that the ID token must have: the one of its tenant."""
-    claims = unsigned_claims(id_token) if id_token is not None and provider.issuer_tenants else {}
-    issuer = provider.issuer_among((claims or {}).get("iss"))
-    assert issuer is not None
-    return issuer
+    """Return the name of the issuer that the ID token must have: the one of its tenant.
+
+    Raises:
+        Failed: The people of that tenant may not sign in.
+    """
+    assert provider.issuer is not None
+    if not provider.issuer_tenants:
+        return provider.issuer
+    claims = (None if id_token is None else unsigned_claims(id_token)) or {}
+    if claims.get("iss") not in [*provider.issuers]:
+        raise Failed(
+            f"{provider.label} sent an ID token of a tenant whose people may not sign in here."
+        )
+    return str(claims["iss"])
 
 
 def _leaving_of(stored: Json) -> Leaving:

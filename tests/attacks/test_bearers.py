@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey
 from joserfc.jws import JWSRegistry
 
-from flows.crypto.tokens import Claims, Purpose, Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Claims, Purpose, Ring, Tokens
 from flows.oauth.access_token import BadBearer, Resource, verify
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.sign_in import SignedIn

@@ -12,7 +12,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import LEGACY, MODERN, eventually, new_server
 from tests.support.signed_in_people import signed_in_env
 from tests.support.task_client import Refused, TaskClient, always, task_client, tasks_env
-from webapp.mcp.task_legs import AT_WORK_AT_MOST
+from webapp.mcp.leg import AT_WORK_AT_MOST
 from webapp.settings.quotas import PolicySettings
 
 INVALID = -32602

@@ -16,7 +16,7 @@ import httpx
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Elicitation
 from flows.providers import github
 from tests.browser.shop_env import Action, Calling, calling

@@ -23,7 +23,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 
 from flows import Ending, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Json
 from tests.support.serving import serving, transport_to
 from tests.support.settings import AT_ONCE

@@ -22,8 +22,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from flows.crypto.tokens import Purpose
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Purpose, Ring
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.kinds.gate import GatePolicy
 from flows.question import asking

@@ -78,7 +78,9 @@ SCOPES = tuple(
     Scope(words=f"Read and change all your {thing}", raw=f"{thing}:write")
     for thing in ("repositories", "teams", "packages", "e-mail addresses")
 )
-ARGUMENTS = tuple(Argument(name=name, value="acme/website") for name in ("repo", "into"))
+ARGUMENTS = tuple(
+    Argument(name=name, value="acme/website") for name in ("repo", "into", "as", "by")
+)
 ASKING: dict[str, View] = {
     "account": usual(StartAccount, scopes=SCOPES),
     "one account": usual(UseAccount, choices=(choice(scopes=SCOPES),)),
@@ -159,7 +161,9 @@ def _identity_variants() -> dict[str, View]:
 def _account_variants() -> dict[str, View]:
     plain = {**USUAL, "is_sandbox": False}
     many = tuple(Scope(words=f"Do the thing number {n}", raw=f"thing:{n}") for n in range(20))
+    keyed = {"key_form": USUAL["form"], "key_label": "API key", "key_page": "https://a.example/k"}
     return {
+        "StartAccount with a key": made(StartAccount, {**plain, **keyed}),
         "StartAccount for real": made(StartAccount, {**plain, "reason": None}),
         "StartAccount who only": made(StartAccount, {**plain, "scopes": (), "client": None}),
         "StartAccount twenty scopes": made(StartAccount, {**plain, "scopes": many}),

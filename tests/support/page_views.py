@@ -27,7 +27,7 @@ from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
 from webapp.pages.views_decisions import ActivityEntry, InboxEntry, InboxList, StandingYes
-from webapp.pages.views_openers import CodeButton, Paging, SignInButton
+from webapp.pages.views_openers import CodeButton, OtherIssuer, Paging, SignInButton
 
 DESCRIBED = DescribedTool(
     name="book_a_table",
@@ -37,7 +37,10 @@ DESCRIBED = DescribedTool(
     is_destructive=True,
 )
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
-SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
+PARTNER = OtherIssuer(name="partner", label="Partner", site="login.partner.example")
+SIGN_IN = SignInButton(
+    action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com", others=(PARTNER,)
+)
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 WAITING = InboxEntry(
     url="/inbox/finance/x1",
@@ -69,6 +72,9 @@ _FACTS = (
 )
 USUAL: Mapping[str, Any] = {
     "approver": "finance",
+    "key_form": None,
+    "key_label": None,
+    "key_page": None,
     "decision": "declined",
     "entry": WAITING,
     "lists": (
@@ -423,7 +429,7 @@ def hostile_views(name: str) -> dict[str, View]:
     person = AccountName(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
     others |= {"choices": (choice(person=person, connected_for=(text, text)),) * 2}
-    others |= {"sign_in": replace(SIGN_IN, issuer=text)}
+    others |= {"sign_in": replace(SIGN_IN, issuer=text, others=(replace(PARTNER, label=text),))}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
     described = DescribedTool(

@@ -16,7 +16,7 @@ from flows.oauth.provider import Revocation
 from flows.providers import github
 from tests.support.account_env import Answer, Asking, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
-from webapp.calls.resources import OwnersReach
+from webapp.calls.delivery import OwnersReach
 from webapp.service import Service
 
 BASE = "http://127.0.0.1:8766"

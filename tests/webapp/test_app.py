@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 
 from flows import elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.providers import github
 from tests.support import event_env
 from tests.support.issuer import issuing

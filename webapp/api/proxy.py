@@ -159,7 +159,7 @@ def _auth(service: Service, requester: Requester, found: Connection) -> BearerAu
     return BearerAuth(
         found.access_token,
         origins=origins,
-        scheme="Bearer" if provider is None else provider.token_scheme,
+        carrier=None if provider is None else provider.carrier,
         key=found.dpop_key,
         now=service.clock,
         renew=partial(_newer, service, found, tool=tool, client=client),
@@ -216,7 +216,7 @@ async def _answer(
     try:
         request = await anext(flow)
         while True:
-            tokens.add(request.headers["authorization"].partition(" ")[2])
+            tokens.add(auth.token)
             reply = await service.outbound.send(
                 request,
                 bytes_at_most=ANSWER_BYTES_AT_MOST,

@@ -38,6 +38,7 @@ class AskedKind(StrEnum):
 
     URL = "url"
     OAUTH = "oauth"
+    API_KEY = "api_key"
     PAYMENT = "payment"
     FORM = "form"
     CONFIRM = "confirm"
@@ -52,10 +53,11 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
 
-    A `url` question requires `message` and `url`. An `oauth` question requires `provider`. A
-    `payment` question requires `amount` (text, such as "9.00"), `currency` and `what`. The kinds
-    `form`, `confirm` and `secret` require `message`. All other fields are optional. With
-    `approver`, a name from the operator's settings, other people decide a `confirm` question.
+    A `url` question requires `message` and `url`. The kinds `oauth` and `api_key` require
+    `provider`. A `payment` question requires `amount` (text, such as "9.00"), `currency` and
+    `what`. The kinds `form`, `confirm` and `secret` require `message`. All other fields are
+    optional. With `approver`, a name from the operator's settings, other people decide a `confirm`
+    question.
 
     `run` names a unit of work that asks several questions and ends with `/api/runs/end`. `nth` is
     the number of equal questions that the run asked before this one. Questions with the same `key`
@@ -114,6 +116,8 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     `missing` are the scopes that the question asked for and that were not granted; a list of
     accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
     customer, and `details` are the values that the provider's declaration stores with the account.
+    `ends_at` is set if the account ends soon and only the user can prevent it, by connecting it
+    again.
     """
 
     id: str
@@ -126,6 +130,7 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     api: str | None
     status: str
     connected_at: datetime
+    ends_at: datetime | None = None
 
 
 class AccountList(Struct, frozen=True, kw_only=True):
@@ -137,13 +142,16 @@ class AccountList(Struct, frozen=True, kw_only=True):
 class AccessToken(Struct, frozen=True, kw_only=True):
     """A valid access token of an account. `api` is the base URL of the provider's API.
 
-    `api_hosts` are the hosts that accept the token. `expires_at` is null if the provider did not
-    say when the token expires. With the `token_type` `DPoP`, the token is bound to a key that
-    never leaves the server, so only the proxy can use it.
+    `api_hosts` are the hosts that accept the token. It is sent in `header` after `token_type`,
+    which is empty for some API keys, or in the query parameter `query`. `expires_at` is null if the
+    provider did not say when the token expires. With the `token_type` `DPoP`, the token is bound to
+    a key that never leaves the server, so only the proxy can use it.
     """
 
     access_token: str
     token_type: str
+    header: str = "Authorization"
+    query: str | None = None
     expires_at: datetime | None
     scopes: tuple[str, ...]
     api: str
@@ -416,6 +424,10 @@ def _account(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     return elicit.oauth(**about, timeout=timeout)
 
 
+def _api_key(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
+    return elicit.api_key(**about, timeout=timeout)
+
+
 def _payment(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     price = Money(about["amount"], about["currency"])
     rest = {name: about[name] for name in ("provider", "once", "key") if name in about}
@@ -432,6 +444,11 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
         needs=frozenset({"provider"}),
         takes=frozenset({"scopes", "account", "tenant", "reason", "again"}),
         verb=_account,
+    ),
+    AskedKind.API_KEY: _Asked(
+        needs=frozenset({"provider"}),
+        takes=frozenset({"account", "tenant", "reason"}),
+        verb=_api_key,
     ),
     AskedKind.PAYMENT: _Asked(
         needs=frozenset({"amount", "currency", "what"}),

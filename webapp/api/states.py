@@ -129,6 +129,7 @@ def to_account_data(
         api=api,
         status=found.status,
         connected_at=found.connected_at,
+        ends_at=found.ends_at if found.warned_at is not None and found.is_connected else None,
     )
 
 

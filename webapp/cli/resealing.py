@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import Unreadable
 from webapp.records.owners import (
     DATA_KEY,

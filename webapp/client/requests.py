@@ -42,7 +42,7 @@ from flows.kinds.secret import Secret
 from flows.kinds.url import Visit
 from flows.origin import origin_of
 from flows.question import Question
-from flows.requests import AccountRequest, PaymentRequest
+from flows.requests import AccountRequest, ApiKeyRequest, PaymentRequest
 from webapp.deadline import Deadline
 
 WAIT_SECONDS: Final = 50  # per long-polling request; the API's own limit
@@ -289,7 +289,8 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
                 "complete the question with the id of the link that is shown."
             )
         case AccountRequest() as asked:
-            own = {"provider": asked.name, "scopes": list(asked.scopes)}
+            own = {"provider": asked.name}
+            own |= {} if isinstance(asked, ApiKeyRequest) else {"scopes": list(asked.scopes)}
             own |= {"account": asked.account, "reason": asked.reason}
             own |= {"again": True} if asked.again else {}
             own |= {} if asked.tenant is None else {"tenant": asked.tenant}

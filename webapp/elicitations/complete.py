@@ -12,9 +12,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Completion, Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import Proof, traits_of
 from flows.errors import NotPossible
 from webapp.elicitations.service import Also, Elicitations
 from webapp.records.values import Value

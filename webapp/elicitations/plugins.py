@@ -22,10 +22,9 @@ from inspect import isawaitable
 from traceback import extract_tb
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import Proof, traits_of
 from flows.hooks import (
     STAGES,
     BadPlugin,

@@ -14,25 +14,23 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation import states
-from flows.elicitation.proof import Proof
 from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
+from flows.elicitation.traits import Proof
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
-from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, Uncancelled, pause
-from webapp.elicitations.waiters import Changed, Waiter, Waiters
+from webapp.elicitations.waiters import LISTED, OWNER_DATA, Changed, ToolLists, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import Rows
 from webapp.records.values import Value
 from webapp.stores import Conflict, Record, Store
-from webapp.telemetry.telemetry import NONE, Telemetry
-from webapp.telemetry.work import note
+from webapp.telemetry.work import NONE, Telemetry, note
 
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.

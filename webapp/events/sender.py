@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from flows.errors import Failed, StoreUnavailable, Unreadable
 from webapp.elicitations.service import Elicitations
 from webapp.events.addresses import EventAddress, EventPlace, place_of
-from webapp.events.backlog import KIND, Backlog
+from webapp.events.outbox import KIND, Backlog
 from webapp.http.client import Outbound
 from webapp.records.owners import SERVICE
 from webapp.records.values import EventAddressState, OutgoingEvent

@@ -18,8 +18,15 @@ from flows.errors import Unreadable
 from webapp.deadline import ticks_of
 from webapp.elicitations.service import Elicitations
 from webapp.events.addresses import TEST_TYPE, EventAddress, place_of
-from webapp.events.backlog import BETWEEN_WORDS, KIND, WAITING_AT_MOST, Backlog
-from webapp.events.outbox import EVENTS_KEPT, ID_PREFIX, EventOutbox
+from webapp.events.outbox import (
+    BETWEEN_WORDS,
+    EVENTS_KEPT,
+    ID_PREFIX,
+    KIND,
+    WAITING_AT_MOST,
+    Backlog,
+    EventOutbox,
+)
 from webapp.events.sender import EventSender, state_id, state_of
 from webapp.http.client import Outbound
 from webapp.records.ids import RANDOM_BYTES

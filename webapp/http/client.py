@@ -27,7 +27,7 @@ from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.provider import Client
 from flows.oauth.requests import Unreachable
-from webapp.http.trusted_hosts import TrustedHost
+from webapp.http.address import TrustedHost
 from webapp.telemetry.observer import UNOBSERVED, Observer
 from webapp.telemetry.work import current_work
 

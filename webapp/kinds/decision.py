@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ByApprover, Decider
 from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
+from flows.elicitation.traits import ByApprover, Decider
 from flows.errors import NotAllowed, NotPossible, Unreadable
 from flows.kinds.form import Form, approver_of
 from flows.question import Link

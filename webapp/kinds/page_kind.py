@@ -12,9 +12,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Asked, Completion, Elicitation, Json
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import Proof, traits_of
 from flows.errors import Failed
 from flows.kinds.secret import Secret
 from flows.question import Link

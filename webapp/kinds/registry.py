@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Asked, Elicitation, Json
-from flows.elicitation.traits import Traits, traits_of
+from flows.elicitation.traits import Proof, Traits, traits_of
 from flows.errors import InvalidAnswer
 from flows.hooks import HookRefused
 from flows.kinds.url import Visit, VisitFlow
@@ -107,7 +106,7 @@ class Kinds:
                 rules=who.approval,
                 owners=elicitations.owners,
                 identity=identity,
-                issuer=who.issuer,
+                issuers=who.first_names,
                 application="" if users is None else users.application,
                 clock=elicitations.clock,
                 config=config,
@@ -119,6 +118,7 @@ class Kinds:
         self._by_name: Mapping[str, QuestionKind] = {
             "url": Visits(),
             "oauth": self.accounts,
+            "api_key": self.accounts,
             "payment": self.payments,
             "secret": self.secrets,
             "form": self.forms,

@@ -53,8 +53,7 @@ from flows.errors import (
     NotAccepted,
     NotAsked,
 )
-from flows.kinds.gate import GatePolicy, arguments_text, digest_of_arguments, gate_question
-from flows.kinds.needs import Need
+from flows.kinds.gate import GatePolicy, Need, arguments_text, digest_of_arguments, gate_question
 from flows.question import Outcome, Question, asking, current_asker, current_body
 from webapp.calls.leases import Fact
 from webapp.calls.unasked import all_were_asked

@@ -42,12 +42,11 @@ from webapp.calls.running import Later
 from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, WITH_TASKS, Declared
-from webapp.mcp.leg import PreparedLeg
+from webapp.mcp.leg import AtWork, PreparedLeg, Prepares, TaskLeg, TaskLegs
 from webapp.mcp.presenters.chain import KEY
 from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
-from webapp.mcp.task_legs import AtWork, Prepares, TaskLeg, TaskLegs
 from webapp.mcp.task_state import TaskOffer, TaskState, fault_of
 from webapp.mcp.tools import with_version
 from webapp.records.ids import owner_of

@@ -15,8 +15,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as LowLevelServer
 
 from flows.elicitation.tool_call import DescribedTool
-from flows.kinds.gate import Gate, mark_of
-from flows.kinds.needs import Need, needs_of
+from flows.kinds.gate import Gate, Need, mark_of, needs_of
 from flows.shown import looks_of, readable_name
 from webapp.mcp.received import validated_by
 

@@ -144,7 +144,7 @@ class Visibility:
 
 
 class _ListedTools:
-    """The tools listed to one client. Implements webapp.elicitations.changes.Listing."""
+    """The tools listed to one client. Implements webapp.elicitations.waiters.Listing."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Notifications: messages that tell a person that something waits for them.
 
 `tables` defines who is notified, where and when (`[notify.NAME]` in `elicit.toml`), and makes the
-rows of a new question. `message` writes the text. `delivery` passes a message to Apprise, which
+rows of a new question. `delivery` writes the text and passes it to Apprise, which
 knows e-mail, chats and web hooks, in a process of its own (`apprise_program`). `sender` claims due
 rows, sends the messages and schedules reminders and retries.
 

@@ -24,8 +24,7 @@ from flows.kinds.form import approver_of
 from webapp.elicitations.service import Elicitations
 from webapp.events.sender import JITTER, SCHEDULE
 from webapp.http.rate_limit import Rates
-from webapp.notifications.delivery import Deliver
-from webapp.notifications.message import Message, message_for
+from webapp.notifications.delivery import Deliver, Message, message_for
 from webapp.notifications.tables import NotifyTable, NotifyTables
 from webapp.records.waiting import Notification
 from webapp.stores import Conflict

@@ -39,6 +39,7 @@ class NotifyTable:
     escalate_after: timedelta | None = None
     with_question: bool = False
     subjects: frozenset[str] = frozenset()
+    issuers: frozenset[str] = frozenset()  # of the subjects; empty: ELICIT_ISSUER
     users: frozenset[str] = frozenset()
     is_local: bool = False
 

@@ -158,7 +158,7 @@ class Connections:
                 missing=provider.missing(tuple(scopes), granted=connection.scopes),
                 access_token=connection.access_token,
                 dpop_key=connection.dpop_key,
-                scheme=provider.token_scheme,
+                carrier=provider.carrier,
                 tenant=connection.tenant,
                 details=connection.details,
                 api=api,

@@ -17,7 +17,6 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import (
     MONEY_RETURNED,
     NOT_ARRIVED,
@@ -25,6 +24,7 @@ from flows.elicitation.states import (
     Elicitation,
     Status,
 )
+from flows.elicitation.traits import PaidSession
 from flows.errors import NotPossible
 from flows.payments.events import (
     CHANGES,

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from flows.crypto.vault import NONCE_BYTES, Ring, wrapped_under
+from flows.crypto.tokens import NONCE_BYTES, Ring, wrapped_under
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.records.ids import Pepper
 from webapp.stores import Conflict, Record, Store

@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from flows.crypto.tokens import Claims, Purpose
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation.flow import Flow, Redirect, RedirectContext
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
+from flows.elicitation.traits import OnPage
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.discovery import MetadataRefused
 from flows.oauth.provider import Client

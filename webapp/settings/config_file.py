@@ -15,7 +15,14 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import OUR_PARAMETERS, KnownRefusal, PersonProbe, Provider, Revocation
+from flows.oauth.provider import (
+    OUR_PARAMETERS,
+    ApiKey,
+    KnownRefusal,
+    PersonProbe,
+    Provider,
+    Revocation,
+)
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
@@ -23,6 +30,7 @@ from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
 from webapp.notifications.tables import NotifyTable
 from webapp.settings.identity import OF_PEOPLES_OWN
+from webapp.settings.issuers import IssuerTable, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
@@ -42,22 +50,33 @@ from webapp.settings.toml_tables import (
 )
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
+_KEY = "a table of texts, with a whole number for status"
 _PERSON = "a table of texts, with lists of texts for id and label"
 _TYPES: Mapping[str, Any] = {
     **TYPES,
     _PLACE: str | dict[str, str],
     _REFUSALS: tuple[dict[str, Any], ...],
+    _KEY: dict[str, str | int],
     _PERSON: dict[str, str | tuple[str, ...]],
 }
 _KEYS = {
     **keys_of(
-        Provider, person=_PERSON, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
+        Provider,
+        person=_PERSON,
+        key=_KEY,
+        revoke=_PLACE,
+        refusals=_REFUSALS,
+        discovers=None,
+        sandbox=None,
+        issuer_tenants=None,
+        algorithms=None,
     ),
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
+_KEY_KEYS = keys_of(ApiKey)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
-_TABLES = ("providers", "sellers", "approvers", "notify")
+_TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
 _PAIRS = (
     "extra",
     "headers",
@@ -80,7 +99,8 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](../how-to/approvals.md), and who is notified",
+    "[who approves](../how-to/approvals.md), who is notified, and "
+    "[further issuers](../how-to/sign-in.md#several-issuers)",
     names_file=True,
 )
 
@@ -103,6 +123,7 @@ class Declarations:
     sellers: Mapping[str, ProviderDeclaration] = field(
         default_factory=dict[str, ProviderDeclaration]
     )
+    issuers: tuple[IssuerTable, ...] = ()
     approvers: tuple[Approver, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
 
@@ -173,11 +194,14 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     problems += _secrets_in(found)
     providers = _providers(_tables(found, "providers", problems), problems)
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
+    issuers = read_issuers(_tables(found, "issuers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
     notify = read_notify_tables(_tables(found, "notify", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source, text=text)
-    return Declarations(providers=providers, sellers=sellers, approvers=approvers, notify=notify)
+    return Declarations(
+        providers=providers, sellers=sellers, issuers=issuers, approvers=approvers, notify=notify
+    )
 
 
 def _at_line(problem: str, text: str) -> str:
@@ -226,6 +250,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
     read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
+    if isinstance(read.get("key"), dict):
+        faults += _api_key_faults(read["key"])
     if isinstance(read.get("revoke"), dict):
         faults += _revocation_faults(read["revoke"])
     for each in read["refusals"] if isinstance(read.get("refusals"), tuple) else ():
@@ -247,12 +273,14 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
+    key = {"key": ApiKey(**read.pop("key"))} if "key" in read else {}
     refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
     pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
     if like is not None:
         tables: dict[str, Any] = {"person": PersonProbe(**person)} if person is not None else {}
         tables |= {"revoke": _revocation(revoke)} if revoke is not None else {}
         tables |= {"refusals": refusals} if refusals else {}
+        tables |= key
         base = replace(_LIKE[like], sandbox=None)
         return _at(
             replace(base, name=name, **{"label": _label_of(name), **tables, **pairs, **read}),
@@ -267,6 +295,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         "person": PersonProbe(**person) if person is not None else None,
         "revoke": _revocation(revoke),
         "refusals": refusals,
+        **key,
         **pairs,
         **read,
     }
@@ -324,9 +353,9 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         if table["like"] not in _LIKE:
             yield f"like: must be one of {', '.join(sorted(_LIKE))}."
         return
-    if "issuer" not in table and not {"authorize", "token"} & set(table):
-        yield "issuer: required, unless authorize and token are set."
-    if "api" not in table and {"authorize", "token"} & set(table):
+    if not {"issuer", "authorize", "token", "key"} & set(table):
+        yield "issuer: required, unless authorize and token are set. For API keys, set key."
+    if "api" not in table and {"authorize", "token", "key"} & set(table):
         yield "api: required: the address of the API that the access token is for."
 
 
@@ -353,6 +382,13 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
             yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
         elif not isinstance(value, str):
             yield f"revoke: must be {_PLACE}."
+
+
+def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
+    faults = [] if "page" in key else ["page: needed: the address where people make a key."]
+    faults += [unknown_key(one, sorted(_KEY_KEYS)) for one in key if one not in _KEY_KEYS]
+    converted({one: key[one] for one in key if one in _KEY_KEYS}, _KEY_KEYS, faults)
+    return [f"key.{fault}" for fault in faults]
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:
@@ -387,7 +423,11 @@ def _is_header(place: tuple[str, ...], value: object) -> bool:
 # refused, including the e-mail address.
 
 CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
-_APPROVER_KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
+_APPROVER_KEYS: Final = {
+    **dict.fromkeys(("issuers", "subjects", "users"), TEXTS),
+    "claims": LISTS,
+    "local": FLAG,
+}
 
 
 def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
@@ -423,14 +463,16 @@ def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver
         if not is_user_id(user)
     ]
     problems += [f"approvers.{name}.{fault}" for fault in faults]
-    if not faults and not any(read.values()):
+    names_somebody = any(read.get(key) for key in ("subjects", "claims", "users", "local"))
+    if not faults and not names_somebody:
         problems.append(f"approvers.{name}: names nobody; add subjects, claims, users or local.")
-    if faults or not any(read.values()):
+    if faults or not names_somebody:
         return None
     return Approver(
         name=name,
         subjects=frozenset(read.get("subjects", ())),
         claims=read.get("claims"),
+        issuers=frozenset(read.get("issuers", ())),
         users=frozenset(read.get("users", ())),
         is_local=bool(read.get("local")),
     )

@@ -24,11 +24,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from flows.crypto.vault import SECRET_BYTES, Ring, fingerprint_of
+from flows.crypto.tokens import SECRET_BYTES, Ring, fingerprint_of
 from flows.errors import StoreUnavailable, WeakSecret
 from webapp.settings.table import Setting
 from webapp.stores import without_password
-from webapp.stores.permissions import must_be_ours, must_be_private
+from webapp.stores.sqlite_file import must_be_ours, must_be_private
 
 _HEADER = (
     b"# The secrets of elicit, newest first; with the time at which each of the others "

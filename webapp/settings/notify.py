@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from webapp.identity.users import is_user_id
 from webapp.notifications.delivery import CheckedAddress, check_addresses
 from webapp.notifications.tables import ADDRESSES_AT_MOST, AFTER_FOR_PEOPLE, NotifyTable
-from webapp.settings.identity import ISSUER, IdentitySettings
+from webapp.settings.identity import ISSUER, IdentitySettings, issuer_faults
 from webapp.settings.parsers import duration
 from webapp.settings.table import Setting, Values
 from webapp.settings.toml_tables import (
@@ -44,6 +44,7 @@ _KEYS: Mapping[str, str] = {
     "escalate_to": TEXTS,
     "with_question": FLAG,
     "subjects": TEXTS,
+    "issuers": TEXTS,
     "users": TEXTS,
     "local": FLAG,
 }
@@ -109,7 +110,7 @@ def _table(name: str, table: Mapping[str, Any], problems: list[str]) -> NotifyTa
     problems += [f"notify.{name}.{fault}" for fault in faults]
     if faults:
         return None
-    for key in ("subjects", "users"):
+    for key in ("subjects", "issuers", "users"):
         read[key] = frozenset(read.get(key, ()))
     read["is_local"] = read.pop("local", False)
     lists_people = read["subjects"] or read["users"] or read["is_local"]
@@ -212,6 +213,8 @@ def _faults(
         )
     if table.subjects and who.client is None:
         yield f"{place}.subjects: needs {ISSUER.name}, the issuer where these people sign in."
+    elif table.subjects:
+        yield from (f"{place}.{fault}" for fault in issuer_faults(who, table.issuers))
     for number, entry in enumerate(table.escalate_to, 1):
         if "://" not in entry and entry not in by_name:
             yield (

@@ -14,9 +14,8 @@ from typing import TypeVar
 from flows.errors import InvalidQuestion
 from flows.kinds.gate import GatePolicy
 from flows.origin import origin_of
-from webapp.http.address import PLAIN_PATH
+from webapp.http.address import PLAIN_PATH, TrustedHost, read_trusted_host
 from webapp.http.edge import Network
-from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
 
 _DURATION = re.compile(r"([0-9]{1,4})([dhms])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}

@@ -16,8 +16,7 @@ from webapp.stores.sqlite import SqliteRecords
 from webapp.stores.sqlite_file import OpenedFile
 from webapp.stores.sqlite_rows import NO_ROW, SELECT_RECORDS, Row
 from webapp.stores.sqlite_writer import SqliteWriter, Work, answer
-from webapp.stores.store import RECORDS_AT_MOST, Record
-from webapp.stores.watch import Watch
+from webapp.stores.store import RECORDS_AT_MOST, Record, Watch
 
 _FILE = OpenedFile(Path(":memory:"), sides=())
 

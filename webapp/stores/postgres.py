@@ -26,6 +26,7 @@ from webapp.stores.store import (
     Conflict,
     Fences,
     Record,
+    Watch,
     as_written,
     bounds,
     check_copies,
@@ -34,7 +35,6 @@ from webapp.stores.store import (
     check_records,
     check_time,
 )
-from webapp.stores.watch import Watch
 
 # Writes of many callers in one statement, which each succeed or fail alone.
 #

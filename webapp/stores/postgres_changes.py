@@ -19,8 +19,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, record_of
 from webapp.stores.postgres_server import Server
-from webapp.stores.store import Look, Record
-from webapp.stores.watch import Watch
+from webapp.stores.store import Look, Record, Watch
 
 _CHANNEL = "elicit"
 _PAYLOAD_BYTES = 7_500  # the server's limit is 8,000

@@ -1,8 +1,8 @@
 """Several processes that serve one store, as workers of one socket or instances behind a proxy.
 
-`processes` finds out how many processes were requested and rejects setups that cannot share state.
 `sessions` routes each request of MCP 2025-11-25 to the process that owns its session, by the end of
-the session's id. `relay` passes the request on over a Unix socket of this user, sealed in the
+the session's id. It also finds out how many processes were requested, and rejects setups that
+cannot share state. `relay` passes the request on over a Unix socket of this user, sealed in the
 format of `envelope`. The worker that accepted the connection applies the guard, the rate limits and
 the access token. Then the envelope goes to the application of the other worker, which does not
 check its own peer.

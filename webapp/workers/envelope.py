@@ -21,7 +21,7 @@ from msgspec import DecodeError, Struct
 from msgspec.msgpack import decode, encode
 from starlette.authentication import AuthCredentials
 
-from flows.crypto.vault import FINGERPRINT_BYTES, NONCE_BYTES, Ring
+from flows.crypto.tokens import FINGERPRINT_BYTES, NONCE_BYTES, Ring
 from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Scope
 from webapp.http.root_path import ROOT_KEY
 from webapp.identity.access_tokens import CheckedToken

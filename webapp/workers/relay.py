@@ -27,7 +27,7 @@ from typing import TypeAlias
 from msgspec import DecodeError, Struct
 from msgspec.msgpack import decode, encode
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from webapp.http.exchange import ASGIApp, Exchange, Message, Receive, Scope, Send
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 

@@ -35,7 +35,7 @@ def approvers(service: Service, rules: ApprovalRules = ALL) -> Approvers:
         rules=rules,
         owners=service.elicitations.owners,
         identity=service.identity,
-        issuer=ISSUER,
+        issuers=frozenset({ISSUER}),
         application="shop",
         clock=service.clock,
     )
@@ -51,6 +51,7 @@ def person(service: Service, subject: str, **changes: object) -> Deciding:
         known_by=KnownBy.ISSUER,
         name=f"{ISSUER}#{subject}",
         label=subject,
+        issuer=ISSUER,
         since=service.clock(),
     )
     return replace(of_issuer, **changes)  # type: ignore[arg-type]  # as they are

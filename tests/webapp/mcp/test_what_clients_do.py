@@ -9,9 +9,9 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
 from flows.elicitation.tool_call import CallingClient
+from flows.elicitation.traits import OnPage
 from tests.support.client_by_hand import NOBODY, Here, Shows, code_of, here, is_link
 from tests.support.clock import Clock
 from tests.support.mcp_server import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable
 from tests.support.chains import audited
 from tests.support.clock import Clock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import Unreadable
 from webapp.records.ids import Pepper
 from webapp.records.owners import Locker, Row

@@ -74,7 +74,7 @@ def test_issuer_with_registration_is_read() -> None:
     assert found.client.provider.label == "login.example"
     assert (found.claim, found.audiences) == (("oid", "tid"), ("api://elicit",))
     assert found.scopes == ("tools:use",)
-    assert found.rules.issuer == found.issuer
+    assert [*found.rules.issuers] == [found.issuer]
     assert "our secret" not in repr(found)
 
 

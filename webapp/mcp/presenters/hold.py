@@ -24,7 +24,6 @@ from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
 from webapp.kinds.quotas import NO_FORM
-from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.forms import (
     USER_CODE_SCHEMA,
     acted,
@@ -38,7 +37,7 @@ from webapp.mcp.forms import (
     user_code_in,
 )
 from webapp.mcp.presenters.link import LinkInResult
-from webapp.mcp.presenters.on_stream import OnStream
+from webapp.mcp.presenters.on_stream import Asking, ClientAnswer, ClientAsks, OnStream
 
 UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
 # the maximum of forms for one user code, because some clients fill them in automatically
