@@ -29,6 +29,7 @@ from webapp.oauth.api_keys import ApiKeys
 from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
+from webapp.oauth.importing import Importing
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
 
@@ -70,6 +71,9 @@ class Accounts:
             connections=self.connections,
             failures=self.failures,
             flow=self.flow,
+        )
+        self.importing = Importing(
+            elicitations=elicitations, clients=self._clients, connections=self.connections
         )
         self.api_keys = ApiKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
