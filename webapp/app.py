@@ -13,11 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flows.errors import StoreUnavailable
-from flows.oauth.access_token import Resource
 from webapp.api.access import TokenUses
 from webapp.api.router import api_routes
 from webapp.collector import Collector
 from webapp.connecting import (
+    issuer_tokens,
     log_wrong_registrations,
     names_in,
     outbound_of,
@@ -29,22 +29,20 @@ from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
-from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
-from webapp.http.edge import Edge
+from webapp.http.edge import Edge, Guard
 from webapp.http.ending import told_of_the_end
-from webapp.http.guard import Guard
+from webapp.http.exchange import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
 from webapp.identity.bearer_auth import protected
-from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
+from webapp.mcp.before import must_name_tools, warn_of_approvers
 from webapp.mcp.callers import issuer_of, must_be_named, sender_of
-from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
 from webapp.mcp.opened import OpenedSessions
 from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
@@ -63,8 +61,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import Replicated, Store
 from webapp.stores.observed import observed
 from webapp.sweeper import sweep
-from webapp.workers.processes import must_share
-from webapp.workers.sessions import routed
+from webapp.workers.sessions import must_share, routed
 
 # The limit for each address. A person who clicks around never reaches it.
 PAGES_AT_ONCE = 100
@@ -94,8 +91,8 @@ async def open_app(
     """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
-    everything that is not configured. `built` receives the service, for callers that have to stop
-    it gracefully. `options` are for the application that the server's library creates. Without
+    everything that is not configured. `built` is called with the service, for callers that have to
+    stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself, in
     blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool.
@@ -120,10 +117,10 @@ async def open_app(
         await must_be_servable(store, settings.ring)
         outbound = outbound or await outbound_of(stack, settings)
         outbound.be_observed(telemetry.observer, names=names_in(settings))
-        issuer = None
-        if settings.identity.client is not None:
-            issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
-            stack.push_async_callback(issuer.aclose)
+        issuers = list[Issuer]()
+        for one in settings.identity.issuers:
+            issuers.append(Issuer(one.client.provider, fetch=outbound.send, clock=clock))
+            stack.push_async_callback(issuers[-1].aclose)
         service = await stack.enter_async_context(
             open_service(
                 settings,
@@ -133,7 +130,7 @@ async def open_app(
                 plugins=plugins,
                 kinds=kinds,
                 limits=limits,
-                issuer=issuer,
+                issuers=issuers,
                 users=users,
                 telemetry=telemetry,
             )
@@ -172,7 +169,7 @@ async def open_app(
             stack.callback(task.cancel)
         await stack.enter_async_context(asked_in(service, app=asked_as))
         own = own_routes(service=service, answers=answers, served=served, users=users)
-        tokens = _verifier(served, issuer, settings=settings, clock=clock)
+        tokens = _verifier(served, issuers, settings=settings, clock=clock)
         routes = _routes(
             own,
             service,
@@ -374,7 +371,7 @@ def create_app(
 
 
 async def _warn_of_replication(store: Store) -> None:
-    """Log what the loss of a server could lose. `elicit doctor` shows the complete list."""
+    """Log which data the loss of a server could lose. `elicit doctor` shows the full list."""
     if isinstance(store, Replicated):
         with suppress(StoreUnavailable):
             for says, fix in await store.replication(asks_hosts=False):
@@ -453,7 +450,7 @@ def _edge(
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
     rates = None
-    if not settings.is_local:  # on one machine, everybody has the same address
+    if not settings.is_local:  # on one machine, all clients have the same address
         rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
     credential = partial(credential_of, service)
     return Edge(
@@ -472,27 +469,11 @@ def _uses(settings: Settings) -> TokenUses:
 
 
 def _verifier(
-    served: HostedApplication, issuer: Issuer | None, *, settings: Settings, clock: Clock
+    served: HostedApplication, issuers: Sequence[Issuer], *, settings: Settings, clock: Clock
 ) -> Verifier | None:
     """Return the verifier of access tokens: the server's own, else ours, or None."""
     if isinstance(served, HostedServer) and served.has_own_sign_in:
         return served.own_tokens(issuer=_vouching(served.server, settings=settings))
-    if issuer is None:
-        return None
-    who = settings.identity
-    resource = Resource(
-        url=f"{settings.url}/mcp",
-        issuer=issuer.url,
-        audiences=who.audiences,
-        beside=(_uses(settings).act.resource, _uses(settings).own.resource),
-        claim=who.claim,
-        scopes=who.scopes,
-        asked=who.advertised_scopes,
-        wanted=who.approval.claims,
-    )
-    introspection = None
-    if who.introspects and who.client is not None:
-        introspection = Introspection(
-            issuer=issuer, client=who.client, resource=resource, clock=clock
-        )
-    return IssuerTokens(issuer, resource=resource, clock=clock, introspection=introspection)
+    uses = _uses(settings)
+    beside = (uses.act.resource, uses.own.resource)
+    return issuer_tokens(settings, issuers, beside=beside, clock=clock)

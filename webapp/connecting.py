@@ -2,7 +2,7 @@
 
 import logging
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -12,19 +12,25 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 
 from flows.elicitation.flow import SetupFinding
+from flows.oauth.access_token import Resource
+from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client
 from flows.oauth.registration import RegisteredClient, examined
+from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers.catalogue import CATALOGUE
 from flows.question import asking
 from webapp.deadline import Clock
 from webapp.http.client import Outbound, no_proxy
-from webapp.identity.sign_in import CALLBACK_PATH
+from webapp.identity.access_tokens import IssuerTokens
+from webapp.identity.introspection import Introspection
+from webapp.identity.issuer import Issuer
+from webapp.identity.sign_in import callback_path
 from webapp.identity.users import Users
 from webapp.oauth.clients import is_at_sandbox
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
-from webapp.telemetry.telemetry import Telemetry, tracer_here
+from webapp.telemetry.work import Telemetry, tracer_here
 
 TIMEOUT_SECONDS = 10.0
 CLOCKS_APART_AT_MOST = timedelta(seconds=30)
@@ -84,27 +90,26 @@ async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
 def names_in(settings: Settings) -> dict[str, str]:
     """Return short names for payment providers and the issuer, by the start of their addresses."""
     names = {seller.api: seller.name for seller in settings.sellers.values()}
-    client = settings.identity.client
-    if client is not None and client.provider.issuer is not None:
-        names[client.provider.issuer] = "issuer"
+    for one in settings.identity.issuers:
+        shared = issuer_of_tenant(one.client.provider.issuer or "", SHARED_TENANT)
+        names[shared] = "issuer"
     return names
 
 
 def registrations_of(settings: Settings) -> list[RegisteredClient]:
     """Return this server's registrations at the issuer and at the providers of accounts."""
     found = list[RegisteredClient]()
-    identity = settings.identity
-    if identity.client is not None:
-        url = f"{settings.url}{CALLBACK_PATH}"
-        found.append(
-            RegisteredClient(
-                client=identity.client,
-                redirect_uri=url,
-                claim=identity.claim,
-                audiences=(f"{settings.url}/mcp", *identity.audiences),
-                introspects=identity.introspects,
-            )
+    found += [
+        RegisteredClient(
+            client=one.client,
+            redirect_uri=f"{settings.url}{callback_path(one.name)}",
+            claim=one.claim,
+            audiences=(f"{settings.url}/mcp", *one.audiences),
+            introspects=one.introspects,
+            table=one.name,
         )
+        for one in settings.identity.issuers
+    ]
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name) or CATALOGUE.get(name)
         if provider is not None and provider.key is None:
@@ -113,6 +118,41 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
             url = f"{settings.url}/callback/{name}"
             found.append(RegisteredClient(client=client, redirect_uri=url))
     return found
+
+
+def issuer_tokens(
+    settings: Settings, issuers: Sequence[Issuer], *, beside: tuple[str, ...], clock: Clock
+) -> IssuerTokens | None:
+    """Return the verifier of all issuers' access tokens, or None if people do not sign in.
+
+    `beside` are the server's addresses for other uses than calls.
+    """
+    first: IssuerTokens | None = None
+    for one, issuer in reversed([*zip(settings.identity.issuers, issuers, strict=True)]):
+        resource = Resource(
+            url=f"{settings.url}/mcp",
+            issuer=issuer.url,
+            audiences=one.audiences,
+            beside=beside,
+            claim=one.claim,
+            scopes=one.scopes,
+            asked=one.advertised_scopes,
+            wanted=settings.identity.approval.claims,
+            algorithms=one.client.provider.algorithms or ALGORITHMS,
+        )
+        introspection = None
+        if one.introspects:
+            introspection = Introspection(
+                issuer=issuer, client=one.client, resource=resource, clock=clock
+            )
+        first = IssuerTokens(
+            issuer,
+            resource=resource,
+            clock=clock,
+            introspection=introspection,
+            others=() if first is None else (first, *first.others),
+        )
+    return first
 
 
 async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clock: Clock) -> None:

@@ -31,7 +31,7 @@ from webapp.identity.approvers import owners_of_people
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.operators import Operators
-from webapp.identity.sign_in import SigningIn
+from webapp.identity.sign_in import SigningIn, SignInPlace
 from webapp.identity.users import Users
 from webapp.kinds.page_kind import said_in
 from webapp.kinds.registry import Kinds, OwnKind
@@ -52,7 +52,7 @@ from webapp.records.waiting import Notification
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
-from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import NONE, Telemetry
 
 # The limit of button presses for one link, which a person never reaches by clicking.
 PRESSES_AT_ONCE = 60
@@ -73,7 +73,7 @@ class Service:
         plugins: Sequence[object],
         kinds: Collection[type[OwnKind]],
         limits: CallLimits,
-        issuer: Issuer | None,
+        issuers: Sequence[Issuer],
         users: Users | None,
         telemetry: Telemetry,
         deliver: Deliver,
@@ -113,20 +113,26 @@ class Service:
             rules=who.rules,
             users=users,
         )
-        if who.client is not None and issuer is not None:
+        if issuers:
             self.identity.signing_in = SigningIn(
-                issuer=issuer,
-                client=who.client,
-                claim=who.claim,
-                scopes=who.approvers_scopes,
-                wanted=who.sign_in_claims,
-                public_url=settings.url,
+                [
+                    SignInPlace(
+                        name=one.name,
+                        issuer=issuer,
+                        client=one.client,
+                        claim=one.claim,
+                        scopes=who.approvers_scopes,
+                        wanted=who.sign_in_claims,
+                        public_url=settings.url,
+                    )
+                    for one, issuer in zip(who.issuers, issuers, strict=True)
+                ],
                 outbound=outbound,
                 sessions=self.identity.sessions,
                 clock=clock,
             )
         self.operators = Operators(
-            rules=who.operators,
+            rules=who.operator_rules,
             counts_for=who.decides_after_sign_in,
             identity=self.identity,
             browser=self.browser,
@@ -173,7 +179,7 @@ class Service:
                         table,
                         owners=owners,
                         identity=self.identity,
-                        issuer=who.issuer,
+                        issuers=who.first_names,
                         application="" if users is None else users.application,
                     )
                     for table in settings.notify
@@ -247,7 +253,7 @@ async def open_service(
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
     limits: CallLimits | None = None,
-    issuer: Issuer | None = None,
+    issuers: Sequence[Issuer] = (),
     users: Users | None = None,
     telemetry: Telemetry = NONE,
     deliver: Deliver = deliver,
@@ -255,8 +261,8 @@ async def open_service(
     """Build the service of these settings on an open store.
 
     Without `outbound`, no provider can be asked. Plugins of the settings come before `plugins`.
-    `kinds` are additional question kinds, `issuer` is the issuer named in the settings, and
-    `users` are the application's users. `deliver` sends the notifications.
+    `kinds` are additional question kinds, `issuers` are those of the settings, and `users` are the
+    application's users. `deliver` sends the notifications.
 
     Raises:
         Unreadable: The store was created with secrets that the ring lacks.
@@ -271,7 +277,7 @@ async def open_service(
         plugins=plugins,
         kinds=kinds,
         limits=limits or CallLimits(),
-        issuer=issuer,
+        issuers=issuers,
         users=users,
         telemetry=telemetry,
         deliver=deliver,

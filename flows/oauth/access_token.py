@@ -2,10 +2,10 @@
 
 Risks: a token that was made for another server, by another issuer or for a sign-in is accepted, or
 a forged one (`alg` none, or HMAC with the public key as its secret). Only asymmetric signatures by
-a key that the issuer publishes count, and every claim below is compared. If one registration
-serves both, an id_token can have this server's audience, so tokens with claims that only an
-id_token has are refused. Tokens that are bound to the caller's key are refused too, because this
-server does not check that the caller has the key.
+a key that the issuer publishes count, and every claim below is compared. If sign-ins and calls use
+the same registration, an id_token can have this server's audience. Tokens with claims that only an
+id_token has are therefore refused. Tokens that are bound to the caller's key are refused too,
+because this server does not check that the caller has the key.
 """
 
 import hashlib
@@ -19,7 +19,13 @@ import msgspec
 from joserfc.util import urlsafe_b64decode
 
 from flows.errors import ElicitError
-from flows.oauth.id_token import ALGORITHMS, is_timely, signed_claims
+from flows.oauth.id_token import (
+    ALGORITHMS,
+    is_of_tenant,
+    is_timely,
+    signed_claims,
+    unsigned_claims,
+)
 from flows.oauth.responses import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
 
 SUBJECT_CLAIM = ("sub",)
@@ -38,14 +44,15 @@ _OF_ACCESS = frozenset({"scope", "scp", "client_id", "cid"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """This server as a protected resource, with the one issuer whose tokens it accepts.
+    """This server as a protected resource, with one issuer whose tokens it accepts.
 
     `url` is the canonical address, as in the metadata document. `audiences` are other names for
     this server: issuers without RFC 8707 write an id of their own into tokens. `beside` are the
-    server's addresses for other uses than calls; each needs tokens of its own. `claim` names the
-    claims that identify a person. `scopes` are required for every call. `asked` are further scopes
-    that the metadata advertises to clients. `wanted` are the (claim, value) pairs, such as roles,
-    to look for in tokens.
+    server's addresses that need tokens made for them, not the tokens for calls. `claim` names the
+    claims that identify a person. `scopes` are required for every call. `asked` are more scopes,
+    which the metadata tells clients to request. `wanted` are the (claim, value) pairs, such as
+    roles, to look for in tokens. `tenant` is the id that tokens must have as `tid`, if the issuer
+    has several tenants. `algorithms` are the accepted signatures.
     """
 
     url: str
@@ -56,6 +63,8 @@ class Resource:
     scopes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     wanted: frozenset[tuple[str, str]] = frozenset()
+    tenant: str | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS
 
     @property
     def advertised(self) -> tuple[str, ...]:
@@ -137,7 +146,20 @@ _WORDS = {
 }
 
 
-def key_id_of(token: str) -> str | None:
+def issuer_in(token: str) -> str | None:
+    """Return the issuer that the token claims, unverified, or None if it names none.
+
+    Only use it to choose the one issuer whose keys then have to verify the token.
+
+    Raises:
+        BadBearer: The token is no JWT.
+    """
+    _header(token)
+    claims = unsigned_claims(token) or {}
+    return claims["iss"] if isinstance(claims.get("iss"), str) else None
+
+
+def key_id_of(token: str, *, algorithms: Sequence[str] = ALGORITHMS) -> str | None:
     """Return the id of the key that the token claims to be signed with, without verifying it.
 
     The header may lack `typ` (RFC 7519, 5.1), as in Okta's tokens. An unexpected `typ` is refused.
@@ -146,8 +168,8 @@ def key_id_of(token: str) -> str | None:
         BadBearer: The header shows that the token cannot be one of the issuer's access tokens.
     """
     said = _header(token)
-    if said.get("alg") not in ALGORITHMS:
-        raise BadBearer("algorithm", expected=sorted(ALGORITHMS), received=said.get("alg"))
+    if said.get("alg") not in algorithms:
+        raise BadBearer("algorithm", expected=sorted(algorithms), received=said.get("alg"))
     kind = said.get("typ", "jwt")
     if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
         raise BadBearer("type", expected=sorted(TYPES), received=kind)
@@ -179,13 +201,13 @@ def verify(
     Raises:
         BadBearer: The signature, a claim or the type is wrong.
     """
-    key_id_of(token)
+    key_id_of(token, algorithms=resource.algorithms)
     header = _header(token)
     if not keys:
         raise BadBearer(
             "unknown key", expected="a kid that the issuer publishes", received=header.get("kid")
         )
-    claims = signed_claims(token, list(keys))
+    claims = signed_claims(token, list(keys), algorithms=resource.algorithms)
     if claims is None:
         named = {name: header.get(name) for name in ("kid", "alg")}
         raise BadBearer(
@@ -221,6 +243,8 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
 def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
     if claims.get("iss") != resource.issuer:
         raise BadBearer("issuer", expected=resource.issuer, received=claims.get("iss"))
+    if not is_of_tenant(claims, resource.tenant):
+        raise BadBearer("tenant", expected=f"tid {resource.tenant}", received=claims.get("tid"))
     made_for = _names_in(claims.get("aud"), resource)
     if not made_for:
         expected = [resource.url, *resource.audiences]

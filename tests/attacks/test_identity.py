@@ -131,7 +131,7 @@ def with_binding(asked: Elicitation, binding: BrowserBinding) -> Elicitation:
 
 async def test_forwarded_link_is_refused_for_another_signed_in_person():
     # defect: mcp-authkit forwarded link
-    here = await world(IdentityRules(issuer=ISSUER))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     assert await here.access(asked, cookies=await here.signed_in(ALICE)) is Access.OPEN
     victim = await here.signed_in(MALLORY)
@@ -140,7 +140,7 @@ async def test_forwarded_link_is_refused_for_another_signed_in_person():
 
 
 async def test_forwarded_link_offers_only_sign_in_to_unknown_person():
-    here = await world(IdentityRules(issuer=ISSUER))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     # Also for this machine's own user, who is identified by the connection.
     ways: list[dict[str, Any]]
@@ -173,7 +173,7 @@ async def test_local_link_opens_only_for_local_user():
 
 
 async def test_local_link_does_not_open_for_remote_signed_in_person():
-    here = await world(IdentityRules(issuer=ISSUER))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}))
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     alice = await here.signed_in(ALICE)
     assert await here.access(asked, cookies=alice, client=ELSEWHERE) is Access.HERE_ONLY
@@ -192,7 +192,7 @@ async def test_caller_with_token_is_refused_where_sign_in_is_not_configured():
 
 
 async def test_caller_with_token_of_another_issuer_is_refused():
-    here = await world(IdentityRules(issuer=ISSUER))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     caller = here.identity.caller(scope(), subject=subject, client="c")
     with pytest.raises(NotAllowed):
@@ -242,7 +242,7 @@ async def test_link_bound_by_code_opens_only_in_confirmed_browser():
 
 
 async def test_local_or_signed_in_access_does_not_replace_the_code():
-    here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}, binds_by_code=True))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
     assert asked.is_by_code
@@ -271,7 +271,7 @@ def test_codes_differ_between_questions_and_numbers():
 
 
 async def test_same_subject_at_another_issuer_is_another_owner():
-    here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}, binds_by_code=True))
     owners = set()
     pairs = [
         (ISSUER, "alice"),
@@ -288,7 +288,7 @@ async def test_same_subject_at_another_issuer_is_another_owner():
 
 
 async def test_namesake_at_same_issuer_is_another_person():
-    here = await world(IdentityRules(issuer=ISSUER))
+    here = await world(IdentityRules(issuers={ISSUER: ("sub",)}))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     label = "alice@example.com"
     alice = SignedIn(issuer=ISSUER, subject="alice", label=label)
@@ -301,7 +301,11 @@ async def test_namesake_at_same_issuer_is_another_person():
 
 
 async def test_token_claiming_local_issuer_identifies_no_person():
-    for rules in (IdentityRules(), IdentityRules(issuer=ISSUER), IdentityRules(binds_by_code=True)):
+    for rules in (
+        IdentityRules(),
+        IdentityRules(issuers={ISSUER: ("sub",)}),
+        IdentityRules(binds_by_code=True),
+    ):
         here = await world(rules)
         subject = Subject(issuer=LOCAL_ISSUER, subject=f"uid:{OUR_UID}", client_id="c")
         caller = here.identity.caller(scope(client=ELSEWHERE), subject=subject, client="c")
@@ -322,7 +326,7 @@ async def test_cookie_of_paired_browser_is_refused_for_another_machine_user():
 
 async def test_pairing_is_refused_on_public_address_or_with_sign_in():
     for here in (
-        await world(IdentityRules(issuer=ISSUER)),
+        await world(IdentityRules(issuers={ISSUER: ("sub",)})),
         await world(url="https://tools.example"),
     ):
         token = here.pairing_token()

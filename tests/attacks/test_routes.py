@@ -43,7 +43,7 @@ class Route:
 LINK, STATE = Purpose.LINK, Purpose.STATE
 # Providers post to these from their own sites, so the rules for our forms do not apply.
 FROM_PROVIDERS = {"POST /callback/{provider}"}
-LISTS = tuple(f"GET /{of}/live" for of in ("connections", "payments", "inbox"))
+LISTS = tuple(f"GET /{of}/live" for of in ("connections", "payments", "inbox", "activity"))
 ROUTES: Mapping[str, Route] = {
     "GET /": Route(at="/"),
     "GET /callback/{provider}": Route(at="/callback/github?code=c&state={}", names=STATE),
@@ -101,6 +101,7 @@ ROUTES: Mapping[str, Route] = {
     "GET /return/{seller}": Route(at="/return/stripe?state={}", names=STATE),
     "POST /signin": Route(at="/signin"),
     "GET /signin/callback": Route(at="/signin/callback?code=c&state=s"),
+    "GET /signin/callback/{at}": Route(at="/signin/callback/partner?code=c&state=s"),
     "POST /signout": Route(at="/signout"),
     "GET /static/{name}": Route(at="/static/elicit.css"),
     "GET /static/own/{own}": Route(at="/static/own/site.css"),

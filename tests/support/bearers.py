@@ -13,7 +13,7 @@ from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.support.access_tokens import ISSUER, KEYS, RESOURCE, token
 from tests.support.clock import Clock
-from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.http.exchange import Message, Receive, Scope, Send
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection
@@ -29,6 +29,7 @@ class There:
         self.introspected = list[str]()
         self.at_once = self.most_at_once = 0
         self.says: dict[str, Any] = {}
+        self.issuer = ISSUER
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.is_down:
@@ -46,8 +47,9 @@ class There:
             return httpx.Response(200, json={"active": False} if is_made_up else self.says)
         names = {"authorization": "authorize", "token": "token", "introspection": "introspect"}
         places = {f"{name}_endpoint": place for name, place in names.items()}
-        says = {name: f"{ISSUER}/{place}" for name, place in places.items()}
-        return httpx.Response(200, json={"issuer": ISSUER, "jwks_uri": f"{ISSUER}/jwks", **says})
+        says = {name: f"{self.issuer}/{place}" for name, place in places.items()}
+        says |= {"issuer": self.issuer, "jwks_uri": f"{self.issuer}/jwks"}
+        return httpx.Response(200, json=says)
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class Door:
 
     def __init__(self, resource: Resource = RESOURCE, *, asks: bool = False) -> None:
         self.there = There()
+        self.there.issuer = resource.issuer
         self.clock = Clock()
         provider = openid("signin", resource.issuer, label="Example")
         self.issuer = Issuer(provider, fetch=self.there, clock=self.clock)

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from html import unescape
 from typing import Any
@@ -22,8 +23,8 @@ from flows.providers import openid
 from tests.support.mcp_server import Page, Person
 from tests.support.serving import serving_at
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.settings.identity import PROVIDER, IdentitySettings
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
+from webapp.settings.identity import PROVIDER, IdentitySettings, IssuerSettings
 
 CLIENT_ID = "the pages"
 CLIENT_SECRET = "the secret of the pages"
@@ -34,7 +35,8 @@ class Issuing:
     """A running issuer.
 
     If `denies`, people decline to sign in. `claims` are added to every id_token. If `is_down`,
-    every request gets a 503.
+    every request gets a 503. With `tenants`, its tokens have the name of one tenant as issuer
+    (`of_tenant`), and its metadata the template with all of them.
     """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
@@ -43,15 +45,35 @@ class Issuing:
         self.denies = False
         self.is_down = False
         self.claims: dict[str, Any] = {}
+        self.tenants: tuple[str, ...] = ()
+        self.key_issuer: str | None = None  # the `issuer` of the published key
         self.exchanges = 0
-        self._key = ECKey.generate_key("P-256", {"kid": "one"})
+        self.key = ECKey.generate_key("P-256", {"kid": "one"})
         self._codes: dict[str, dict[str, str]] = {}
 
     def who(self, **options: Any) -> IdentitySettings:
         """Return identity settings that use this issuer."""
+        return IdentitySettings(client=self.client(), **options)
+
+    def client(self, **options: Any) -> Client:
+        """Return the registration of the pages at this issuer."""
         provider = openid(PROVIDER, self.url, label=urlsplit(self.url).netloc)
-        client = Client(provider=provider, client_id=CLIENT_ID, client_secret=CLIENT_SECRET)
-        return IdentitySettings(client=client, **options)
+        if self.tenants:
+            options |= {"issuer": self.template, "issuer_tenants": self.tenants}
+        provider = replace(provider, **options)
+        return Client(provider=provider, client_id=CLIENT_ID, client_secret=CLIENT_SECRET)
+
+    def further(self, name: str = "partner", **options: Any) -> IssuerSettings:
+        """Return this issuer as the table `[issuers.NAME]` of another server's settings."""
+        return IssuerSettings(name=name, client=self.client(), **options)
+
+    @property
+    def template(self) -> str:
+        return f"{self.url}/{{tenantid}}/v2.0"
+
+    def of_tenant(self, tenant: str) -> dict[str, str]:
+        """Return the claims of a token of this tenant."""
+        return {"iss": self.template.replace("{tenantid}", tenant), "tid": tenant}
 
     def token(self, subject: str | None, *, audience: str, **claims: Any) -> str:
         """Return an access token for a caller."""
@@ -88,10 +110,15 @@ class Issuing:
         if self.is_down:
             return 503, [], {}
         match path:
-            case "/.well-known/openid-configuration":
+            case "/.well-known/openid-configuration" if not self.tenants:
+                return 200, [], self._metadata()
+            case "/organizations/v2.0/.well-known/openid-configuration" if self.tenants:
                 return 200, [], self._metadata()
             case "/jwks":
-                return 200, [], {"keys": [self._key.as_dict(private=False)]}
+                key = dict(self.key.as_dict(private=False))
+                if self.key_issuer is not None:
+                    key["issuer"] = self.key_issuer
+                return 200, [], {"keys": [key]}
             case "/authorize":
                 return 302, [(b"location", self._back(dict(parse_qsl(query))).encode())], None
             case "/token":
@@ -102,16 +129,16 @@ class Issuing:
     def _metadata(self) -> dict[str, Any]:
         places = ("authorization_endpoint", "authorize"), ("token_endpoint", "token")
         return {
-            "issuer": self.url,
+            "issuer": self.template if self.tenants else self.url,
             "jwks_uri": f"{self.url}/jwks",
-            "authorization_response_iss_parameter_supported": True,
+            "authorization_response_iss_parameter_supported": not self.tenants,
             **{name: f"{self.url}/{place}" for name, place in places},
         }
 
     def _back(self, asked: dict[str, str]) -> str:
         assert asked["client_id"] == CLIENT_ID
         assert asked["code_challenge_method"] == "S256"
-        said = {"state": asked["state"], "iss": self.url}
+        said = {"state": asked["state"], **({} if self.tenants else {"iss": self.url})}
         if self.denies:
             return f"{asked['redirect_uri']}?{urlencode({'error': 'access_denied', **said})}"
         code = secrets.token_urlsafe(16)
@@ -140,7 +167,7 @@ class Issuing:
 
     def _signed(self, claims: dict[str, Any], *, kind: str = "JWT") -> str:
         header = {"alg": "ES256", "kid": "one", "typ": kind}
-        return jwt.encode(header, {k: v for k, v in claims.items() if v is not None}, self._key)
+        return jwt.encode(header, {k: v for k, v in claims.items() if v is not None}, self.key)
 
 
 @asynccontextmanager
@@ -155,9 +182,15 @@ async def issuing(clock: Callable[[], datetime] = utc_now) -> AsyncIterator[Issu
         yield made[0]
 
 
-async def leave_to_sign_in(person: Person, page: Page) -> str:
-    """Press the sign-in button of a page, and return the address at the issuer."""
+async def leave_to_sign_in(person: Person, page: Page, *, at: str | None = None) -> str:
+    """Press the sign-in button of a page, and return the address at the issuer.
+
+    `at` is the name of a further issuer, whose button is pressed instead of the first one.
+    """
     fields = dict(_hidden(page, "/signin"))
+    if at is not None:
+        assert f'name="at" value="{at}"' in page.text
+        fields["at"] = at
     response = await person.browser.post(page.leading("/signin"), data=fields)
     assert response.status_code == 303, response.text
     return response.headers["location"]
@@ -170,9 +203,9 @@ async def come_back_as(person: Person, place: str, subject: str) -> str:
     return response.headers["location"]
 
 
-async def sign_in(person: Person, page: Page, subject: str) -> Page:
+async def sign_in(person: Person, page: Page, subject: str, *, at: str | None = None) -> Page:
     """Sign in from a page with a sign-in button, and return the page after the last redirect."""
-    back = await come_back_as(person, await leave_to_sign_in(person, page), subject)
+    back = await come_back_as(person, await leave_to_sign_in(person, page, at=at), subject)
     returned = await person.visit(back)
     assert returned.status == 303, returned.text
     assert returned.location is not None

@@ -27,7 +27,7 @@ from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
 from webapp.pages.views_decisions import ActivityEntry, InboxEntry, InboxList, StandingYes
-from webapp.pages.views_openers import CodeButton, Paging, SignInButton
+from webapp.pages.views_openers import CodeButton, OtherIssuer, Paging, SignInButton
 
 DESCRIBED = DescribedTool(
     name="book_a_table",
@@ -37,7 +37,10 @@ DESCRIBED = DescribedTool(
     is_destructive=True,
 )
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
-SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
+PARTNER = OtherIssuer(name="partner", label="Partner", site="login.partner.example")
+SIGN_IN = SignInButton(
+    action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com", others=(PARTNER,)
+)
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 WAITING = InboxEntry(
     url="/inbox/finance/x1",
@@ -386,11 +389,11 @@ HOSTILE: Mapping[str, str] = {
 }
 
 
-def _made(view: type[View], values: Mapping[str, Any]) -> View:
+def made(view: type[View], values: Mapping[str, Any]) -> View:
     return view(**{field.name: values[field.name] for field in fields(view)})
 
 
-def _choice(**changes: Any) -> Choice:
+def choice(**changes: Any) -> Choice:
     (choice,) = USUAL["choices"]
     changed: Choice = replace(choice, **changes)
     return changed
@@ -425,8 +428,8 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"asked": tuple(asked)}
     person = AccountName(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
-    others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}
-    others |= {"sign_in": replace(SIGN_IN, issuer=text)}
+    others |= {"choices": (choice(person=person, connected_for=(text, text)),) * 2}
+    others |= {"sign_in": replace(SIGN_IN, issuer=text, others=(replace(PARTNER, label=text),))}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
     described = DescribedTool(
@@ -450,4 +453,4 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {
         "approvals": tuple([replace(one, tool=text, about=text) for one in USUAL["approvals"]])
     }
-    return {f"{view.__name__} {name}": _made(view, {**USUAL, **others}) for view in VIEWS}
+    return {f"{view.__name__} {name}": made(view, {**USUAL, **others}) for view in VIEWS}

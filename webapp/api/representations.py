@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from flows import elicit
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.kinds.form import timeout_for
 from flows.payments.money import Money
 from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
 
@@ -55,7 +56,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     A `url` question requires `message` and `url`. The kinds `oauth` and `api_key` require
     `provider`. A `payment` question requires `amount` (text, such as "9.00"), `currency` and
     `what`. The kinds `form`, `confirm` and `secret` require `message`. All other fields are
-    optional.
+    optional. With `approver`, a name from the operator's settings, other people decide a `confirm`
+    question.
 
     `run` names a unit of work that asks several questions and ends with `/api/runs/end`. `nth` is
     the number of equal questions that the run asked before this one. Questions with the same `key`
@@ -80,6 +82,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     once: bool | None = None
     schema: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
+    approver: str | None = None
     name: str | None = None
     key: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
     elicitation_id: str | None = None
@@ -100,7 +103,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         about = {name: getattr(self, name) for name in given}
         about |= {} if self.key is None else {"key": self.key}
         seconds = self.timeout_seconds
-        timeout = asked.timeout if seconds is None else timedelta(seconds=seconds)
+        timeout = timeout_for(self.approver, default=asked.timeout)
+        timeout = timeout if seconds is None else timedelta(seconds=seconds)
         return asked.verb(about, timeout)
 
 
@@ -111,8 +115,9 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     base URL of the provider's API. It is null if this server no longer declares the provider.
     `missing` are the scopes that the question asked for and that were not granted; a list of
     accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
-    customer, and `details` are what the provider's declaration keeps. `ends_at` is set if the
-    account ends soon and only the user can prevent it, by connecting it again.
+    customer, and `details` are the values that the provider's declaration stores with the account.
+    `ends_at` is set if the account ends soon and only the user can prevent it, by connecting it
+    again.
     """
 
     id: str
@@ -397,7 +402,7 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The fields of one kind of question, and the function that builds the question from them."""
+    """The fields of a kind of question, and the function that builds a question from them."""
 
     needs: frozenset[str]
     takes: frozenset[str] = frozenset()
@@ -458,7 +463,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.CONFIRM: _Asked(
         needs=frozenset({"message"}),
-        takes=frozenset({"arguments"}),
+        takes=frozenset({"arguments", "approver"}),
         verb=_with_message(elicit.confirm),
     ),
     AskedKind.SECRET: _Asked(

@@ -6,9 +6,10 @@ text of a token stays inside this module.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -19,6 +20,7 @@ from flows.oauth.access_token import (
     Resource,
     TokenUse,
     Verified,
+    issuer_in,
     key_id_of,
     verify,
 )
@@ -60,7 +62,11 @@ class Verifier(Protocol):
 
 
 class IssuerTokens:
-    """A Verifier for tokens that the issuer where people sign in made for this server."""
+    """A Verifier for tokens that an issuer where people sign in made for this server.
+
+    `others` are the verifiers of further issuers. The exact name in a token decides which of them
+    verifies it, with its own keys, algorithms, audiences and claims.
+    """
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class IssuerTokens:
         resource: Resource,
         clock: Clock,
         introspection: Introspection | None = None,
+        others: Sequence["IssuerTokens"] = (),
     ) -> None:
         """Create the verifier. Opaque tokens, which only the issuer can read, need `introspection`.
 
@@ -81,48 +88,87 @@ class IssuerTokens:
             )
         self.resource = resource
         self.issuer = issuer.url
-        self._keys = issuer.keys
+        self.at = issuer
         self._clock = clock
-        self._introspection = introspection
+        self.introspection = introspection
+        self.others = others
+
+    @cached_property
+    def resources(self) -> Mapping[str, tuple["IssuerTokens", Resource]]:
+        """The resource of each name that an issuer writes into its tokens, and its verifier."""
+        return {
+            name: (one, replace(one.resource, issuer=name, tenant=tenant))
+            for one in (self, *self.others)
+            for name, tenant in one.at.provider.issuers.items()
+        }
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """The scopes that clients should request."""
+        all_scopes = (scope for one in (self, *self.others) for scope in one.resource.advertised)
+        return tuple(dict.fromkeys(all_scopes))
 
     async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> CheckedToken:
-        verified = await self._verified(text, sender=sender)
-        is_for_calls, needed = self.resource.takes(verified), self.resource.scopes
-        if use is not None and use.resource in verified.made_for:
-            needed = ()  # these scopes are for calls
-        elif use is not None and not (is_for_calls and use.scope in verified.scopes):
-            raise use.refused(received=list(verified.made_for))
-        elif not is_for_calls:
-            expected = [self.resource.url, *self.resource.audiences]
-            raise BadBearer("audience", expected=expected, received=list(verified.made_for))
-        if not set(needed) <= set(verified.scopes):
-            raise BadBearer(
-                "scope",
-                error="insufficient_scope",
-                expected=list(needed),
-                received=list(verified.scopes),
-            )
-        return CheckedToken(
-            token="",  # the token was made for this server and must not be passed on
-            client_id=verified.client_id,
-            scopes=list(verified.scopes),
-            expires_at=int(verified.expires_at.timestamp()),
-            resource=self.resource.url,
-            subject=verified.subject,
-            claims={"iss": verified.issuer},
-            approves_by=verified.claims,
-            signed_in_at=verified.signed_in_at,
-        )
+        one, resource = self._chosen(text)
+        verified = await one.verified(text, resource=resource, sender=sender)
+        return _checked(verified, resource, use=use)
 
-    async def _verified(self, text: str, *, sender: str) -> Verified:
+    def _chosen(self, text: str) -> tuple["IssuerTokens", Resource]:
+        """Return the verifier for a token, by the exact issuer in it. Raises BadBearer."""
+        if len(self.resources) == 1:
+            return next(iter(self.resources.values()))
         try:
-            key_id = key_id_of(text)
+            issuer = issuer_in(text)
         except BadBearer as refusal:
-            if refusal.reason != "opaque" or self._introspection is None:
+            if refusal.reason != "opaque":
                 raise
-            return await self._introspection.verified(text, sender=sender)
-        keys = await self._keys(key_id)
-        return verify(text, resource=self.resource, keys=keys, now=self._clock())
+            asked = [one for one in self.resources.values() if one[0].introspection is not None]
+            return asked[0] if asked else next(iter(self.resources.values()))
+        if issuer is None or issuer not in self.resources:
+            raise BadBearer("issuer", expected=[*self.resources])
+        return self.resources[issuer]
+
+    async def verified(self, text: str, *, resource: Resource, sender: str) -> Verified:
+        """Verify a token of this issuer. Raises as `whose` does."""
+        try:
+            key_id = key_id_of(text, algorithms=resource.algorithms)
+        except BadBearer as refusal:
+            if refusal.reason != "opaque" or self.introspection is None:
+                raise
+            return await self.introspection.verified(text, sender=sender)
+        keys = await self.at.keys(key_id)
+        keys = self.at.provider.keys_from(keys, issuer=resource.issuer)
+        return verify(text, resource=resource, keys=keys, now=self._clock())
+
+
+def _checked(verified: Verified, resource: Resource, *, use: TokenUse | None) -> CheckedToken:
+    """Return the token if its audience and scopes allow the use. Raises BadBearer."""
+    is_for_calls, needed = resource.takes(verified), resource.scopes
+    if use is not None and use.resource in verified.made_for:
+        needed = ()  # these scopes are for calls
+    elif use is not None and not (is_for_calls and use.scope in verified.scopes):
+        raise use.refused(received=list(verified.made_for))
+    elif not is_for_calls:
+        expected = [resource.url, *resource.audiences]
+        raise BadBearer("audience", expected=expected, received=list(verified.made_for))
+    if not set(needed) <= set(verified.scopes):
+        raise BadBearer(
+            "scope",
+            error="insufficient_scope",
+            expected=list(needed),
+            received=list(verified.scopes),
+        )
+    return CheckedToken(
+        token="",  # the token was made for this server and must not be passed on
+        client_id=verified.client_id,
+        scopes=list(verified.scopes),
+        expires_at=int(verified.expires_at.timestamp()),
+        resource=resource.url,
+        subject=verified.subject,
+        claims={"iss": verified.issuer},
+        approves_by=verified.claims,
+        signed_in_at=verified.signed_in_at,
+    )
 
 
 def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:

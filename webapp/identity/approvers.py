@@ -6,9 +6,9 @@ only facts that were verified for this request: a subject of the issuer, a claim
 signed, a user of the application, or this machine's own user. An old sign-in does not count, so the
 person has to sign in again. E-mail addresses are never compared.
 
-Two people who are identified by different methods may be the same person, and the server cannot
-know. An approver must therefore be identified by the same method as the asker, unless the operator
-lets askers decide.
+If an asker and an approver are identified by different methods, they may be the same person, and
+the server cannot know. An approver must therefore be identified by the same method as the asker,
+unless the operator lets askers decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +44,8 @@ class ListsPeople(Protocol):
     @property
     def subjects(self) -> frozenset[str]: ...
     @property
+    def issuers(self) -> frozenset[str]: ...
+    @property
     def users(self) -> frozenset[str]: ...
     @property
     def is_local(self) -> bool: ...
@@ -54,12 +56,15 @@ def owners_of_people(
     *,
     owners: Owners,
     identity: Identity,
-    issuer: str | None,
+    issuers: frozenset[str],
     application: str,
 ) -> Mapping[str, str]:
-    """Return the names of the people in the table, by their owner tags."""
+    """Return the names of the people in the table, by their owner tags.
+
+    Subjects belong to the issuers that the table names, or else to `issuers`.
+    """
     found = {owners.tag_of_user(user, application=application): user for user in table.users}
-    if issuer is not None:
+    for issuer in table.issuers or issuers:
         tags = {owners.tag(issuer=issuer, subject=each): each for each in table.subjects}
         found |= {tag: f"{issuer}#{subject}" for tag, subject in tags.items()}
     return {**found, identity.local_owner: OWN_USER} if table.is_local else found
@@ -69,12 +74,14 @@ def owners_of_people(
 class Approver:
     """A name and the people who decide under it.
 
-    Subjects and claims belong to the issuer where people sign in. Users are the application's own.
+    Subjects and claims belong to `issuers`, or to that of ELICIT_ISSUER if it is empty. Users are
+    the application's own.
     """
 
     name: str
     subjects: frozenset[str] = frozenset()
     claims: Mapping[str, tuple[str, ...]] | None = None
+    issuers: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
     is_local: bool = False
 
@@ -122,6 +129,7 @@ class Deciding:
     known_by: KnownBy
     name: str
     label: str
+    issuer: str | None = None
     claims: frozenset[str] = frozenset()
     since: datetime | None = None
 
@@ -135,7 +143,7 @@ class Approvers:
         rules: ApprovalRules,
         owners: Owners,
         identity: Identity,
-        issuer: str | None,
+        issuers: frozenset[str],
         application: str,
         clock: Clock,
         config: str = "elicit.toml",
@@ -143,14 +151,14 @@ class Approvers:
         """`config` is the name of the file with the approvers, for errors."""
         self._config = config
         self._rules = rules
-        self._issuer = issuer
+        self._issuers = issuers
         self._identity = identity
         self._clock = clock
         self._by_name = {one.name: one for one in rules.approvers}
 
         self._owners = {
             one.name: owners_of_people(
-                one, owners=owners, identity=identity, issuer=issuer, application=application
+                one, owners=owners, identity=identity, issuers=issuers, application=application
             )
             for one in rules.approvers
         }
@@ -201,6 +209,7 @@ class Approvers:
             known_by=known_by,
             name=self._name_of(viewer, known_by),
             label=viewer.label,
+            issuer=None if session is None else session.issuer,
             claims=frozenset(() if session is None else session.claims),
             since=None if session is None else session.signed_in_at,
         )
@@ -212,8 +221,9 @@ class Approvers:
         return Deciding(
             owner=caller.owner,
             known_by=KnownBy.ISSUER,
-            name=f"{self._issuer}#{caller.name}",
+            name=f"{caller.issuer}#{caller.name}",
             label=caller.name or "",
+            issuer=caller.issuer,
             claims=frozenset(caller.claims),
             since=caller.signed_in_at,
         )
@@ -241,6 +251,8 @@ class Approvers:
     def _is(self, person: Deciding, name: str) -> bool:
         if person.owner in self._owners[name]:
             return True
+        if person.issuer not in (self._by_name[name].issuers or self._issuers):
+            return False
         marks = {claim_mark(*pair) for pair in self._by_name[name].pairs}
         return person.known_by is KnownBy.ISSUER and not marks.isdisjoint(person.claims)
 
@@ -251,8 +263,8 @@ class Approvers:
         return next((name for name in named if name is not None), viewer.label)
 
     def _known_by(self, owner: str, *, is_for_user: bool, is_by_code: bool) -> KnownBy:
-        if is_for_user:
-            return KnownBy.APPLICATION
+        if is_for_user:  # without `who=`, no browser is ever identified as a user's
+            return KnownBy.CODE if is_by_code else KnownBy.APPLICATION
         if owner == self._identity.local_owner:
             return KnownBy.MACHINE
         return KnownBy.CODE if is_by_code else KnownBy.ISSUER

@@ -17,8 +17,8 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from starlette.authentication import AuthCredentials
 
 from flows.errors import Failed
-from flows.oauth.access_token import BadBearer, Resource
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, problem, send_answer
+from flows.oauth.access_token import BadBearer
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.rate_limit import address_key
 from webapp.identity.access_tokens import IssuerTokens, log_refusal, one_in
 
@@ -49,7 +49,7 @@ def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str =
     path = full_path.removeprefix(root_path)
     metadata_paths = (METADATA_PATH, METADATA_PATH + path, METADATA_PATH + full_path)
     metadata_url = f"{parts.scheme}://{parts.netloc}{root_path}{METADATA_PATH}{path}"
-    metadata = json.dumps(_metadata(resource, name=name)).encode()
+    metadata = json.dumps(_metadata(tokens, name=name)).encode()
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         asked = "" if scope["type"] == "lifespan" else scope["path"]
@@ -58,7 +58,7 @@ def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str =
                 token = await tokens.whose(_text_in(scope), sender=address_key(scope))
             except BadBearer as refusal:
                 log_refusal(refusal)
-                await _refuse(refusal, scope, send, resource=resource, metadata_url=metadata_url)
+                await _refuse(refusal, scope, send, tokens=tokens, metadata_url=metadata_url)
             except Failed as error:
                 _log.warning("bearer.unchecked", extra={"why": str(error)})
                 await _answer(
@@ -86,13 +86,13 @@ def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str =
 
 
 async def _refuse(
-    refusal: BadBearer, scope: Scope, send: Send, *, resource: Resource, metadata_url: str
+    refusal: BadBearer, scope: Scope, send: Send, *, tokens: IssuerTokens, metadata_url: str
 ) -> None:
     said = {"resource_metadata": metadata_url}
     if refusal.error is not None:
         said |= {"error": refusal.error, "error_description": str(refusal)}
-    if resource.advertised:
-        said["scope"] = " ".join(resource.advertised)
+    if tokens.advertised:
+        said["scope"] = " ".join(tokens.advertised)
     challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
     await _answer(
         scope,
@@ -119,16 +119,16 @@ async def _describe(scope: Scope, send: Send, metadata: bytes) -> None:
     await send_answer(send, HTTPStatus.OK, metadata, headers, is_head=is_head)
 
 
-def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
+def _metadata(tokens: IssuerTokens, *, name: str) -> dict[str, object]:
     """Return the metadata (RFC 9728, 2), which is the same at the root: there is one resource."""
     document: dict[str, object] = {
-        "resource": resource.url,
-        "authorization_servers": [resource.issuer],
+        "resource": tokens.resource.url,
+        "authorization_servers": [*tokens.resources],
         "bearer_methods_supported": ["header"],
         "resource_name": name,
     }
-    if resource.advertised:
-        document["scopes_supported"] = list(resource.advertised)
+    if tokens.advertised:
+        document["scopes_supported"] = list(tokens.advertised)
     return document
 
 

@@ -6,14 +6,13 @@ compared: a person is a subject of an issuer, or this machine's own user.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.crypto.tokens import Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring, Tokens
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
@@ -154,16 +153,17 @@ class AccessDecision:
 class IdentityRules:
     """The operator's choices.
 
-    `issuer` is where people sign in, and `claim` identifies them there. `binds_by_code` allows
-    codes, and `lets_model_answer` allows answers from the model. With `pairs_for_yes`, this
-    machine's user can answer a gate (an approval before a call) only in a paired browser.
+    `issuers` are the names of the issuers where people sign in, each with the claims that identify
+    people there. `binds_by_code` allows codes, and `lets_model_answer` allows answers from the
+    model. With `pairs_for_yes`, this machine's user can answer a gate (an approval before a tool
+    runs) only in a paired browser.
     """
 
-    issuer: str | None = None
-    claim: tuple[str, ...] = SUBJECT_CLAIM
+    issuers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     binds_by_code: bool = False
     asks_anonymous: bool = False
-    lets_model_answer: bool = False  # plain forms only; the answer says that it did
+    # plain forms only; the stored answer says that the model gave it
+    lets_model_answer: bool = False
     pairs_for_yes: bool = False
 
 
@@ -189,7 +189,7 @@ class Identity:
         owners, clock, store = elicitations.owners, elicitations.clock, elicitations.store
         self.users = users
         self.sessions = Sessions(
-            tokens=tokens, store=store, public_url=public_url, issuer=rules.issuer, clock=clock
+            tokens=tokens, store=store, public_url=public_url, issuers=rules.issuers, clock=clock
         )
         self.pairing = Pairing(
             ring=ring,
@@ -198,7 +198,7 @@ class Identity:
             public_url=public_url,
             uid=uid,
             clock=clock,
-            people_sign_in=rules.issuer is not None,
+            people_sign_in=bool(rules.issuers),
         )
         self.signing_in: SigningIn | None = None  # set if people sign in on our own pages
         codes = UserCodeGenerator(partial(ring.derive_all, "code"))
@@ -226,9 +226,10 @@ class Identity:
 
     def as_on_our_pages(self, subject: Subject, claims: Mapping[str, Any]) -> Subject:
         """Return the subject, identified by the claim that our own pages use for this issuer."""
-        if subject.issuer != self._rules.issuer or self._rules.claim == SUBJECT_CLAIM:
+        claim = self._rules.issuers.get(subject.issuer, SUBJECT_CLAIM)
+        if claim == SUBJECT_CLAIM:
             return subject
-        return replace(subject, subject=subject_of(claims, claim=self._rules.claim))
+        return replace(subject, subject=subject_of(claims, claim=claim))
 
     def caller(
         self, scope: Mapping[str, Any] | None, *, subject: Subject | None, client: str
@@ -296,7 +297,9 @@ class Identity:
         if owner is not None:
             is_own = owner == self.local_owner
             return Sender(key=f"{owner}/{client}", share=owner, caller=caller, is_own_user=is_own)
-        key = f"uid:{self._locality.uid(scope)}" if subject is None else f"/{client}"
+        key = (
+            f"uid:{self._locality.uid(scope)}" if subject is None else f"{subject.issuer}/{client}"
+        )
         share = f"{key}@{address_key(scope)}"
         return Sender(key=key, share=share, caller=caller, is_nameless=True)
 
@@ -342,7 +345,7 @@ class Identity:
             return AccessDecision(access=Access.OPEN)
         if is_local:
             return AccessDecision(access=Access.PAIR if self.can_pair(scope) else Access.HERE_ONLY)
-        if self._rules.issuer is None:
+        if not self._rules.issuers:
             return AccessDecision(access=Access.HERE_ONLY)
         is_signed_in = viewer is not None and viewer.session is not None
         return AccessDecision(
@@ -407,7 +410,7 @@ class Identity:
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
         )
-        if subject.issuer == self._rules.issuer:
+        if subject.issuer in self._rules.issuers:
             return known
         if self._rules.binds_by_code:
             return replace(known, by_code=True)

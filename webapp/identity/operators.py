@@ -36,10 +36,11 @@ _ID_BYTES = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRules:
-    """The operator's choice: subjects of the issuer, and pairs of a claim and its value."""
+    """The operator's choice: subjects, and pairs of a claim and its value, of these issuers."""
 
     subjects: frozenset[str] = frozenset()
     claims: frozenset[tuple[str, str]] = frozenset()
+    issuers: frozenset[str] = frozenset()
 
     @property
     def names_somebody(self) -> bool:
@@ -124,6 +125,8 @@ class Operators:
         # An old sign-in may be from before the issuer or the settings named this person.
         if self._clock() >= session.signed_in_at + self._counts_for:
             return OperatorDecision(access=OperatorAccess.SIGN_IN)
+        if session.issuer not in self._rules.issuers:
+            return OperatorDecision(access=OperatorAccess.HIDDEN)
         if session.subject not in self._rules.subjects and self._marks.isdisjoint(session.claims):
             return OperatorDecision(access=OperatorAccess.HIDDEN)
         return OperatorDecision(

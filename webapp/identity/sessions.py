@@ -8,7 +8,7 @@ any port can read and overwrite cookies of 127.0.0.1, so a session is as private
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -68,38 +68,48 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignInState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state with which this browser left to sign in, and the path to return to."""
+    """The state with which this browser left to sign in, and the path to return to.
+
+    `at` is the name of the issuer's table in the settings, "" for ELICIT_ISSUER.
+    """
 
     kept: Json
     back: str
+    at: str = ""
 
     def __repr__(self) -> str:
         return "SignInState(***)"
 
 
 class Sessions:
-    """The sessions of one public URL with its issuer.
+    """The sessions of one public URL with its issuers.
 
-    Without an issuer, the sessions are those of paired browsers.
+    Without issuers, the sessions are those of paired browsers.
     """
 
     def __init__(
-        self, *, tokens: Tokens, store: Store, public_url: str, issuer: str | None, clock: Clock
+        self,
+        *,
+        tokens: Tokens,
+        store: Store,
+        public_url: str,
+        issuers: Collection[str],
+        clock: Clock,
     ) -> None:
         self._is_https = urlsplit(public_url).scheme == "https"
         self.cookie_name = cookie_name(public_url, of="session")
         self.leaving_name = cookie_name(public_url, of="signin")
         self._tokens = tokens
         self._store = store
-        self._issuer = issuer or LOCAL_ISSUER
+        self._issuers = frozenset(issuers) or {LOCAL_ISSUER}
         self._clock = clock
 
     async def of(self, cookies: Mapping[str, str]) -> BrowserSession | None:
         """Return the valid session of the browser with these cookies, or None."""
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
-        if session is None or session.issuer != self._issuer:
+        if session is None or session.issuer not in self._issuers:
             return None
-        # The limits may have changed since the expiry in the token was computed.
+        # The operator may have changed the limits since the expiry in the token was computed.
         if self._clock() >= session.expires_at:
             return None
         return None if await self._store.read(SERVICE, ENDED, session.id) else session
@@ -153,13 +163,13 @@ class Sessions:
             await self._end(session)
         return self._cookie(self.cookie_name, "", life=timedelta())
 
-    def leave(self, kept: Json, *, back: str) -> str:
+    def leave(self, kept: Json, *, back: str, at: str = "") -> str:
         """Return the Set-Cookie header with the sign-in's state, before the redirect to the issuer.
 
         `back` is a path of this server; any other value becomes the home page.
         """
         is_ours = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
-        pending = SignInState(kept=kept, back=back if is_ours else "/")
+        pending = SignInState(kept=kept, back=back if is_ours else "/", at=at)
         until = self._clock() + SIGN_IN_AT_MOST
         text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, pending, expires_at=until)
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
@@ -196,7 +206,8 @@ class Sessions:
         try:
             claims = self._tokens.read(cookies[name], purpose=purpose, now=self._clock())
             return msgspec.json.decode(claims.rest, type=kind)
-        except (InvalidToken, msgspec.DecodeError):  # another version may have other fields
+        # the cookie may be from another version, with other fields
+        except (InvalidToken, msgspec.DecodeError):
             return None
 
     def _cookie(self, name: str, value: str, *, life: timedelta) -> str:

@@ -1,12 +1,13 @@
 """Signing in: the redirect to the issuer and back, and the resulting session.
 
 Risks: a sign-in that somebody else began (login CSRF). The browser's state is therefore sealed in
-its own cookie, which works once and for ten minutes. Another risk is an answer to another request,
-which is ignored (flows.oauth.sign_in).
+its own cookie, which works once and for ten minutes. Another risk is a response to another sign-in
+request. Such a response is ignored (flows.oauth.sign_in).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from flows.elicitation.flow import CallbackParams
 from flows.oauth.authorization_code import Mixed
@@ -37,60 +38,97 @@ class Back:
     session: BrowserSession
 
 
-class SigningIn:
-    """The sign-in at the one issuer of this server."""
+class SignInPlace:
+    """An issuer where people can sign in. `name` is its table in the settings, "" for the first.
+
+    Each issuer has a redirect address of its own, so that no other issuer can answer for it.
+    """
 
     def __init__(
         self,
         *,
+        name: str = "",
         issuer: Issuer,
         client: Client,
         claim: tuple[str, ...],
         scopes: tuple[str, ...] = (),
         wanted: frozenset[tuple[str, str]] = frozenset(),
         public_url: str,
-        outbound: Outbound,
-        sessions: Sessions,
-        clock: Clock,
     ) -> None:
+        self.name = name
         self.label = client.provider.label
-        # Browsers apply `form-action` to every redirect that follows a form.
-        self.form_targets = ("https:",) if issuer.url.startswith("https:") else ("http:", "https:")
-        self._issuer = issuer
-        self._signin = SignIn(
+        self.site = urlsplit(issuer.url).netloc
+        self.issuer = issuer
+        self.flow = SignIn(
             client=client,
-            redirect_uri=public_url.rstrip("/") + CALLBACK_PATH,
+            redirect_uri=public_url.rstrip("/") + callback_path(name),
             claim=claim,
             scopes=scopes,
             wanted=wanted,
         )
+
+
+class SigningIn:
+    """The sign-in at the issuers of this server, by the names of their tables."""
+
+    def __init__(
+        self,
+        places: Sequence[SignInPlace],
+        *,
+        outbound: Outbound,
+        sessions: Sessions,
+        clock: Clock,
+    ) -> None:
+        self.places: Mapping[str, SignInPlace] = {place.name: place for place in places}
+        # Browsers apply `form-action` to every redirect that follows a form.
+        is_https = all(place.issuer.url.startswith("https:") for place in places)
+        self.form_targets = ("https:",) if is_https else ("http:", "https:")
         self._outbound = outbound
         self._sessions = sessions
         self._clock = clock
 
-    async def begin(self, *, back: str, switches: bool) -> Gone:
+    async def begin(self, *, at: str, back: str, switches: bool) -> Gone:
         """Start a sign-in. Raises Failed if the issuer refuses or does not answer."""
-        metadata = await self._issuer.metadata()
-        talk = self._signin.begin(metadata, now=self._clock(), switches=switches)
+        place = self.places[at]
+        metadata = await place.issuer.metadata()
+        talk = place.flow.begin(metadata, now=self._clock(), switches=switches)
         departure = await self._outbound.run(talk)
-        return Gone(url=departure.url, cookie=self._sessions.leave(departure.kept, back=back))
+        cookie = self._sessions.leave(departure.kept, back=back, at=at)
+        return Gone(url=departure.url, cookie=cookie)
 
     def back_of(self, cookies: Mapping[str, str]) -> str:
         """Return the path to which this browser wanted to go, or "/"."""
         pending = self._sessions.sign_in_state(cookies)
         return "/" if pending is None else pending.back
 
-    async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str]) -> Back:
-        """Complete a sign-in. Raises Mixed for another request's answer, Denied, or Failed."""
+    def label_of(self, issuer: str) -> str | None:
+        """Return where a person with this issuer signed in, or None if that is no place here."""
+        places = self.places.values()
+        found = (each for each in places if issuer in each.issuer.provider.issuers)
+        return next((each.label for each in found), None)
+
+    async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str], *, at: str) -> Back:
+        """Complete a sign-in. `at` is the issuer whose redirect address was called.
+
+        Raises Mixed for another request's answer, Denied, or Failed.
+        """
         pending = self._sessions.sign_in_state(cookies)
         if pending is None:
             raise Mixed("this browser did not leave")
-        talk = self._signin.finish(
+        if pending.at != at:
+            raise Mixed("another issuer answers")
+        place = self.places[at]
+        talk = place.flow.finish(
             arrival,
             kept=pending.kept,
-            metadata=await self._issuer.metadata(),
+            metadata=await place.issuer.metadata(),
             now=self._clock(),
         )
         session = await self._sessions.start(await self._outbound.run(talk), cookies=cookies)
         cookies_set = (self._sessions.set_cookie(session), self._sessions.forget_leaving())
         return Back(path=pending.back, cookies=cookies_set, session=session)
+
+
+def callback_path(name: str) -> str:
+    """Return the path of the redirect address for the issuer of this name."""
+    return f"{CALLBACK_PATH}/{name}" if name else CALLBACK_PATH

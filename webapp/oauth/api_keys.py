@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.elicitation.attempt import lead_nowhere, open_attempt
+from flows.elicitation.flow import lead_nowhere, open_attempt
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.api_key import KEY, TENANT, KeyRefused, key_form, tested, token_of

@@ -111,8 +111,8 @@ class StartAccount(Asking):
     types their address at the provider; `tenant` is what they typed before, and `tenant_fault` what
     is wrong with it.
 
-    With `key_form`, the person types a key (or a user name and a password), which `key_label`
-    names. `key_page` is the provider's page where the person makes it.
+    With `key_form`, the person types a key (or a user name and a password). `key_label` names it,
+    and `key_page` is the provider's page where the person makes it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.

@@ -15,10 +15,19 @@ Theirs = Literal["connections", "payments", "inbox", "activity", "operator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherIssuer:
+    """Another issuer where people can sign in: `name` is sent, and `site` is its host name."""
+
+    name: str
+    label: str
+    site: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignInButton:
     """A button that signs in at `issuer`, a host name, and returns to `back`.
 
-    With `switch`, the person signs in as somebody else.
+    With `switch`, the person signs in as somebody else. `others` are further issuers to choose.
     """
 
     action: str
@@ -26,6 +35,12 @@ class SignInButton:
     csrf: str
     issuer: str
     switch: bool = False
+    others: tuple[OtherIssuer, ...] = ()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The host names where the buttons lead."""
+        return tuple(dict.fromkeys((self.issuer, *(one.site for one in self.others))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

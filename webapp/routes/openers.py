@@ -21,6 +21,7 @@ from webapp.pages.views_openers import (
     BeforeOpener,
     CodeButton,
     CodePage,
+    OtherIssuer,
     SignInButton,
     SomeoneElse,
 )
@@ -101,12 +102,14 @@ def sign_in_button(page: PageRequest, *, back: str, switches: bool = False) -> S
     signing_in = page.service.identity.signing_in
     if signing_in is None:
         return None
+    first, *others = signing_in.places.values()
     return SignInButton(
         action="/signin",
         back=back,
         csrf=page.csrf(SIGN_IN),
-        issuer=signing_in.label,
+        issuer=first.label,
         switch=switches,
+        others=tuple(OtherIssuer(name=one.name, label=one.label, site=one.site) for one in others),
     )
 
 

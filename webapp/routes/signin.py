@@ -17,7 +17,7 @@ from litestar.params import FromPath
 from flows.errors import Denied, Failed, InvalidToken
 from flows.oauth.authorization_code import Mixed
 from webapp.identity.sessions import BrowserSession
-from webapp.identity.sign_in import SigningIn
+from webapp.identity.sign_in import CALLBACK_PATH, SigningIn
 from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
@@ -34,22 +34,26 @@ async def sign_in(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Redirect this browser to the issuer."""
     signing_in = _signing_in(page)
     page.must_be_form_about(SIGN_IN)
-    back = "".join(page.form.get("back", []))
+    back, at = ("".join(page.form.get(name, [])) for name in ("back", "at"))
+    if at not in signing_in.places:
+        raise NotFoundException
     try:
-        gone = await signing_in.begin(back=back, switches="switch" in page.form)
+        gone = await signing_in.begin(at=at, back=back, switches="switch" in page.form)
     except Failed as error:
-        return _failed(page, signing_in, error, back=back)
+        return _failed(page, signing_in, error, back=back, at=at)
     return see_other(gone.url, cookies=[gone.cookie])
 
 
-@get("/signin/callback")
-async def signed_in(page: NamedDependency[PageRequest]) -> Response[Any]:
+@get([CALLBACK_PATH, CALLBACK_PATH + "/{at:str}"])
+async def signed_in(page: NamedDependency[PageRequest], at: FromPath[str] = "") -> Response[Any]:
     """Handle the issuer's response and start a session, on a GET because it is a redirect."""
     signing_in = _signing_in(page)
+    if at not in signing_in.places:
+        raise NotFoundException
     try:
-        back = await signing_in.finish(page.callback_params(), page.cookies)
+        back = await signing_in.finish(page.callback_params(), page.cookies, at=at)
     except (Mixed, Denied, Failed) as error:
-        return _failed(page, signing_in, error, back=signing_in.back_of(page.cookies))
+        return _failed(page, signing_in, error, back=signing_in.back_of(page.cookies), at=at)
     _log_session("person.signed_in", back.session, page.service)
     return see_other(back.path, cookies=back.cookies)
 
@@ -63,7 +67,10 @@ async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
     cleared = await service.identity.sessions.end(session)
     if session is not None:
         _log_session("person.signed_out", session, service)
-    issuer = None if service.identity.signing_in is None else service.identity.signing_in.label
+    signing_in, issuer = service.identity.signing_in, None
+    if signing_in is not None:
+        known = None if session is None else signing_in.label_of(session.issuer)
+        issuer = known or signing_in.places[""].label
     return page.answers.page(SignedOut(server=server, issuer=issuer), cookies=[cleared])
 
 
@@ -123,7 +130,7 @@ def _why(
 
 
 def _failed(
-    page: PageRequest, signing_in: SigningIn, error: Mixed | Denied | Failed, *, back: str
+    page: PageRequest, signing_in: SigningIn, error: Mixed | Denied | Failed, *, back: str, at: str
 ) -> Response[Any]:
     error_id = None if isinstance(error, Denied) else secrets.token_hex(6)
     reason = error.reason if isinstance(error, Mixed) else getattr(error, "why", str(error))
@@ -131,7 +138,7 @@ def _failed(
     why, status = _why(error)
     view = SignInFailed(
         server=page.answers.server,
-        issuer=signing_in.label,
+        issuer=signing_in.places[at].label,
         why=why,
         error_id=error_id,
         sign_in=sign_in_button(page, back=back),

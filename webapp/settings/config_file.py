@@ -30,6 +30,7 @@ from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
 from webapp.notifications.tables import NotifyTable
 from webapp.settings.identity import OF_PEOPLES_OWN
+from webapp.settings.issuers import IssuerTable, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
@@ -67,13 +68,15 @@ _KEYS = {
         refusals=_REFUSALS,
         discovers=None,
         sandbox=None,
+        issuer_tenants=None,
+        algorithms=None,
     ),
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _KEY_KEYS = keys_of(ApiKey)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
-_TABLES = ("providers", "sellers", "approvers", "notify")
+_TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
 _PAIRS = (
     "extra",
     "headers",
@@ -96,7 +99,8 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](../how-to/approvals.md), and who is notified",
+    "[who approves](../how-to/approvals.md), who is notified, and "
+    "[further issuers](../how-to/sign-in.md#several-issuers)",
     names_file=True,
 )
 
@@ -119,6 +123,7 @@ class Declarations:
     sellers: Mapping[str, ProviderDeclaration] = field(
         default_factory=dict[str, ProviderDeclaration]
     )
+    issuers: tuple[IssuerTable, ...] = ()
     approvers: tuple[Approver, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
 
@@ -189,11 +194,14 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     problems += _secrets_in(found)
     providers = _providers(_tables(found, "providers", problems), problems)
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
+    issuers = read_issuers(_tables(found, "issuers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
     notify = read_notify_tables(_tables(found, "notify", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source, text=text)
-    return Declarations(providers=providers, sellers=sellers, approvers=approvers, notify=notify)
+    return Declarations(
+        providers=providers, sellers=sellers, issuers=issuers, approvers=approvers, notify=notify
+    )
 
 
 def _at_line(problem: str, text: str) -> str:
@@ -354,7 +362,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
 def _person_faults(person: Mapping[str, Any]) -> list[str]:
     faults = [f"person.{key}: needed." for key in ("id", "label") if key not in person]
     faults += [
-        f"person.{key}: it is a text."
+        f"person.{key}: must be a text."
         for key, value in person.items()
         if key not in ("id", "label") and not isinstance(value, str)
     ]
@@ -373,7 +381,7 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
         if key not in _REVOCATION_KEYS:
             yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
         elif not isinstance(value, str):
-            yield f"revoke: it is {_PLACE}."
+            yield f"revoke: must be {_PLACE}."
 
 
 def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
@@ -415,7 +423,11 @@ def _is_header(place: tuple[str, ...], value: object) -> bool:
 # refused, including the e-mail address.
 
 CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
-_APPROVER_KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
+_APPROVER_KEYS: Final = {
+    **dict.fromkeys(("issuers", "subjects", "users"), TEXTS),
+    "claims": LISTS,
+    "local": FLAG,
+}
 
 
 def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
@@ -451,14 +463,16 @@ def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver
         if not is_user_id(user)
     ]
     problems += [f"approvers.{name}.{fault}" for fault in faults]
-    if not faults and not any(read.values()):
+    names_somebody = any(read.get(key) for key in ("subjects", "claims", "users", "local"))
+    if not faults and not names_somebody:
         problems.append(f"approvers.{name}: names nobody; add subjects, claims, users or local.")
-    if faults or not any(read.values()):
+    if faults or not names_somebody:
         return None
     return Approver(
         name=name,
         subjects=frozenset(read.get("subjects", ())),
         claims=read.get("claims"),
+        issuers=frozenset(read.get("issuers", ())),
         users=frozenset(read.get("users", ())),
         is_local=bool(read.get("local")),
     )

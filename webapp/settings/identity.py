@@ -1,6 +1,7 @@
 """The settings of identity: where people sign in, and where a code is enough."""
 
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast, get_args
@@ -10,7 +11,9 @@ from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.client_assertion import key_fault
 from flows.oauth.declaration import ClientAuth
-from flows.oauth.provider import Client
+from flows.oauth.id_token import ALGORITHMS as KNOWN_ALGORITHMS
+from flows.oauth.provider import Client, Provider
+from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules
@@ -49,10 +52,23 @@ DPOP = Setting(
     says="`1`: the sign-in proves a key with each request (DPoP, RFC 9449), for issuers that "
     "require it for this client",
 )
+TENANTS = Setting(
+    name="ELICIT_ISSUER_TENANTS",
+    parse=words,
+    says="the ids of the tenants whose people may sign in, if `ELICIT_ISSUER` is an issuer of "
+    "several tenants, whose address has `{tenantid}` as a part of its path. People of all other "
+    "tenants are refused",
+)
+ALGORITHMS = Setting(
+    name="ELICIT_ISSUER_ALGORITHMS",
+    parse=each(one_of(*KNOWN_ALGORITHMS)),
+    otherwise="RS256 to RS512, PS256 to PS512, ES256 to ES512, EdDSA and Ed25519",
+    says="the only signatures that tokens of this issuer may have",
+)
 # These fields have no effect without a sign-in.
 _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
-    "operators",
+    *("operators", "operator_issuers"),
 )
 # A client that sees no scope requests none, and many issuers then return nothing useful.
 _ASKED_FOR = ("openid",)
@@ -76,7 +92,7 @@ _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
 _OPERATOR_CLAIMS_AT_MOST = 20  # a cookie contains them
 
 
-def _claim(text: str) -> tuple[str, ...]:
+def claim_of(text: str) -> tuple[str, ...]:
     claim = words(text)
     wrong = [f"{name!r} is not a valid claim name." for name in claim if not _NAME.fullmatch(name)]
     wrong += [
@@ -90,13 +106,13 @@ def _claim(text: str) -> tuple[str, ...]:
     return claim or SUBJECT_CLAIM
 
 
-_scopes = each(
+scopes_of = each(
     matching(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", "is not a valid scope (RFC 6749, section 3.3).")
 )
 
 
 def _scope(text: str) -> str | None:
-    found = _scopes(text)
+    found = scopes_of(text)
     if len(found) > 1:
         raise ValueError("set only one scope.")
     return found[0] if found else None
@@ -129,19 +145,37 @@ def operators_of(text: str) -> OperatorRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerSettings:
+    """An issuer where people sign in: that of ELICIT_ISSUER, or a table `[issuers.NAME]`.
+
+    `name` is "" for ELICIT_ISSUER. `client` is this server's registration there. The other fields
+    are those of IdentitySettings, for this issuer alone.
+    """
+
+    name: str = ""
+    client: Client
+    claim: tuple[str, ...] = SUBJECT_CLAIM
+    audiences: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    advertised_scopes: tuple[str, ...] = ()
+    introspects: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
     """The settings of the sign-in. `client` is our registration at the issuer.
 
-    `approvers` come from `elicit.toml`. `scopes` are required in an access token, and
-    `advertised_scopes` are further ones that clients should request. `server_issuer` is the issuer
-    of access tokens that the served server itself verifies and that have no `iss`.
+    `further_issuers` and `approvers` come from `elicit.toml`. `scopes` are required in an access
+    token, and `advertised_scopes` are further ones that clients should request. `server_issuer` is
+    the issuer of access tokens that the served server itself verifies and that have no `iss`.
     """
 
     client: Client | None = None
+    further_issuers: tuple[IssuerSettings, ...] = ()
     approvers: tuple[Approver, ...] = ()
     claim: tuple[str, ...] = setting(
         "ELICIT_SUBJECT_CLAIM",
-        parse=_claim,
+        parse=claim_of,
         default="sub",
         says="the claims that identify a person. Microsoft Entra needs `oid,tid`, because its "
         "`sub` differs from client to client. Claims that people can change, such as `email`, "
@@ -158,11 +192,11 @@ class IdentitySettings:
         says="other audiences of this server in access tokens, in addition to `{ELICIT_URL}/mcp`",
     )
     scopes: tuple[str, ...] = setting(
-        "ELICIT_SCOPES", parse=_scopes, says="the scopes that an access token must have"
+        "ELICIT_SCOPES", parse=scopes_of, says="the scopes that an access token must have"
     )
     advertised_scopes: tuple[str, ...] = setting(
         "ELICIT_ADVERTISED_SCOPES",
-        parse=_scopes,
+        parse=scopes_of,
         otherwise="`ELICIT_SCOPES`, or `openid` where that is not set",
         says="the scopes that clients should request from the issuer. Microsoft Entra and others "
         "need a scope of their own API here, `api://{id}/{name}`",
@@ -238,7 +272,7 @@ class IdentitySettings:
     )
     approvers_scopes: tuple[str, ...] = setting(
         "ELICIT_APPROVERS_SCOPES",
-        parse=_scopes,
+        parse=scopes_of,
         says="the scopes that the server's pages request at sign-in, in addition to `openid` and "
         "`profile`, if the issuer needs them to return groups, such as `groups`",
     )
@@ -252,6 +286,43 @@ class IdentitySettings:
         "`groups=ops`, between commas or spaces. Claims that people can change are refused. A "
         "sign-in proves this for as long as `ELICIT_APPROVERS_SIGN_IN` says",
     )
+
+    operator_issuers: tuple[str, ...] = setting(
+        "ELICIT_OPERATORS_ISSUER",
+        parse=words,
+        otherwise="`ELICIT_ISSUER`",
+        says="the issuers whose subjects and claims `ELICIT_OPERATORS` names, if people sign in at "
+        "several issuers or tenants: exactly as `iss` in their tokens",
+    )
+
+    @property
+    def issuers(self) -> tuple[IssuerSettings, ...]:
+        """The issuers where people sign in, that of ELICIT_ISSUER first."""
+        if self.client is None:
+            return ()
+        first = IssuerSettings(
+            client=self.client,
+            claim=self.claim,
+            audiences=self.audiences,
+            scopes=self.scopes,
+            advertised_scopes=self.advertised_scopes,
+            introspects=self.introspects,
+        )
+        return (first, *self.further_issuers)
+
+    @property
+    def claims_by_issuer(self) -> Mapping[str, tuple[str, ...]]:
+        """The claims that identify a person, by each name that an issuer has in its tokens."""
+        return {name: one.claim for one in self.issuers for name in one.client.provider.issuers}
+
+    @property
+    def first_names(self) -> frozenset[str]:
+        """The issuer of subjects and claims that the settings name without one.
+
+        It is empty if ELICIT_ISSUER has several tenants, because that would be ambiguous.
+        """
+        names = frozenset[str]() if self.client is None else frozenset(self.client.provider.issuers)
+        return names if len(names) == 1 else frozenset()
 
     @property
     def sign_in_claims(self) -> frozenset[tuple[str, str]]:
@@ -271,10 +342,13 @@ class IdentitySettings:
         return None if self.client is None else self.client.provider.issuer
 
     @property
+    def operator_rules(self) -> OperatorRules:
+        return replace(self.operators, issuers=frozenset(self.operator_issuers) or self.first_names)
+
+    @property
     def rules(self) -> IdentityRules:
         return IdentityRules(
-            issuer=self.issuer,
-            claim=self.claim,
+            issuers=self.claims_by_issuer,
             binds_by_code=self.binds_by_code,
             asks_anonymous=self.asks_anonymous,
             lets_model_answer=self.lets_model_answer,
@@ -289,6 +363,10 @@ class IdentitySettings:
 
 def read_identity(values: Values) -> IdentitySettings:
     found = IdentitySettings(client=_client(values), **values.fields_of(IdentitySettings))
+    if found.introspects and values.text(TENANTS):
+        values.problems.append(
+            "ELICIT_INTROSPECT: unset it: a token that is not a JWT names no tenant."
+        )
     if found.pairs_for_yes and values.text(ISSUER):
         values.problems.append(
             "ELICIT_LOCAL_YES: unset it, because people sign in at ELICIT_ISSUER."
@@ -302,6 +380,18 @@ def with_approvers(
     found: IdentitySettings, approvers: tuple[Approver, ...], problems: list[str]
 ) -> IdentitySettings:
     """Return the settings with the approvers of a file, and add missing settings to `problems`."""
+    if found.client is not None:
+        problems += [
+            f"approvers.{one.name}.{fault}"
+            for one in approvers
+            if one.subjects or one.claims
+            for fault in issuer_faults(found, one.issuers)
+        ]
+        if found.operators.names_somebody:
+            problems += [
+                f"ELICIT_OPERATORS_ISSUER, as {fault}"
+                for fault in issuer_faults(found, found.operator_issuers)
+            ]
     problems += [
         f"ELICIT_ISSUER: required, because approvers.{one.name} names subjects or claims of people "
         "who sign in there."
@@ -309,6 +399,47 @@ def with_approvers(
         if found.client is None and (one.subjects or one.claims)
     ]
     return replace(found, approvers=approvers)
+
+
+def issuer_faults(found: IdentitySettings, issuers: Collection[str]) -> Iterator[str]:
+    """Yield a fault unless `issuers` say exactly whose subjects and claims are meant."""
+    known = found.claims_by_issuer
+    if not issuers and not found.first_names:
+        yield (
+            "issuers: required, because people of several tenants sign in at ELICIT_ISSUER: name "
+            f"{' or '.join(known)}."
+        )
+    for one in issuers:
+        if one not in known:
+            yield f"issuers: nobody signs in at {one!r}; the issuers are {', '.join(known)}."
+
+
+def provider_of(
+    issuer: str,
+    *,
+    name: str = PROVIDER,
+    label: str | None = None,
+    client_auth: str,
+    dpop: bool,
+    tenants: tuple[str, ...],
+    algorithms: tuple[str, ...],
+) -> Provider:
+    """Return the declaration of an issuer where people sign in.
+
+    Raises:
+        InvalidQuestion: The issuer is not a valid address, or a tenant is missing or not valid.
+        ValueError: The issuer is no address.
+    """
+    shared = issuer_of_tenant(issuer, SHARED_TENANT) if tenants else issuer
+    return replace(
+        # Every issuer knows `login`, but some offer no choice of accounts.
+        openid(name, shared, label=label or urlsplit(issuer).netloc, switch="login"),
+        issuer=issuer,
+        issuer_tenants=tenants,
+        algorithms=algorithms,
+        client_auth=cast("ClientAuth", client_auth),
+        dpop=dpop,
+    )
 
 
 def _client(values: Values) -> Client | None:
@@ -332,16 +463,23 @@ def _client(values: Values) -> Client | None:
     elif secret and (fault := key_fault(secret, client_auth=client_auth)) is not None:
         values.problems.append(f"{CLIENT_SECRET.name}: {fault}")
     try:
-        # Every issuer knows `login`, but some offer no choice of accounts.
-        provider = openid(PROVIDER, issuer, label=urlsplit(issuer).netloc, switch="login")
+        provider = provider_of(
+            issuer,
+            client_auth=client_auth,
+            dpop=has_dpop,
+            tenants=values.read(TENANTS),
+            algorithms=values.read(ALGORITHMS),
+        )
     except (InvalidQuestion, ValueError) as error:
         values.problems += [f"ELICIT_ISSUER: {line}" for line in str(error).splitlines()]
         return None
     if not id or not (secret or client_auth == "none"):
         return None
-    provider = replace(provider, client_auth=cast("ClientAuth", client_auth), dpop=has_dpop)
     return Client(provider=provider, client_id=id, client_secret=secret)
 
 
-_OWN_ROWS: tuple[Setting[Any], ...] = (CLIENT_ID, CLIENT_SECRET, CLIENT_AUTH, DPOP)
+_OWN_ROWS: tuple[Setting[Any], ...] = (
+    *(CLIENT_ID, CLIENT_SECRET, CLIENT_AUTH, DPOP),
+    *(TENANTS, ALGORITHMS),
+)
 IDENTITY = (ISSUER, *_OWN_ROWS, *rows_of(IdentitySettings).values())

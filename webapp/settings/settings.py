@@ -1,7 +1,7 @@
 """The settings of a server, read once from a mapping. Every problem names its variable."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +9,7 @@ from tempfile import gettempdir
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.client_assertion import key_fault
@@ -19,16 +19,17 @@ from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
-from webapp.http.guard import Network
+from webapp.http.address import TrustedHost
+from webapp.http.edge import Network
 from webapp.http.root_path import is_below
-from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.notifications.tables import NotifyTable
-from webapp.settings import events, identity, payments
+from webapp.settings import events, identity, issuers, payments
 from webapp.settings.brand import Brand
 from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in
-from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
+from webapp.settings.identity import IdentitySettings, read_identity
+from webapp.settings.issuers import IssuerTable
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder
 from webapp.settings.notify import NOTIFY, with_addresses
 from webapp.settings.parsers import (
@@ -53,7 +54,6 @@ from webapp.settings.telemetry import TELEMETRY, TelemetrySettings, read_telemet
 from webapp.stores import holds_something, why_not_opened
 
 
-# The settings of several processes on one store: their names, and where they reach each other.
 def _absolute(text: str) -> Path | None:
     path = Path(text)
     return path if path.is_absolute() else None
@@ -306,6 +306,7 @@ TABLE: tuple[Setting[Any], ...] = (
     *events.EVENTS,
     NOTIFY,
     *identity.IDENTITY,
+    *issuers.CLIENT_OF_ISSUER,
     *(EXPOSE, READ_SECONDS, CONNECTIONS),
     *TELEMETRY,
     *(DATA_HOME, CONFIG_HOME),
@@ -328,10 +329,10 @@ def read_settings(
     if problems := not_utf_8(environment, TABLE):
         raise BadSettings(problems)
     values = Values(environment)
-    problems = values.problems
-    url = _url(values, host=host, port=port)
+    problems, url = values.problems, _url(values, host=host, port=port)
     is_local = _is_local(url)
-    who = read_identity(values)
+    declared, who = declared_in(values), read_identity(values)
+    who = issuers.with_file(who, declared.issuers, declared.approvers, values)
     if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
         problems.append(
             f"ELICIT_EXPOSE: {host} can be reached from other machines, where nobody can be asked "
@@ -339,10 +340,8 @@ def read_settings(
         )
     key_file, store = key_file_of(environment), store_of(environment)
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
-    declared = declared_in(values)
     providers = {**PROVIDERS, **declared.providers}
-    credentials = _credentials(values, {**CATALOGUE, **providers})
-    who = with_approvers(who, declared.approvers, problems)
+    credentials = _credentials(values, {**CATALOGUE, **providers}, tables=declared.issuers)
     fields = values.fields_of(Settings)
     settings = Settings(
         url=url,
@@ -451,14 +450,14 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
 
 
 def _credentials(
-    values: Values, providers: Mapping[str, Provider]
+    values: Values, providers: Mapping[str, Provider], *, tables: Sequence[IssuerTable]
 ) -> Mapping[str, tuple[str, str]]:
     """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID.
 
     A public client (`client_auth = "none"`) has no secret.
     """
     found: dict[str, tuple[str, str]] = {}
-    for name in _registered(values.environment):
+    for name in _registered(values.environment, tables):
         rows = [row.of(name) for row in payments.OF_ACCOUNTS]
         id, secret = map(values.text, rows)
         provider = providers.get(name.lower())
@@ -481,9 +480,9 @@ def _credentials(
     return found
 
 
-def _registered(environment: Mapping[str, str]) -> list[str]:
+def _registered(environment: Mapping[str, str], tables: Sequence[IssuerTable]) -> list[str]:
     """Return the names of providers with at least one setting, in capitals."""
-    others = {identity.CLIENT_ID.name, identity.CLIENT_SECRET.name}
+    others = {*issuers.names_of_issuers(tables)}
     matches = [
         row.match(name)
         for row in payments.OF_ACCOUNTS
@@ -498,7 +497,8 @@ def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[s
     yield from (row.name for row in TABLE if not row.is_of_providers)
     yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
     yield from (NOTIFY.of(table.name).name for table in declared.notify)
-    for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):
+    yield from issuers.names_of_issuers(declared.issuers)
+    for provider in (*PROVIDERS, *declared.providers, *_registered(environment, declared.issuers)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
     for declaration in declared.sellers.values():
         yield from payments.names_of(declaration)

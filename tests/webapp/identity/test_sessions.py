@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.oauth.sign_in import SignedIn
 from tests.support.clock import Clock
 from tests.support.sessions import ISSUER, KEPT, LOCAL, URL, jar, sessions_of, signed_in
@@ -131,7 +131,7 @@ async def test_session_of_other_issuer_is_unknown(
     sessions: Sessions, store: MemoryStore, clock: Clock
 ) -> None:
     cookies = await signed_in(sessions)
-    moved = sessions_of(store, clock, issuer="https://login.example.org")
+    moved = sessions_of(store, clock, issuers=("https://login.example.org",))
     assert await moved.of(cookies) is None
 
 

@@ -258,7 +258,7 @@ def test_views_before_identification_cannot_contain_details() -> None:
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
     assert told == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
-        *("action", "back", "came_late", "csrf", "issuer", "switch", "updates")
+        *("action", "back", "came_late", "csrf", "issuer", "others", "switch", "updates")
     }
 
 

@@ -1,0 +1,213 @@
+"""`[issuers.NAME]` in `elicit.toml`: further issuers where people sign in, beside ELICIT_ISSUER.
+
+Risks: two issuers with one name, or a token that is sent to the wrong one of them to be checked.
+Names are therefore compared exactly, and only one issuer may check tokens that are not JWTs, since
+such a token does not say who made it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, get_args
+
+from flows.errors import InvalidQuestion
+from flows.oauth.access_token import SUBJECT_CLAIM
+from flows.oauth.client_assertion import key_fault
+from flows.oauth.declaration import ClientAuth
+from flows.oauth.id_token import ALGORITHMS
+from flows.oauth.provider import Client, Provider
+from webapp.identity.approvers import Approver
+from webapp.settings.identity import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    IdentitySettings,
+    IssuerSettings,
+    claim_of,
+    provider_of,
+    scopes_of,
+    with_approvers,
+)
+from webapp.settings.table import Setting, Values
+from webapp.settings.toml_tables import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
+
+_KEYS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("issuer", "label", "client_auth"), TEXT),
+    **dict.fromkeys(("claim", "audiences", "scopes", "advertised_scopes"), TEXTS),
+    **dict.fromkeys(("tenants", "algorithms"), TEXTS),
+    **dict.fromkeys(("introspect", "dpop"), FLAG),
+}
+LABEL_AT_MOST: Final = 40
+CLIENT_OF_ISSUER: Final = (
+    Setting(
+        name="ELICIT_ISSUER_{NAME}_CLIENT_ID",
+        parse=str,
+        says="the client id of the pages at the issuer of `[issuers.NAME]` in `elicit.toml`",
+    ),
+    Setting(
+        name="ELICIT_ISSUER_{NAME}_CLIENT_SECRET",
+        parse=str,
+        says="its secret, or its private key for `private_key_jwt`",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerTable:
+    """A table `[issuers.NAME]`. `scopes` are None if the table does not set them."""
+
+    name: str
+    provider: Provider
+    claim: tuple[str, ...] = SUBJECT_CLAIM
+    audiences: tuple[str, ...] = ()
+    scopes: tuple[str, ...] | None = None
+    advertised_scopes: tuple[str, ...] = ()
+    introspects: bool = field(default=False)
+
+
+def names_of_issuers(tables: Sequence[IssuerTable]) -> Iterator[str]:
+    """Yield the names of our registrations at ELICIT_ISSUER and in these tables."""
+    yield from (CLIENT_ID.name, CLIENT_SECRET.name)
+    yield from (row.of(table.name).name for table in tables for row in CLIENT_OF_ISSUER)
+
+
+def read_issuers(tables: Mapping[str, Any], problems: list[str]) -> tuple[IssuerTable, ...]:
+    """Return the issuers of the tables, and add faults to `problems`."""
+    found = [
+        _table(name, table, problems)
+        for name, table in tables_in(tables, kind="issuers", built_in=(), problems=problems)
+    ]
+    return tuple(one for one in found if one is not None)
+
+
+def _table(name: str, table: dict[str, Any], problems: list[str]) -> IssuerTable | None:
+    faults = [unknown_key(key, sorted(_KEYS)) for key in table if key not in _KEYS]
+    read = converted({key: table[key] for key in table if key in _KEYS}, _KEYS, faults)
+    if "issuer" not in table:
+        faults.append("issuer: required.")
+    faults += _value_faults(read)
+    provider = None
+    if not faults:
+        try:
+            provider = provider_of(
+                read["issuer"],
+                name=name,
+                label=read.get("label"),
+                client_auth=read.get("client_auth", "basic"),
+                dpop=read.get("dpop", False),
+                tenants=read.get("tenants", ()),
+                algorithms=read.get("algorithms", ()),
+            )
+        except (InvalidQuestion, ValueError) as error:
+            faults += str(error).splitlines()
+    problems += [f"issuers.{name}.{fault}" for fault in faults]
+    if provider is None:
+        return None
+    return IssuerTable(
+        name=name,
+        provider=provider,
+        claim=read.get("claim", SUBJECT_CLAIM),
+        audiences=read.get("audiences", ()),
+        scopes=read.get("scopes"),
+        advertised_scopes=read.get("advertised_scopes", ()),
+        introspects=read.get("introspect", False),
+    )
+
+
+def _value_faults(read: Mapping[str, Any]) -> Iterator[str]:
+    for key, parse in (
+        ("claim", claim_of),
+        ("scopes", scopes_of),
+        ("advertised_scopes", scopes_of),
+    ):
+        try:
+            parse(" ".join(read.get(key, ())))
+        except ValueError as error:
+            yield from (f"{key}: {sentence}" for sentence in error.args)
+    if not read.get("claim", SUBJECT_CLAIM):
+        yield "claim: name at least one claim, or leave it out."
+    if unknown := [one for one in read.get("algorithms", ()) if one not in ALGORITHMS]:
+        yield f"algorithms: {', '.join(unknown)}: only {', '.join(ALGORITHMS)} are accepted."
+    if "algorithms" in read and not read["algorithms"]:
+        yield "algorithms: name at least one, or leave it out."
+    if read.get("client_auth", "basic") not in get_args(ClientAuth):
+        yield f"client_auth: it is one of {', '.join(get_args(ClientAuth))}."
+    if read.get("introspect") and read.get("tenants"):
+        yield "introspect: leave it out: a token that is not a JWT names no tenant."
+    label = read.get("label", "x")
+    if not label.strip() or not label.isprintable() or len(label) > LABEL_AT_MOST:
+        yield f"label: it is 1 to {LABEL_AT_MOST} characters that can be read."
+    if not all(one.strip() for one in read.get("audiences", ())):
+        yield "audiences: a name is empty."
+
+
+def with_file(
+    who: IdentitySettings,
+    tables: Sequence[IssuerTable],
+    approvers: tuple[Approver, ...],
+    values: Values,
+) -> IdentitySettings:
+    """Return the settings with the issuers and the approvers of a file.
+
+    Missing settings are added to the problems.
+    """
+    further = list[IssuerSettings]()
+    if tables and who.client is None:
+        values.problems.append(
+            f"ELICIT_ISSUER: required, because [issuers.{tables[0].name}] of elicit.toml adds an "
+            "issuer to it."
+        )
+    for table in tables:
+        id_row, secret_row = (row.of(table.name) for row in CLIENT_OF_ISSUER)
+        id, secret, auth = values.text(id_row), values.text(secret_row), table.provider.client_auth
+        if not id:
+            values.problems.append(
+                f"{id_row.name}: required, because people sign in at [issuers.{table.name}]."
+            )
+        if auth == "none" and secret:
+            values.problems.append(f"{secret_row.name}: remove it: a public client has no secret.")
+        elif auth != "none" and not secret:
+            values.problems.append(
+                f"{secret_row.name}: required, because people sign in at [issuers.{table.name}]."
+            )
+        elif secret and (fault := key_fault(secret, client_auth=auth)) is not None:
+            values.problems.append(f"{secret_row.name}: {fault}")
+        further.append(
+            IssuerSettings(
+                name=table.name,
+                client=Client(provider=table.provider, client_id=id, client_secret=secret),
+                claim=table.claim,
+                audiences=table.audiences,
+                scopes=who.scopes if table.scopes is None else table.scopes,
+                advertised_scopes=table.advertised_scopes,
+                introspects=table.introspects,
+            )
+        )
+    who = replace(who, further_issuers=tuple(further))
+    values.problems += _common_faults(who.issuers)
+    return with_approvers(who, approvers, values.problems)
+
+
+def _common_faults(issuers: Sequence[IssuerSettings]) -> Iterator[str]:
+    """Yield the faults that only all issuers together have."""
+    seen = dict[str, str]()
+    for one in issuers:
+        place = f"[issuers.{one.name}]" if one.name else "ELICIT_ISSUER"
+        for name in one.client.provider.issuers:
+            if name in seen:
+                yield f"{place}: {name} is the issuer of {seen[name]} already."
+            seen[name] = place
+    if len(asking := [one for one in issuers if one.introspects]) > 1:
+        names = " and ".join(
+            f"[issuers.{one.name}]" if one.name else "ELICIT_INTROSPECT" for one in asking
+        )
+        yield (
+            f"{names}: only one issuer can check tokens that are not JWTs, because such a token "
+            "does not say who made it, and must not be sent to another issuer. Let the others make "
+            "JWT access tokens."
+        )
+    labels = [one.client.provider.label for one in issuers]
+    for one in issuers:
+        if one.name and labels.count(one.client.provider.label) > 1:
+            yield (
+                f"[issuers.{one.name}]: people cannot tell it from another issuer of this server: "
+                "set label."
+            )
