@@ -30,6 +30,7 @@ from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
 from webapp.oauth.importing import Importing
+from webapp.oauth.keeping import Keeping
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
 
@@ -71,6 +72,9 @@ class Accounts:
             connections=self.connections,
             failures=self.failures,
             flow=self.flow,
+        )
+        self.keeping = Keeping(
+            elicitations=elicitations, connections=self.connections, keys=self.keys
         )
         self.importing = Importing(
             elicitations=elicitations, clients=self._clients, connections=self.connections
