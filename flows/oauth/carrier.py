@@ -51,4 +51,4 @@ class _KeyedUrl(httpx.URL):
         return self._shown
 
     def __repr__(self) -> str:
-        return f"URL({self._shown!r})"
+        return f"_KeyedUrl({self._shown!r})"

@@ -25,7 +25,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens
-from webapp.oauth.api_keys import ApiKeys
+from webapp.oauth.api_keys import TypedKeys
 from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
@@ -79,7 +79,7 @@ class Accounts:
         self.importing = Importing(
             elicitations=elicitations, clients=self._clients, connections=self.connections
         )
-        self.api_keys = ApiKeys(
+        self.api_keys = TypedKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
         )
 

@@ -65,7 +65,7 @@ class LineRefused(ElicitError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedLine:
-    """What was done with a line. `why` says it for a line that changed nothing."""
+    """The result of a line. `why` is the reason if the line changed nothing."""
 
     number: int
     done: Done

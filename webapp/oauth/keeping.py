@@ -58,8 +58,8 @@ class Keeping:
             _log.info("account.lapsed", extra={**about, "reason": None, "proof": "the clock"})
             await self._elicitations.write(lapse(current, now=now))
             return
-        is_over = end is None or now >= end
-        if current.refresh_token is None or (current.has_fixed_end and not is_over):
+        has_ended = end is None or now >= end
+        if current.refresh_token is None or (current.has_fixed_end and not has_ended):
             await self._elicitations.write(self._warned(current))
             return
         if current.is_claimed(now=now):  # another process refreshes it for a tool

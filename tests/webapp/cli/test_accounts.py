@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.oauth.connection import Connection
-from flows.providers import ApiKey, PersonProbe, Provider
+from flows.providers import PersonProbe, Provider, ProviderKey
 from tests.support.account_env import (
     CREDENTIALS,
     HUB,
@@ -18,7 +18,7 @@ from tests.support.account_env import (
     stored,
 )
 from tests.support.clock import NOON, Clock
-from tests.webapp.oauth.test_tenants import BOOKS, SHOP
+from tests.support.tenant_sites import BOOKS, SHOP
 from webapp.cli.main import main
 from webapp.oauth.importing import Import
 from webapp.service import Service
@@ -29,7 +29,7 @@ DESK = Provider(
     name="desk",
     label="Desk",
     api="https://api.desk.example",
-    key=ApiKey(page="https://desk.example/keys"),
+    key=ProviderKey(page="https://desk.example/keys"),
     person=PersonProbe(url="https://api.desk.example/me", id="id", label="id"),
 )
 ALL = {each.name: each for each in (HUB, SHOP, BOOKS, DESK)}
