@@ -25,7 +25,10 @@ DESK = Provider(
     person=PersonProbe(url="https://{tenant}/api/me", id="id", label=("email", "tenant")),
 )
 ASKED = replace(
-    ACME, name="asked", label="Asked", key=ProviderKey(page=ACME.key.page, query="api_key")
+    ACME,
+    name="asked",
+    label="Asked",
+    key=ProviderKey(page="https://acme.example/settings/keys", query="api_key"),
 )
 
 

@@ -51,7 +51,7 @@ async def import_accounts(
         raise CommandRefused(f"{file} cannot be read: {error}") from None
     about = Import(server=server, issuer=issuer, replaces=replace, is_dry=dry_run)
     done = await service.kinds.accounts.importing.run(text.split("\n"), about)
-    counts = Counter(line.done for line in done)
+    counts = Counter[str](line.done for line in done)
     said = [f"{counts[word]} {_SAYS[word]}" for word in _SAYS if counts[word]]
     summary = f"{'Dry run: ' if dry_run else ''}{', '.join(said) or 'no account imported'}."
     if not counts["refused"]:

@@ -37,7 +37,12 @@ KEYS = dict.fromkeys(("github", "shop", "books"), CREDENTIALS["github"])
 
 
 def line(**change: Any) -> str:
-    about = {"provider": "github", "issuer": ISSUER, "subject": "ann", "account_id": "583231"}
+    about: dict[str, Any] = {
+        "provider": "github",
+        "issuer": ISSUER,
+        "subject": "ann",
+        "account_id": "583231",
+    }
     about |= {"label": "octocat", "access_token": TOKEN, "refresh_token": f"refresh-of-{TOKEN}"}
     about |= {"expires_at": f"{NOON.year + 1}-05-03T12:00:00Z", "scopes": ["repo"]}
     return json.dumps({k: v for k, v in (about | change).items() if v is not None})
