@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs pictures bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-slow  those that start processes, browsers and clients of another language'
 	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/reference/benchmarks.md'
 	@echo 'make check    ruff, mypy, pyright'
+	@echo 'make pictures  the pictures of pages in docs/pictures, with Chromium'
 	@echo 'make docs     the site of docs/, in build/site'
 	@echo 'make pythons  the quick tests on the other Pythons here'
 	@echo 'make bench    the cost, beside its baselines'
@@ -78,6 +79,10 @@ pythons:
 docs: $(VENV)-docs/docs.stamp
 	$(VENV)-docs/bin/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/site
 	@echo 'build/site/index.html'
+
+# README and docs show these; a test fails if a page has changed and its picture has not.
+pictures: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.page_pictures
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks

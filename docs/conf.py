@@ -1,5 +1,6 @@
 """The configuration of the documentation site, which `make docs` builds without external files."""
 
+import shutil
 from pathlib import Path
 
 from docutils import nodes
@@ -32,6 +33,13 @@ myst_heading_anchors = 5
 
 def setup(app: Sphinx) -> None:
     app.connect("doctree-read", _unlink, priority=100)
+    app.connect("build-finished", _copy_pictures)
+
+
+def _copy_pictures(app: Sphinx, error: Exception | None) -> None:
+    """Copy the pictures: the pages show them with HTML, for both color schemes."""
+    if error is None:
+        shutil.copytree(HERE / "pictures", app.outdir / "pictures", dirs_exist_ok=True)
 
 
 def _unlink(app: Sphinx, page: nodes.document) -> None:

@@ -27,7 +27,7 @@ class AccountRequest:
     """A request to connect an account. `provider` may be the name of a declared provider.
 
     `tenant` is the host of the wanted tenant, for a provider with a host for each customer.
-    `again`: ask the person also for scopes that they were asked for before, in vain.
+    `again`: also ask for scopes that the person did not grant before.
     """
 
     kind: str = field(default="oauth", init=False, repr=False, compare=False)
@@ -55,6 +55,9 @@ class AccountRequest:
             )
         if isinstance(self.provider, Provider) and self.tenant is not None:
             self.provider.for_tenant(self.tenant)  # raises if it is none
+        has_keys = isinstance(self.provider, Provider) and self.provider.key is not None
+        if isinstance(self.provider, Provider) and has_keys != isinstance(self, ApiKeyRequest):
+            raise InvalidQuestion(wrong_verb(self.provider))
         if self.reason is not None and not 1 <= len(self.reason) <= REASON_AT_MOST:
             raise InvalidQuestion(f"reason must have 1 to {REASON_AT_MOST} characters.")
 
@@ -77,6 +80,22 @@ class AccountRequest:
             **({"again": True} if self.again else {}),
             **({} if self.tenant is None else {"tenant": self.tenant}),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeyRequest(AccountRequest):
+    """A request to connect an account with an API key, or with a user name and a password."""
+
+    kind: str = field(default="api_key", init=False, repr=False, compare=False)
+    scopes: tuple[str, ...] = field(default=(), init=False)
+    again: bool = field(default=False, init=False)
+
+
+def wrong_verb(provider: Provider) -> str:
+    """Return what to write for a provider that is asked for with the other verb."""
+    if provider.key is None:
+        return f"{provider.label} has no API keys in its declaration: ask with elicit.oauth."
+    return f"{provider.label} has API keys instead of OAuth: ask with elicit.api_key."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from webapp.oauth.clients import is_at_sandbox
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
-from webapp.telemetry.telemetry import Telemetry, tracer_here
+from webapp.telemetry.work import Telemetry, tracer_here
 
 TIMEOUT_SECONDS = 10.0
 CLOCKS_APART_AT_MOST = timedelta(seconds=30)
@@ -112,7 +112,7 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
     ]
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name) or CATALOGUE.get(name)
-        if provider is not None:
+        if provider is not None and provider.key is None:
             id, secret = settings.credentials[name]
             client = Client(provider=provider, client_id=id, client_secret=secret)
             url = f"{settings.url}/callback/{name}"

@@ -252,11 +252,13 @@ def must_be_approver(name: str | None) -> str | None:
     return name
 
 
-def timeout_for(approver: str | None, *, given: timedelta | None) -> timedelta:
+def timeout_for(
+    approver: str | None, *, given: timedelta | None = None, default: timedelta = DEFAULT_TIMEOUT
+) -> timedelta:
     """Return the given timeout, or the default for a question with or without approver."""
     if given is not None:
         return given
-    return DEFAULT_TIMEOUT if approver is None else DECIDED_WITHIN
+    return default if approver is None else DECIDED_WITHIN
 
 
 def on_the_wire(schema: Mapping[str, Json]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """A connected account as a tool gets it; its access token goes to the provider's hosts only.
 
 Risks: the access token leaks through a redirect or a full URL in a tool's request, so it is added
-only if the request's origin is one of the provider's. Or the token leaks because a tool returns or
-logs the account: BearerAuth and Account are no dataclasses, so serializers find no members and use
-the repr, which does not contain the token.
+only if the request's origin is one of the provider's. Or a tool returns or logs the account, and
+the token with it. BearerAuth and Account are therefore no dataclasses: serializers find no members
+and use the repr, which does not contain the token.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Json
+from flows.oauth.carrier import AUTHORIZATION, Carrier
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
 from flows.question import Resources, reporting_errors
 
@@ -34,7 +35,7 @@ class BearerAuth(httpx.Auth):
     `now`. If the API requires a nonce, the request is sent once more, with the nonce.
     """
 
-    __slots__ = (*("_key", "_nonces", "_now", "_origins", "_renew", "_scheme", "_token", "_wait"),)
+    __slots__ = (*("_carrier", "_key", "_nonces", "_now", "_origins", "_renew", "_token", "_wait"),)
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class BearerAuth(httpx.Auth):
         origins: tuple[str, ...],
         renew: Renew | None = None,
         wait: Wait | None = None,
-        scheme: str = "Bearer",
+        carrier: Carrier | None = None,
         key: str | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
@@ -51,7 +52,8 @@ class BearerAuth(httpx.Auth):
         self._key = key
         self._now = now
         self._nonces: dict[str, str] = {}
-        self._scheme = scheme if key is None else HEADER
+        bound = None if key is None else Carrier(scheme=HEADER)
+        self._carrier = bound or carrier or Carrier()
         self._origins = frozenset(origins)
         self._renew = renew
         self._wait = wait
@@ -61,9 +63,10 @@ class BearerAuth(httpx.Auth):
         return _origin(url) in self._origins
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        # httpx follows redirects itself and removes the header when the origin changes.
+        # httpx follows redirects itself and removes the Authorization header when the origin
+        # changes. For any other place, `follow` does so.
         if self.is_for(request.url):
-            request.headers["Authorization"] = f"{self._scheme} {self._token}"
+            self._carrier.put(request, self._token)
             if self._key is not None and self._now is not None:
                 request.headers[HEADER] = proof_of(
                     self._key,
@@ -107,11 +110,32 @@ class BearerAuth(httpx.Auth):
             if can_be_resent and self._is_other(request, sent):
                 yield from self.auth_flow(request)
 
+    @property
+    def token(self) -> str:
+        """The access token that the next request carries."""
+        return self._token
+
+    @property
+    def follows(self) -> bool:
+        """True if each request of a redirect must pass `follow`."""
+        return self._carrier.header != AUTHORIZATION or self._carrier.query is not None
+
+    def follow(self, request: httpx.Request) -> None:
+        """Add the key to a request to one of the origins, and remove it from any other."""
+        if self.is_for(request.url):
+            self._carrier.put(request, self._token)
+        else:
+            self._carrier.remove(request)
+
+    async def follow_async(self, request: httpx.Request) -> None:
+        """Do as `follow`, as a hook of an asynchronous client."""
+        self.follow(request)
+
     def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
         return reply.status_code == 401 and self._has_carried(reply.request, sent)
 
     def _lacks_nonce(self, reply: httpx.Response) -> bool:
-        """Return True if the API refused the request for its nonce, which is then remembered."""
+        """Return True if the API refused the request for lack of a nonce, and store the nonce."""
         if self._key is None or not self.is_for(reply.request.url):
             return False
         nonce, origin = wanted_nonce(reply), _origin(reply.request.url)
@@ -125,8 +149,7 @@ class BearerAuth(httpx.Auth):
 
     def _has_carried(self, request: httpx.Request, token: str) -> bool:
         """Return True if the request had this token and went to the provider, not to a redirect."""
-        is_ours = request.headers.get("Authorization") == f"{self._scheme} {token}"
-        return is_ours and self.is_for(request.url)
+        return self._carrier.has(request, token) and self.is_for(request.url)
 
     def __repr__(self) -> str:
         return f"BearerAuth('***', origins={tuple(sorted(self._origins))!r})"
@@ -158,7 +181,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     details: Mapping[str, str] = {}
     access_token: str
     dpop_key: str | None = None  # the private key that the access token is bound to
-    scheme: str = "Bearer"  # before the token in the Authorization header
+    carrier: Carrier = Carrier()
     api: str
     api_hosts: tuple[str, ...]
     connection: str | None = None  # the connection's id, to get a newer access token with
@@ -204,7 +227,7 @@ class Account:
             origins=content.api_hosts,
             renew=renew,
             wait=resources.wait,
-            scheme=content.scheme,
+            carrier=content.carrier,
             key=content.dpop_key,
             now=resources.now,
         )
@@ -212,6 +235,9 @@ class Account:
     @property
     def access_token(self) -> str:
         """The access token as it was when the tool got the account, for use with other libraries.
+
+        For an account that was connected with `elicit.api_key`, it is the API key. For a user name
+        and a password, it is both in the encoding of HTTP Basic.
 
         A `client()` adds the access token itself, and renews it when the provider rejects it. A
         token that is bound to a key (`dpop`) works in a `client()` only.
@@ -244,7 +270,10 @@ class Account:
         The client decompresses responses of any size. If you do not trust the API with that, send
         `accept-encoding: identity` and stream the response.
         """
-        return self._resources.client(base_url=self.api, auth=self._auth)
+        client = self._resources.client(base_url=self.api, auth=self._auth)
+        if self._auth.follows:
+            client.event_hooks = {"request": [self._auth.follow_async]}
+        return client
 
     def sync_client(self) -> httpx.Client:
         """Return a synchronous client for a `def` tool, which runs in a worker thread.
@@ -252,7 +281,10 @@ class Account:
         Raises:
             ElicitError: The caller is on the event loop, which the client would block.
         """
-        return self._resources.sync_client(base_url=self.api, auth=self._auth)
+        client = self._resources.sync_client(base_url=self.api, auth=self._auth)
+        if self._auth.follows:
+            client.event_hooks = {"request": [self._auth.follow]}
+        return client
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Account):

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient, SeenClient, seen
 from flows.elicitation.states import Json
+from flows.elicitation.tool_call import CallingClient, SeenClient, seen
 from flows.oauth.responses import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
@@ -36,7 +36,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     label: str
     connected_at: datetime
     scopes: tuple[str, ...]  # as granted
-    withheld: tuple[str, ...] = ()  # scopes that were requested when it was connected, in vain
+    # scopes that were requested when the account was connected, and not granted
+    withheld: tuple[str, ...] = ()
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
@@ -55,6 +56,10 @@ class Connection(Struct, frozen=True, kw_only=True):
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last use by tool
     claim: Claim | None = None
     retry_at: datetime | None = None  # the last refresh failed: no new try before this time
+    refresh_expires_at: datetime | None = None  # the refresh token ends then if it is not used
+    end_set_at: datetime | None = None  # the exchange or refresh that set `ends_at`
+    keep_at: datetime | None = None  # the sweeper's next step to keep the account, or to warn
+    warned_at: datetime | None = None  # the account's end is near, and `account.expiring` was sent
     refused_at: datetime | None = None  # the first refusal that did not prove that the grant ended
     lapsed_at: datetime | None = None  # unusable until the person connects it again
     ended_at: datetime | None = None  # disconnected: only the label is still stored
@@ -74,9 +79,26 @@ class Connection(Struct, frozen=True, kw_only=True):
         return "connected" if self.lapsed_at is None else "lapsed"
 
     @property
-    def due_at(self) -> datetime | None:
+    def ends_at(self) -> datetime | None:
+        """The time after which nothing but connecting it again helps; None if it is unknown."""
+        return self.expires_at if self.refresh_token is None else self.refresh_expires_at
+
+    @property
+    def has_fixed_end(self) -> bool:
+        """True if a refresh does not move the end of the refresh token."""
+        set_at, issued_at = self.end_set_at, self.issued_at
+        return set_at is not None and issued_at is not None and set_at < issued_at
+
+    @property
+    def second_refresh_at(self) -> datetime | None:
         """The time of the sweeper's second refresh, after a refusal that alone proves nothing."""
         return self.retry_at if self.is_connected and self.refused_at is not None else None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The time of the sweeper's next work on the account."""
+        times = (self.second_refresh_at, self.keep_at if self.is_connected else None)
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def erase_at(self) -> datetime | None:
@@ -115,7 +137,7 @@ class Connection(Struct, frozen=True, kw_only=True):
         return tool in self.tools and is_let
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
-        """Return True if the person put another account in use after `since`."""
+        """Return True if the person chose to use another account after `since`."""
         at = None if self.holds_key else self.put_aside_at
         return at is not None and since is not None and since < at
 
@@ -162,7 +184,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
 
 
 def put_aside(connection: Connection, *, now: datetime) -> Connection:
-    """Record that the person put another account in use."""
+    """Record that the person chose to use another account."""
     return replace(connection, holds_key=False, put_aside_at=now)
 
 
@@ -182,7 +204,9 @@ def use(
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
     """Mark the account as unusable until the person connects it again."""
-    return replace(connection, lapsed_at=now, claim=None, retry_at=None, refused_at=None)
+    return replace(
+        connection, lapsed_at=now, claim=None, retry_at=None, refused_at=None, keep_at=None
+    )
 
 
 def disconnect(
@@ -224,7 +248,7 @@ def _met(connection: Connection, client: CallingClient | None) -> Connection:
 def _remembered(
     clients: Iterable[SeenClient], only: tuple[str, ...] | None
 ) -> tuple[SeenClient, ...]:
-    """Return the latest clients and all in `only`: each client that may use it has to be shown."""
+    """Return the latest clients and all in `only`: the page shows all that may use the account."""
     every = tuple(clients)
     latest = {client.key for client in every[-CLIENTS_AT_MOST:]}
     return tuple(one for one in every if one.key in latest or one.key in (only or ()))

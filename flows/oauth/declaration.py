@@ -19,11 +19,11 @@ class PersonProbe:
 
     A nested member is written with dots: `user.email`. A prefix "reply." names a member of the
     token endpoint's reply; if all members have it, no `url` is needed. If an id is only unique
-    within a workspace, `id` names several members, the person's own id last. All members of `id`
-    must be present, and those of `label` that are present are shown together. The prefix
-    "callback." names a parameter of the callback, and `tenant` is the tenant's host.
+    within a workspace, `id` names several members, the last of which is the person's own id. All
+    members of `id` must be present, and those of `label` that are present are shown together. The
+    prefix "callback." names a parameter of the callback, and `tenant` is the tenant's host.
 
-    `post` is a JSON body, for a provider that needs POST instead of GET.
+    `post` is a JSON body, for a provider whose API needs POST instead of GET.
     """
 
     url: str | None = None
@@ -56,6 +56,29 @@ class Revocation:
     kind: Literal["form", "json", "delete", "bearer"] = "form"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """The keys of a provider that people make themselves and type on this server's page.
+
+    `page` is the address where a person makes a key, and `label` its name there. Requests carry the
+    key in `header`, after `prefix` (`Bearer` in the Authorization header, nothing in any other).
+    `query` names a query parameter that carries it instead, for a provider that accepts no header.
+    With `user`, the title of a user name, the person types a user name and a password, which are
+    sent as HTTP Basic.
+
+    The request of the declaration's `person` tests each key before it is stored. `status` is the
+    HTTP status of its success.
+    """
+
+    page: str
+    label: str = "API key"
+    user: str | None = None
+    header: str = "Authorization"
+    prefix: str | None = None
+    query: str | None = None
+    status: int = 200
+
+
 RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
 
 
@@ -67,7 +90,7 @@ class KnownRefusal:
     `value` of the `member` (`error.code` for a nested one), and a part of the provider's
     `description`. `means` is `ended` (the refresh token has ended: the person has to connect
     again), `client` (client id or secret is wrong, which only the operator can correct) or
-    `passing` (a temporary error without consequences).
+    `passing` (a temporary error that changes nothing).
     """
 
     status: int | None = None
@@ -92,23 +115,29 @@ class Declaration:
     patterns of the origins that result.
 
     `always` are scopes that are requested in addition to the tool's, mostly to find out whose
-    account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
-    provider's replies. `unmentioned` are scopes that the replies leave out although they were
-    granted. `scope_writes` are scopes that can change something, and `scope_deletes` those that can
-    destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
-    is read from the id_token, or with `nonce=False` from the userinfo endpoint.
+    account it is. `covers` lists the scopes that a scope includes. It also has the spelling of a
+    scope in the provider's replies, if that differs. `unmentioned` are scopes that the replies
+    leave out although they were granted. `scope_writes` are scopes that can change something, and
+    `scope_deletes` those that can destroy it: pages mark these scopes, and every scope without
+    `scope_words`. Without `person`, the person is read from the id_token, or with `nonce=False`
+    from the userinfo endpoint.
 
     `issuer_tenants` are the ids of the tenants whose people may sign in, if `issuer` is a template
     with `{tenantid}`. `algorithms` are the accepted signatures of its tokens; all of
     `id_token.ALGORITHMS` if the list is empty. Only issuers where people sign in have these two.
 
+    `refresh_unused_days` is the number of days after which a refresh token ends if it is not used,
+    unless the token reply says so (`refresh_token_expires_in`). The server then uses it in time.
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
 
-    With `dpop`, each account's tokens are bound to a key of its own, which the server proves with
-    each request (RFC 9449). `resource` is the address of the API that the tokens are for, if the
-    provider requires it (RFC 8707).
+    `key` describes API keys, for a provider without OAuth: people make a key there and type it
+    here, which `elicit.api_key` asks for.
+
+    With `dpop`, each account's tokens are bound to a key of that account, and each request contains
+    a proof that the server has this key (RFC 9449). `resource` is the address of the API that the
+    tokens are for, if the provider requires it (RFC 8707).
 
     `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
     code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person
@@ -139,6 +168,7 @@ class Declaration:
     keep: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     refresh: str | None = None
     rotates: bool = False
+    refresh_unused_days: int | None = None
     revoke: Revocation | None = None
     manage: str | None = None
     device: str | None = None
@@ -154,6 +184,7 @@ class Declaration:
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
+    key: ApiKey | None = None
     client_auth: ClientAuth = "basic"
     dpop: bool = False
     resource: str | None = None

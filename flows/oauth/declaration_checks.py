@@ -1,7 +1,7 @@
 """The checks of a provider's declaration: a sentence for each fault, with the field's name.
 
 Risks: a declaration sends an access token to a wrong host, repeats a parameter that the flow sets
-itself, or turns a check off that nothing else replaces.
+itself, or turns off a check that nothing else replaces.
 """
 
 import re
@@ -31,7 +31,7 @@ LABEL_AT_MOST = 40
 # Beginnings of the paths of members that the person's API does not return.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# The fields that are addresses. Of these, only the last two may have details in them.
+# The fields that are addresses. Only the last two may contain details.
 ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
@@ -66,6 +66,15 @@ OUR_TOKEN_PARAMETERS = frozenset(
         "refresh_token",
     }
 )
+# The fields of a declaration that describe OAuth, which a provider with API keys does not have.
+_OF_OAUTH = frozenset(
+    {
+        *("issuer", "sends_issuer", "discovers", "authorize", "token", "refresh", "rotates"),
+        *("refresh_unused_days",),
+        *("revoke", "device", "resource", "always", "dpop", "token_scheme", "token_types"),
+        *("pkce", "nonce", "extra", "token_extra", "refresh_extra", "switch", "lasting"),
+    }
+)
 PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 # Types of tokens that are bound to a key of the client, which a Bearer request cannot prove.
 _BOUND_TYPES = frozenset({"dpop", "mac", "pop"})
@@ -85,13 +94,20 @@ OUR_HEADERS = frozenset(
 )
 
 
+# Headers that cannot carry a key: a proxy or a client uses or removes them.
+_NO_KEY_HEADERS = (OUR_HEADERS - {"authorization"}) | {
+    *("accept-encoding", "expect", "forwarded", "origin", "proxy-authorization", "range"),
+    *("referer", "set-cookie", "te", "trailer", "upgrade", "via"),
+}
+
+
 def faults_of(provider: Declaration) -> list[str]:
     """Return a sentence for each fault of the declaration."""
     if templates := _issuer_faults(provider) or _template_faults(provider):
         return templates
     return [
         *_naming_faults(provider),
-        *_finding_faults(provider),
+        *(_finding_faults(provider) if provider.key is None else _key_faults(provider)),
         *_address_faults(_sample_of(provider)),
         *_spelling_faults(provider),
         *_proof_faults(provider),
@@ -168,6 +184,7 @@ def _templates(provider: Declaration) -> list[tuple[str, str]]:
     found += [("api_hosts", host) for host in provider.api_hosts]
     found.append(("person.url", None if provider.person is None else provider.person.url))
     found.append(("revoke", None if provider.revoke is None else provider.revoke.url))
+    found.append(("key.page", None if provider.key is None else provider.key.page))
     return [(key, one.replace("{client_id}", "id")) for key, one in found if isinstance(one, str)]
 
 
@@ -200,6 +217,8 @@ def _sample_of(provider: Declaration) -> Declaration:
     if provider.revoke is not None:
         url = provider.revoke.url.replace("{client_id}", "id")
         named["revoke"] = replace(provider.revoke, url=sample(url))
+    if provider.key is not None:
+        named["key"] = replace(provider.key, page=sample(provider.key.page))
     return Declaration(**named)
 
 
@@ -219,7 +238,7 @@ def _naming_faults(provider: Declaration) -> list[str]:
 
 
 def _finding_faults(provider: Declaration) -> list[str]:
-    """Return what is missing for finding the endpoints, and for knowing whose account it is."""
+    """Return the faults in what the server needs to find the endpoints and the account's person."""
     faults: list[str] = []
     if provider.sends_issuer and provider.issuer is None:
         faults.append("issuer: required, to compare with the issuer that the provider sends.")
@@ -241,8 +260,44 @@ def _finding_faults(provider: Declaration) -> list[str]:
     return faults
 
 
+def _key_faults(provider: Declaration) -> list[str]:
+    """Return the faults of API keys: how they are tested and sent, and what they do not go with."""
+    key, person = provider.key, provider.person
+    assert key is not None
+    faults = [
+        f"{each.name}: leave it out, because people type a key of this provider."
+        for each in fields(Declaration)
+        if each.name in _OF_OAUTH and getattr(provider, each.name) != each.default
+    ]
+    if person is None or person.url is None:
+        faults.append("person: required with a url, to test a key before it is stored.")
+    elif any(path.startswith(NOT_OF_API) for path in person.members()):
+        faults.append("person: a key has no token reply and no callback; name members of the API.")
+    faults += [
+        f"key.{name}: must be 1 to {LABEL_AT_MOST} visible characters."
+        for name, text in (("label", key.label), ("user", key.user))
+        if text is not None and not (0 < len(text) <= LABEL_AT_MOST and _is_plain(text))
+    ]
+    if not HEADER.fullmatch(key.header) or key.header.lower() in _NO_KEY_HEADERS:
+        faults.append("key.header: must be letters, digits and -, and no header of the connection.")
+    if key.header.lower() in [name.lower() for name, _ in provider.headers]:
+        faults.append("key.header: is in headers too; leave it out there.")
+    if key.prefix and (not HEADER.fullmatch(key.prefix) or key.prefix.lower() == "basic"):
+        faults.append("key.prefix: must be letters, digits and -. For Basic, declare key.user.")
+    if key.query is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", key.query):
+        faults.append("key.query: must be the name of a query parameter.")
+    ways = [key.header != "Authorization" or key.prefix is not None, key.query, key.user]
+    if sum(map(bool, ways)) > 1:
+        faults.append("key: declare either header and prefix, or query, or user.")
+    if not 200 <= key.status < 300:
+        faults.append("key.status: must be a status of success, 200 to 299.")
+    return faults
+
+
 def _address_faults(provider: Declaration) -> list[str]:
     faults: list[str] = []
+    if provider.key is not None and (fault := fault_of(provider.key.page)):
+        faults.append(f"key.page: {fault}")
     for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device", "resource"):
         address = _sample_issuer(provider) if key == "issuer" else getattr(provider, key)
         if address is not None and (fault := fault_of(address)):
@@ -314,6 +369,8 @@ def _spelling_faults(provider: Declaration) -> list[str]:
         )
         if getattr(provider, key) not in allowed
     ]
+    if provider.refresh_unused_days is not None and not 2 <= provider.refresh_unused_days <= 3650:
+        faults.append("refresh_unused_days: must be 2 to 3650.")
     faults += [
         f"{key}: must be one character."
         for key in ("scope_separator", "reply_scope_separator")
@@ -328,7 +385,7 @@ def _spelling_faults(provider: Declaration) -> list[str]:
 
 
 def _proof_faults(provider: Declaration) -> list[str]:
-    """Return the faults of what replaces a proof of the flow."""
+    """Return the faults of the fields that replace or turn off a proof of the flow."""
     faults: list[str] = []
     if not provider.pkce and provider.client_auth == "none":
         faults.append(

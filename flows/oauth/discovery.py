@@ -22,7 +22,7 @@ from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
 _NAMES_AT_MOST: Final = 100  # of one list in the metadata
-# This server's names for the methods of client authentication, by the registered names.
+# The registered names of the methods of client authentication, with this server's names for them.
 METHODS: Final = {
     "client_secret_basic": "basic",
     "client_secret_post": "post",

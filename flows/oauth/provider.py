@@ -1,8 +1,8 @@
 """The declaration of a provider: a service where people have accounts.
 
 Risks: a declaration sends an access token to a wrong host. Every address is https (http on
-loopback). Access tokens go only to the provider's `api_hosts`, also to find out whose account it
-is, and to the addresses that are declared here for refreshing and revoking.
+loopback). Access tokens go only to the provider's `api_hosts`, and to the declared addresses for
+refreshing and revoking. The request that finds out whose account it is also goes to `api_hosts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,9 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.oauth.carrier import AUTHORIZATION, Carrier
 from flows.oauth.declaration import (
+    ApiKey,
     Declaration,
     KnownRefusal,
     PersonProbe,
@@ -35,6 +37,7 @@ __all__ = [
     "NAME",
     "OUR_PARAMETERS",
     "SCOPE",
+    "ApiKey",
     "Client",
     "KnownRefusal",
     "PersonProbe",
@@ -55,6 +58,8 @@ class Provider(Declaration):
     def __post_init__(self) -> None:
         if not self.api_hosts and not placeholders(self.api) and not fault_of(self.api):
             object.__setattr__(self, "api_hosts", (origin_of(self.api),))
+        if self.key is not None:  # a key has no scopes
+            object.__setattr__(self, "has_scopes", False)
         if faults := faults_of(self):
             raise InvalidQuestion("\n".join(faults))
 
@@ -91,7 +96,9 @@ class Provider(Declaration):
         changed: dict[str, Any] = {
             key: at(address) for key in ADDRESSES if (address := getattr(self, key)) is not None
         }
-        person, revoke = self.person, self.revoke
+        person, revoke, key = self.person, self.revoke, self.key
+        if key is not None:
+            key = replace(key, page=at(key.page))
         if person is not None and person.url is not None:
             person = replace(person, url=at(person.url))
         if revoke is not None:
@@ -103,9 +110,27 @@ class Provider(Declaration):
             tenant=host,
             person=person,
             revoke=revoke,
+            key=key,
             api_hosts=hosts,
             **changed,
         )
+
+    @property
+    def carrier(self) -> Carrier:
+        """The place in a request that carries an account's access token or key."""
+        key = self.key
+        if key is None:
+            return Carrier(scheme=self.token_scheme)
+        if key.user is not None:
+            return Carrier(scheme="Basic")
+        prefix = "Bearer" if key.header.title() == AUTHORIZATION else ""
+        scheme = prefix if key.prefix is None else key.prefix
+        return Carrier(header=key.header, scheme=scheme, query=key.query)
+
+    @property
+    def site(self) -> str | None:
+        """The page of the provider where people change or remove what they granted."""
+        return self.manage or (None if self.key is None else self.key.page)
 
     def reach(self, details: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
         """Return the API's address and the hosts that its access token is sent to.
@@ -118,7 +143,7 @@ class Provider(Declaration):
         return api, hosts or (origin_of(api),)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the scopes to request for a tool's; none if the provider has no scopes."""
+        """Return the scopes to request for a tool's scopes; none if the provider has no scopes."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
     @property

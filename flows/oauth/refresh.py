@@ -19,6 +19,7 @@ from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Connection
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
+from flows.oauth.keep_alive import planned
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ask_proven, post
 from flows.oauth.responses import TokenSet, members_of, read_token_reply
@@ -32,6 +33,7 @@ from flows.oauth.token_errors import (
 )
 
 MARGIN_AT_MOST = timedelta(seconds=60)
+AS_BEFORE = timedelta(minutes=5)  # a reply that names the same end in seconds differs by less
 ANOTHER_PERSON = "another_person"
 
 
@@ -66,7 +68,9 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 
 
 def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
-    """Ask once for a new access token. If it raises Failed, the old pair is still valid.
+    """Ask once for a new access token.
+
+    If this raises Failed, the old pair of tokens is still valid.
 
     Raises:
         RefreshTokenGone: The person has to connect again.
@@ -96,7 +100,8 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         raise _no(refusal, provider)
     says = members_of(reply, provider)
     if provider.token_path and provider.token_path[0] not in says:
-        # Slack puts the first token into the object at `token_path`, but not refreshed tokens.
+        # Slack's first reply has the token in the object at `token_path`. Its replies to a refresh
+        # do not.
         provider = dataclasses.replace(provider, token_path=())
     try:
         granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
@@ -111,6 +116,9 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     tokens = granted.tokens
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
+    if tokens.refresh_expires_at is None and tokens.refresh_token == connection.refresh_token:
+        # The same token ends when the first reply said.
+        tokens = dataclasses.replace(tokens, refresh_expires_at=connection.refresh_expires_at)
     # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
     scopes = provider.granted(connection.scopes, said=granted.scopes or None)
     return Renewed(tokens=tokens, scopes=scopes)
@@ -118,14 +126,20 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
 
 def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Connection:
     """Return the connection with its new pair of tokens."""
-    return replace(
+    former, end = connection.refresh_expires_at, renewed.tokens.refresh_expires_at
+    is_moved = end is None or former is None or end - former > AS_BEFORE
+    before = connection.end_set_at or connection.issued_at or connection.connected_at
+    new = replace(
         connection,
         access_token=renewed.tokens.access_token,
         refresh_token=renewed.tokens.refresh_token,
         expires_at=renewed.tokens.expires_at,
+        refresh_expires_at=end,
+        end_set_at=now if is_moved else before,
         scopes=renewed.scopes,
         issued_at=now,
     )
+    return planned(new, now=now)
 
 
 def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
@@ -157,7 +171,8 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
 
 
 def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
-    if refusal.means == "redirect":  # wrong class: a refresh sends no redirect address
+    # a refresh sends no redirect address, so this class must be wrong
+    if refusal.means == "redirect":
         is_ended = refusal.error in ENDED
         refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")
     if refusal.means != "ended":

@@ -8,7 +8,6 @@ import base64
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +16,7 @@ from authlib.common.urls import add_params_to_uri  # type: ignore[import-untyped
 from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
 
 from flows.errors import Failed
+from flows.oauth.carrier import Carrier
 from flows.oauth.client_assertion import TYPE, assertion_of
 from flows.oauth.dpop import HEADER, proof_of, thumbprint_of, wanted_nonce
 from flows.oauth.provider import Client, PersonProbe, Provider
@@ -71,11 +71,15 @@ def ask_as(
     access: ApiAccess, request: httpx.Request, provider: Provider
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
     """Send a request with an access token. Raises Failed if there is no reply."""
-    scheme = provider.token_scheme if access.key is None else HEADER
-    headers = {**request.headers, "Authorization": f"{scheme} {access.token}"}
-    build = partial(
-        httpx.Request, request.method, request.url, headers=headers, content=request.content
-    )
+    carrier = provider.carrier if access.key is None else Carrier(scheme=HEADER)
+
+    def build() -> httpx.Request:
+        built = httpx.Request(
+            request.method, request.url, headers=request.headers, content=request.content
+        )
+        carrier.put(built, access.token)
+        return built
+
     return (
         yield from ask_proven(build, provider, key=access.key, token=access.token, now=access.now)
     )
@@ -89,9 +93,12 @@ def ask_proven(
     now: datetime,
     token: str | None = None,
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
-    """Send a request with a proof of the key, and once more if the server wants its nonce in it.
+    """Send a request with a proof of the key.
 
-    A server asks for its nonce before it uses up what the request contains (RFC 9449, 8).
+    If the server wants its nonce in the proof, send it once more.
+
+    Sending it again is safe: a server asks for its nonce before it uses a code or token of the
+    request (RFC 9449, 8).
     """
     if key is None:
         return (yield from ask(build(), provider))
@@ -181,8 +188,9 @@ def post(
 ) -> httpx.Request:
     """Build a POST with the client's credentials (RFC 6749, 2.3.1; RFC 7523, 2.2).
 
-    `both` is Basic with the client id in the body too. `basic_raw` is Basic without the encoding
-    that the RFC requires, for servers that do not decode it. `none` is a public client's id.
+    With `both`, the client id is in the Basic header and in the body. `basic_raw` omits the
+    encoding that the RFC requires for Basic, for servers that do not decode it. `none` is for a
+    public client, which sends only its id.
     """
     headers, sent = headers_of(client.provider), dict(values)
     if client_auth in ("basic", "both"):

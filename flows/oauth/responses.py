@@ -31,6 +31,10 @@ PICTURE_AT_MOST = 2048
 ERROR_CODE = re.compile(r"[a-z_.]{1,64}")
 TOKEN_TYPES = frozenset({"", "bearer", "bot", "user"})  # the last two are Slack's
 
+# No standard names this member; these are the names that providers use.
+_REFRESH_EXPIRIES = (
+    *("refresh_token_expires_in", "x_refresh_token_expires_in", "refresh_expires_in"),
+)
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
@@ -41,6 +45,7 @@ class TokenSet:
     access_token: str = field(repr=False)
     refresh_token: str | None = field(default=None, repr=False)
     expires_at: datetime | None = None
+    refresh_expires_at: datetime | None = None
     token_type: str = "Bearer"  # noqa: S105  # a kind of key, not one
 
 
@@ -110,6 +115,7 @@ def read_token_reply(
             access_token=access_token,
             refresh_token=_token(says, "refresh_token", provider),
             expires_at=_expiry(says.get("expires_in"), now=now),
+            refresh_expires_at=_refresh_expiry(says, provider, now=now),
         ),
         scopes=_scopes(says.get("scope"), provider),
         id_token=id_token if isinstance(id_token, str) else None,
@@ -130,7 +136,8 @@ def read_person(
     members that a path can name, such as those of the token endpoint's reply.
     """
     says = {} if reply is None else object_in(reply)
-    if says is None or (reply is not None and reply.status_code != 200):
+    success = 200 if provider.key is None else provider.key.status
+    if says is None or (reply is not None and reply.status_code != success):
         _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
     says = {**says, **others}
     ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
@@ -139,7 +146,7 @@ def read_person(
     parts = [word for path in paths_of(probe.label) if (word := _words(member_of(says, path)))]
     has_several = len(ids) > 1
     person = person_of(
-        # Encoded, so that no two lists of ids are written alike.
+        # Encoded, so that different lists of ids never become the same text.
         id="/".join(quote(id, safe="") for id in ids if id) if has_several else ids[0],
         labels=(LABEL_SEPARATOR.join(parts),),
         name=member_of(says, probe.name),
@@ -152,7 +159,7 @@ def read_person(
 
 
 def details_in(says: Mapping[str, Any], provider: Provider) -> Mapping[str, str]:
-    """Return the details that the declaration names, without those that are no short text."""
+    """Return the details that the declaration names. Leave out values that are not a short text."""
     found = {
         name: _id(member_of(says, path), VALUE_AT_MOST) for name, path in provider.keep.items()
     }
@@ -243,6 +250,16 @@ def _token(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
     ):
         raise Failed(f"{provider.label} issued an access token that is not valid.")
     return token
+
+
+def _refresh_expiry(
+    says: Mapping[str, Any], provider: Provider, *, now: datetime
+) -> datetime | None:
+    """Return when the refresh token ends: as the reply says, or after the declared disuse."""
+    named = [_expiry(says.get(key), now=now) for key in _REFRESH_EXPIRIES]
+    told = next((at for at in named if at is not None), None)
+    days = provider.refresh_unused_days
+    return told if told is not None or days is None else now + timedelta(days=days)
 
 
 def _expiry(seconds: Any, *, now: datetime) -> datetime | None:

@@ -1,8 +1,8 @@
 """Sign-in to the server's pages at the issuer that also issues the callers' access tokens.
 
-Risks: those of any authorization code (see flows.oauth.authorization_code). The sign-in therefore
-uses PKCE, a nonce, `iss`, and a state that only this browser has. In addition, a sign-in and the
-same person's access token could have different subjects, so both are read by `subject_of`.
+Risks: the same as for any authorization code (see flows.oauth.authorization_code). The sign-in
+therefore uses PKCE, a nonce, `iss`, and a state that only this browser has. In addition, a sign-in
+and the same person's access token could have different subjects, so both are read by `subject_of`.
 """
 
 import hmac

@@ -1,9 +1,9 @@
 """Addresses with a part that is known later: the tenant's host, and members of the token's reply.
 
 Risks: a tenant or a reply leads people, codes or access tokens to a stranger's host:
-`evil.example#.myshopify.com`, a user name, a port, a look-alike. So a host is never cut out of a
-text. It must consist of ASCII labels as a whole and match a pattern of the declaration, whose `*`
-stands for one label and whose end belongs to the vendor.
+`evil.example#.myshopify.com`, a user name, a port, a look-alike. So the server never searches a
+text for a host. The whole text must consist of ASCII labels and match a pattern of the declaration.
+In a pattern, `*` stands for one label, and the end is a domain of the vendor.
 """
 
 import re
@@ -60,8 +60,8 @@ def placeholders(template: str) -> set[str]:
 def filled(template: str, values: Mapping[str, str], *, hosts: Collection[str] = ()) -> str:
     """Return the address with its values. `hosts` are the patterns of origins that it may have.
 
-    A value in the host is one label, or the tenant's verified host. A template that begins with a
-    value takes a whole origin. Other values are percent-encoded.
+    A value in the host is one label, or the tenant's verified host. If a template begins with a
+    value, the value is a whole origin. Other values are percent-encoded.
 
     Raises:
         InvalidQuestion: A value is missing, or leads to another host.

@@ -15,6 +15,7 @@ atlassian = Provider(
     authorize=f"{_LOGIN}/authorize",
     token=f"{_LOGIN}/oauth/token",
     rotates=True,
+    refresh_unused_days=90,
     manage="https://id.atlassian.com/manage-profile/apps",
     api=_API,
     client_auth="post",

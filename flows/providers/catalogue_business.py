@@ -70,6 +70,7 @@ quickbooks = Provider(
 xero = Provider(
     name="xero",
     label="Xero",
+    refresh_unused_days=60,
     issuer="https://identity.xero.com",
     discovers=True,
     rotates=True,

@@ -80,6 +80,7 @@ calendly = Provider(
 box = Provider(
     name="box",
     label="Box",
+    refresh_unused_days=60,
     authorize="https://account.box.com/api/oauth2/authorize",
     token="https://api.box.com/oauth2/token",
     rotates=True,

@@ -24,6 +24,7 @@ def _in_sandbox(base: str) -> Provider:
 google = Provider(
     name="google",
     label="Google",
+    refresh_unused_days=180,
     issuer="https://accounts.google.com",
     sends_issuer=True,
     discovers=True,

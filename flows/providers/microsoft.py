@@ -33,6 +33,7 @@ def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
     return Provider(
         name=name,
         label="Microsoft",
+        refresh_unused_days=90,
         issuer=f"{_LOGIN}/{tenant}/v2.0" if _ID.fullmatch(tenant) else None,
         authorize=f"{place}/authorize",
         token=f"{place}/token",

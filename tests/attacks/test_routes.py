@@ -43,7 +43,7 @@ class Route:
 LINK, STATE = Purpose.LINK, Purpose.STATE
 # Providers post to these from their own sites, so the rules for our forms do not apply.
 FROM_PROVIDERS = {"POST /callback/{provider}"}
-LISTS = tuple(f"GET /{of}/live" for of in ("connections", "payments", "inbox"))
+LISTS = tuple(f"GET /{of}/live" for of in ("connections", "payments", "inbox", "activity"))
 ROUTES: Mapping[str, Route] = {
     "GET /": Route(at="/"),
     "GET /callback/{provider}": Route(at="/callback/github?code=c&state={}", names=STATE),

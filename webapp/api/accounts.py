@@ -13,9 +13,9 @@ from litestar import delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flows.elicitation.calling_client import CallingClient
-from flows.elicitation.tool_call import client_of
+from flows.elicitation.tool_call import CallingClient, client_of
 from flows.errors import ElicitError
+from flows.oauth.carrier import Carrier
 from flows.oauth.connection import Connection
 from webapp.api.access import Requester, requires
 from webapp.api.asking import application_of, owner_for
@@ -43,7 +43,7 @@ class NoSuchAccount(ElicitError):
     def __init__(self) -> None:
         super().__init__(
             "This program can use no account with this id: GET /api/accounts lists its accounts, "
-            "and a question of the kind oauth asks for one."
+            "and a question of the kind oauth or api_key asks for one."
         )
 
 
@@ -56,7 +56,7 @@ class AccountLapsed(ElicitError):
     def __init__(self) -> None:
         super().__init__(
             "This account no longer works: ask the user to connect it again, with a question of "
-            "the kind oauth."
+            "the kind oauth or api_key."
         )
 
 
@@ -111,11 +111,16 @@ async def read_token(
 ) -> AccessToken:
     """Return the access token, renewed if it expired. The key needs the scope `tokens`."""
     found = await working_account_of(service, requester, account_id, user=user)
-    api, api_hosts = service.kinds.accounts.connections.reach(found)
+    connections = service.kinds.accounts.connections
+    api, api_hosts = connections.reach(found)
+    provider = connections.provider(found)
+    carrier = Carrier() if provider is None else provider.carrier
     _log.info("account.token_read", extra={"id": found.id, "key": requester.program.id})
     return AccessToken(
         access_token=found.access_token,
-        token_type="Bearer" if found.dpop_key is None else "DPoP",
+        token_type=carrier.scheme if found.dpop_key is None else "DPoP",
+        header=carrier.header,
+        query=carrier.query,
         expires_at=found.expires_at,
         scopes=found.scopes,
         api=api,

@@ -67,7 +67,8 @@ _PASSED: Final = frozenset(
 )
 _PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _ADDRESSES: Final = ("location", "content-location")
-# Matches a value that is a URL, such as a next page, in any other header that passes.
+# Matches a header value that is a URL, such as that of a next page, in headers that this module
+# does not list as URLs.
 _AN_ADDRESS: Final = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]", re.IGNORECASE)
 UNFOLLOWED_LOCATION: Final = "elicit-location"
 _LINK: Final = re.compile(  # RFC 8288, 3
@@ -158,7 +159,7 @@ def _auth(service: Service, requester: Requester, found: Connection) -> BearerAu
     return BearerAuth(
         found.access_token,
         origins=origins,
-        scheme="Bearer" if provider is None else provider.token_scheme,
+        carrier=None if provider is None else provider.carrier,
         key=found.dpop_key,
         now=service.clock,
         renew=partial(_newer, service, found, tool=tool, client=client),
@@ -215,7 +216,7 @@ async def _answer(
     try:
         request = await anext(flow)
         while True:
-            tokens.add(request.headers["authorization"].partition(" ")[2])
+            tokens.add(auth.token)
             reply = await service.outbound.send(
                 request,
                 bytes_at_most=ANSWER_BYTES_AT_MOST,

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from flows import elicit
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.kinds.form import timeout_for
 from flows.payments.money import Money
 from flows.question import DEFAULT_TIMEOUT, TIMEOUT_AT_MOST, Question
 
@@ -37,6 +38,7 @@ class AskedKind(StrEnum):
 
     URL = "url"
     OAUTH = "oauth"
+    API_KEY = "api_key"
     PAYMENT = "payment"
     FORM = "form"
     CONFIRM = "confirm"
@@ -51,9 +53,11 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
 
-    A `url` question requires `message` and `url`. An `oauth` question requires `provider`. A
-    `payment` question requires `amount` (text, such as "9.00"), `currency` and `what`. The kinds
-    `form`, `confirm` and `secret` require `message`. All other fields are optional.
+    A `url` question requires `message` and `url`. The kinds `oauth` and `api_key` require
+    `provider`. A `payment` question requires `amount` (text, such as "9.00"), `currency` and
+    `what`. The kinds `form`, `confirm` and `secret` require `message`. All other fields are
+    optional. With `approver`, a name from the operator's settings, other people decide a `confirm`
+    question.
 
     `run` names a unit of work that asks several questions and ends with `/api/runs/end`. `nth` is
     the number of equal questions that the run asked before this one. Questions with the same `key`
@@ -78,6 +82,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     once: bool | None = None
     schema: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
+    approver: str | None = None
     name: str | None = None
     key: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)] | None = None
     elicitation_id: str | None = None
@@ -98,7 +103,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         about = {name: getattr(self, name) for name in given}
         about |= {} if self.key is None else {"key": self.key}
         seconds = self.timeout_seconds
-        timeout = asked.timeout if seconds is None else timedelta(seconds=seconds)
+        timeout = timeout_for(self.approver, default=asked.timeout)
+        timeout = timeout if seconds is None else timedelta(seconds=seconds)
         return asked.verb(about, timeout)
 
 
@@ -109,7 +115,9 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     base URL of the provider's API. It is null if this server no longer declares the provider.
     `missing` are the scopes that the question asked for and that were not granted; a list of
     accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
-    customer, and `details` are what the provider's declaration keeps.
+    customer, and `details` are the values that the provider's declaration stores with the account.
+    `ends_at` is set if the account ends soon and only the user can prevent it, by connecting it
+    again.
     """
 
     id: str
@@ -122,6 +130,7 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     api: str | None
     status: str
     connected_at: datetime
+    ends_at: datetime | None = None
 
 
 class AccountList(Struct, frozen=True, kw_only=True):
@@ -133,13 +142,16 @@ class AccountList(Struct, frozen=True, kw_only=True):
 class AccessToken(Struct, frozen=True, kw_only=True):
     """A valid access token of an account. `api` is the base URL of the provider's API.
 
-    `api_hosts` are the hosts that accept the token. `expires_at` is null if the provider did not
-    say when the token expires. With the `token_type` `DPoP`, the token is bound to a key that
-    never leaves the server, so only the proxy can use it.
+    `api_hosts` are the hosts that accept the token. It is sent in `header` after `token_type`,
+    which is empty for some API keys, or in the query parameter `query`. `expires_at` is null if the
+    provider did not say when the token expires. With the `token_type` `DPoP`, the token is bound to
+    a key that never leaves the server, so only the proxy can use it.
     """
 
     access_token: str
     token_type: str
+    header: str = "Authorization"
+    query: str | None = None
     expires_at: datetime | None
     scopes: tuple[str, ...]
     api: str
@@ -390,7 +402,7 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The fields of one kind of question, and the function that builds the question from them."""
+    """The fields of a kind of question, and the function that builds a question from them."""
 
     needs: frozenset[str]
     takes: frozenset[str] = frozenset()
@@ -412,6 +424,10 @@ def _account(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     return elicit.oauth(**about, timeout=timeout)
 
 
+def _api_key(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
+    return elicit.api_key(**about, timeout=timeout)
+
+
 def _payment(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     price = Money(about["amount"], about["currency"])
     rest = {name: about[name] for name in ("provider", "once", "key") if name in about}
@@ -429,6 +445,11 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
         takes=frozenset({"scopes", "account", "tenant", "reason", "again"}),
         verb=_account,
     ),
+    AskedKind.API_KEY: _Asked(
+        needs=frozenset({"provider"}),
+        takes=frozenset({"account", "tenant", "reason"}),
+        verb=_api_key,
+    ),
     AskedKind.PAYMENT: _Asked(
         needs=frozenset({"amount", "currency", "what"}),
         takes=frozenset({"provider", "once"}),
@@ -442,7 +463,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.CONFIRM: _Asked(
         needs=frozenset({"message"}),
-        takes=frozenset({"arguments"}),
+        takes=frozenset({"arguments", "approver"}),
         verb=_with_message(elicit.confirm),
     ),
     AskedKind.SECRET: _Asked(

@@ -53,7 +53,7 @@ from webapp.api.resolving import (
 )
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.identity.access_tokens import Verifier

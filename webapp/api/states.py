@@ -115,7 +115,8 @@ def to_account_data(
 ) -> ToldAccount:
     provider = service.kinds.accounts.connections.provider(found)
     api = None
-    with suppress(Failed):  # no client here, or a declaration that has changed
+    # this server has no OAuth client for the provider, or the provider's declaration has changed
+    with suppress(Failed):
         api, _ = service.kinds.accounts.connections.reach(found)
     return ToldAccount(
         id=found.id,
@@ -128,6 +129,7 @@ def to_account_data(
         api=api,
         status=found.status,
         connected_at=found.connected_at,
+        ends_at=found.ends_at if found.warned_at is not None and found.is_connected else None,
     )
 
 

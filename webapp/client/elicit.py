@@ -33,6 +33,7 @@ from flows.errors import (
     NotSupported,
     Processing,
 )
+from flows.kinds.form import Form
 from flows.payments.receipt import Receipt
 from flows.payments.unresolved import is_paid_otherwise
 from flows.question import Outcome, Question, ReturningRequest, current_body
@@ -402,6 +403,7 @@ class Elicit:
             elicitation_id=str(id),
             timeout=question.timeout,
             why=state["why"],
+            approver=question.request.approver if isinstance(question.request, Form) else None,
         )
         return Outcome(status=status, error=error)
 

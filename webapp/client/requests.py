@@ -42,7 +42,7 @@ from flows.kinds.secret import Secret
 from flows.kinds.url import Visit
 from flows.origin import origin_of
 from flows.question import Question
-from flows.requests import AccountRequest, PaymentRequest
+from flows.requests import AccountRequest, ApiKeyRequest, PaymentRequest
 from webapp.deadline import Deadline
 
 WAIT_SECONDS: Final = 50  # per long-polling request; the API's own limit
@@ -289,7 +289,8 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
                 "complete the question with the id of the link that is shown."
             )
         case AccountRequest() as asked:
-            own = {"provider": asked.name, "scopes": list(asked.scopes)}
+            own = {"provider": asked.name}
+            own |= {} if isinstance(asked, ApiKeyRequest) else {"scopes": list(asked.scopes)}
             own |= {"account": asked.account, "reason": asked.reason}
             own |= {"again": True} if asked.again else {}
             own |= {} if asked.tenant is None else {"tenant": asked.tenant}
@@ -297,8 +298,8 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
             amount, _, currency = str(asked.price).partition(" ")
             own = {"amount": amount, "currency": currency, "what": asked.what}
             own |= {"provider": asked.seller, "once": asked.once}
-        case Form(kind="confirm", arguments=arguments):
-            own = {"message": question.message, "arguments": arguments}
+        case Form(kind="confirm" | "decision", arguments=arguments, approver=approver):
+            own = {"message": question.message, "arguments": arguments, "approver": approver}
         case Form(check=check) | Secret(check=check) if check is not None:
             raise InvalidQuestion(
                 f"check={check.__name__} does not work over the HTTP API: the server does not have "
@@ -309,14 +310,13 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
         case Secret(schema=schema, name=name):
             own = {"message": question.message, "schema": schema.json, "name": name}
         case other:
-            is_anothers = traits_of(other.kind).is_anothers
-            what = "approver=" if is_anothers else f"A question of kind {other.kind}"
             raise InvalidQuestion(
-                f"{what} does not work over the HTTP API, only in a tool. Nobody was asked "
-                f"{question.message!r}. Ask another kind of question here, or ask this one in a "
-                "tool."
+                f"A question of kind {other.kind} does not work over the HTTP API, only in a tool. "
+                f"Nobody was asked {question.message!r}. Ask another kind of question here, or ask "
+                "this one in a tool."
             )
-    own |= {"kind": question.request.kind, "key": question.key}
+    is_anothers = traits_of(question.request.kind).is_anothers
+    own |= {"kind": "confirm" if is_anothers else question.request.kind, "key": question.key}
     own |= {"elicitation_id": question.elicitation_id}
     own["timeout_seconds"] = math.ceil(question.timeout.total_seconds())
     return {name: value for name, value in own.items() if value is not None}

@@ -8,10 +8,11 @@ from functools import partial
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
-from webapp.elicitations.changes import LISTED, OWNER_DATA
 from webapp.elicitations.service import Elicitations
+from webapp.elicitations.waiters import LISTED, OWNER_DATA
 from webapp.records.chain import AUDIT
 from webapp.records.high_water import MARK
+from webapp.records.ids import owner_of
 from webapp.records.owners import DATA_KEY
 from webapp.records.values import KINDS
 from webapp.stores import Choosing, Look, Record
@@ -42,15 +43,15 @@ async def listen(elicitations: Elicitations) -> None:
 def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
     """Return True if this process needs writes of this row.
 
-    Other processes write many questions and runs, and this process needs few of them. It never
-    needs audit records. A caller that begins to wait for a row reads the row afterwards, so it
-    misses no earlier write.
+    Other processes write many questions and runs, and this process needs few of them: those that
+    it waits for, and those of a person whose lists are open. It never needs audit records. A caller
+    that begins to wait for a row reads the row afterwards, so it misses no earlier write.
     """
     if kind == AUDIT:
         return False
     if kind not in _MANY or kind in elicitations.subscribed_kinds or elicitations.waiters.has(id):
         return True
-    return elicitations.recent.get(id) is not None
+    return elicitations.recent.get(id) is not None or elicitations.waiters.has(owner_of(id))
 
 
 async def _hear(elicitations: Elicitations, record: Record | Look | None) -> None:
@@ -85,9 +86,9 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
 
 
 async def _wake_waiters(elicitations: Elicitations, record: Record) -> None:
+    if record.kind in _LISTED_KINDS:
+        elicitations.waiters.wake_lists(record.owner)
     if record.kind == "elicitation":
         elicitations.waiters.wake(await elicitations.rows.open(record, Elicitation))
     elif record.kind == "run":
         elicitations.waiters.wake(await elicitations.rows.open(record, Run))
-    elif record.kind in _LISTED_KINDS:
-        elicitations.waiters.wake_lists(record.owner)

@@ -41,7 +41,10 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
             *("dispute lost", "dispute appealed", "dispute won"),
         )
     },
-    **{("account", word): f"account.{word}" for word in ("connected", "lapsed", "disconnected")},
+    **{
+        ("account", word): f"account.{word}"
+        for word in ("connected", "expiring", "lapsed", "disconnected")
+    },
     **{("registration", word): f"registration.{word}" for word in ("refused", "accepted")},
 }
 

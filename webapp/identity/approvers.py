@@ -6,9 +6,9 @@ only facts that were verified for this request: a subject of the issuer, a claim
 signed, a user of the application, or this machine's own user. An old sign-in does not count, so the
 person has to sign in again. E-mail addresses are never compared.
 
-Two people who are identified by different methods may be the same person, and the server cannot
-know. An approver must therefore be identified by the same method as the asker, and by the same
-issuer if there are several, unless the operator lets askers decide.
+If an asker and an approver are identified by different methods, they may be the same person, and
+the server cannot know. An approver must therefore be identified by the same method as the asker,
+and by the same issuer if there are several, unless the operator lets askers decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -274,8 +274,8 @@ class Approvers:
         return next((name for name in named if name is not None), viewer.label)
 
     def _known_by(self, owner: str, *, is_for_user: bool, is_by_code: bool) -> KnownBy:
-        if is_for_user:
-            return KnownBy.APPLICATION
+        if is_for_user:  # without `who=`, no browser is ever identified as a user's
+            return KnownBy.CODE if is_by_code else KnownBy.APPLICATION
         if owner == self._identity.local_owner:
             return KnownBy.MACHINE
         return KnownBy.CODE if is_by_code else KnownBy.ISSUER

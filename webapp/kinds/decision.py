@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ByApprover, Decider
 from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
+from flows.elicitation.traits import ByApprover, Decider
 from flows.errors import NotAllowed, NotPossible, Unreadable
 from flows.kinds.form import Form, approver_of
 from flows.question import Link
@@ -196,7 +196,7 @@ class Decisions:
         if approver_of(asked) is None:
             return await self._elicitations.end(asked, Status.DECLINED)
         ended = await self._elicitations.end(asked, Status.CANCELLED, why=WITHDRAWN)
-        await self._close_item(asked)
+        await self.close_item(asked)
         return ended
 
     async def fall_due(self, item: InboxItem) -> None:
@@ -225,8 +225,8 @@ class Decisions:
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
 
-    async def _close_item(self, asked: Elicitation) -> None:
-        """Mark the item of a withdrawn question, so that it takes no place among open items."""
+    async def close_item(self, asked: Elicitation) -> None:
+        """Mark the item of a withdrawn question, so that lists of open items skip it."""
         approver, elicitations = approver_of(asked), self._elicitations
         if approver is None:
             return

@@ -12,19 +12,20 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ConnectedBefore
 from flows.elicitation.states import Asked, Elicitation, Json, Status
-from flows.errors import Failed
+from flows.elicitation.traits import ConnectedBefore
+from flows.errors import Failed, InvalidQuestion
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Client, Provider
 from flows.question import Link
-from flows.requests import AccountRequest
+from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens
+from webapp.oauth.api_keys import ApiKeys
 from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
@@ -70,12 +71,17 @@ class Accounts:
             failures=self.failures,
             flow=self.flow,
         )
+        self.api_keys = ApiKeys(
+            elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
+        )
 
     def now(self) -> datetime:
         return self._elicitations.clock()
 
     def facts(self, request: AccountRequest) -> Json:
         client = self._clients.of(request.provider)
+        if (client.provider.key is not None) != isinstance(request, ApiKeyRequest):
+            raise InvalidQuestion(wrong_verb(client.provider))
         facts = {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
         tenant = _tenant(request, client)
         return facts if tenant is None else {**facts, "tenant": tenant}
@@ -140,8 +146,8 @@ class Accounts:
     ) -> Asked:
         """Return `asked` with the terms of the account request.
 
-        Raises TokenRefused while the provider refuses this server's registration, so that the
-        person is not asked in vain.
+        Raises TokenRefused while the provider refuses this server's registration. The person is
+        then not asked, because they could not connect an account.
         """
         client = self._clients.of(request.provider)
         await self.failures.check(client, owner=by.owner)

@@ -80,7 +80,9 @@ class Clients:
         known = self.clients.get(provider.name)
         if known is not None and known.provider == provider:
             return known
-        credentials = self._credentials.get(provider.name)
+        # People bring the key of a provider with API keys: this server needs no registration there.
+        keyless = None if provider.key is None else ("", "")
+        credentials = keyless or self._credentials.get(provider.name)
         if credentials is None:
             name = provider.name.upper()
             raise NotConfigured(
@@ -126,7 +128,9 @@ def origins_of(client: Client) -> tuple[str, ...]:
 
 
 def _origin_of(client: Client) -> str:
-    parts = urlsplit(client.provider.authorize or client.provider.issuer or "")
+    provider = client.provider
+    own = provider.api if provider.key is not None else ""
+    parts = urlsplit(provider.authorize or provider.issuer or own)
     return f"{parts.scheme}://{parts.netloc}"
 
 

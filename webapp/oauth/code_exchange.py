@@ -12,14 +12,15 @@ from datetime import datetime
 
 import msgspec
 
-from flows.elicitation.attempt import come_back
-from flows.elicitation.calling_client import seen
-from flows.elicitation.proof import ConnectedBefore, Exchanged
+from flows.elicitation.flow import come_back
 from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.elicitation.tool_call import seen
+from flows.elicitation.traits import ConnectedBefore, Exchanged, traits_of
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
 from flows.oauth.connection import Connection
 from flows.oauth.device_flow import DeviceCode
+from flows.oauth.keep_alive import planned
 from flows.oauth.responses import Person
 from flows.oauth.revocation import revoke
 from webapp.elicitations.complete import complete_elicitation
@@ -215,7 +216,8 @@ class CodeExchange:
         content: Json = {"account": connection.id}
         owner, elicitations = connection.owner, self._elicitations
         for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
-            is_one = other.kind == "oauth" and elicitations.clock() < other.expires_at
+            is_account = traits_of(other.kind).gives == "account"
+            is_one = is_account and elicitations.clock() < other.expires_at
             asked = other.asked
             if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
@@ -242,7 +244,7 @@ class CodeExchange:
         whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
         tail, now = pepper.tag("account", key, *whose, size=18), self._elicitations.clock()
         client_of = current.asked.calling_client
-        return Connection(
+        connection = Connection(
             id=current.owner + tail,
             owner=current.owner,
             key=key,
@@ -262,6 +264,8 @@ class CodeExchange:
             refresh_token=grant.tokens.refresh_token,
             dpop_key=grant.dpop_key,
             expires_at=grant.tokens.expires_at,
+            refresh_expires_at=grant.tokens.refresh_expires_at,
+            end_set_at=now,
             issued_at=now,
             token=token,
             client_auth=client_auth,
@@ -270,6 +274,7 @@ class CodeExchange:
             declared=terms.declared,
             clients=() if client_of is None else (seen(client_of),),
         )
+        return planned(connection, now=now)
 
 
 def why_not(

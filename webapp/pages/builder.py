@@ -32,7 +32,7 @@ from webapp.pages.builder_forms import (
     waiting_view,
 )
 from webapp.pages.builder_payments import view_of
-from webapp.pages.form import PageForm
+from webapp.pages.form import PageForm, form_of
 from webapp.pages.locale import price_in
 from webapp.pages.updates import is_paid_later, updates_of
 from webapp.pages.views import (
@@ -69,7 +69,8 @@ ENDINGS: dict[Status, Ending] = {
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
 }
-_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)  # the page has its own text for these
+# reasons for which the page has its own text
+_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)
 
 
 class PageBuilder:
@@ -103,7 +104,8 @@ class PageBuilder:
         return await self.with_updates(view)
 
     async def with_updates(self, view: View) -> View:
-        if isinstance(view, (Live, StartDecision)):  # these say themselves what they wait for
+        # the pages of these kinds say themselves what they wait for
+        if isinstance(view, (Live, StartDecision)):
             return view
         updates = await updates_of(self._service, self._elicitation, here=self._here)
         return replace(view, updates=updates)
@@ -116,7 +118,7 @@ class PageBuilder:
             return self._finishing()
         if is_paid_later(self._elicitation.progress):
             return self._pending()
-        if is_bound:
+        if is_bound and not self._takes_key:
             return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
         return await self.start(offers=offers)
 
@@ -180,14 +182,26 @@ class PageBuilder:
             continue_action=self._here,
         )
 
-    def start_account(self, *, typed: str = "", fault: str | None = None) -> StartAccount:
-        """Return the page. `typed` is what the person typed as their address, with its `fault`."""
+    def start_account(
+        self, *, typed: str = "", fault: str | None = None, form: PageForm | None = None
+    ) -> StartAccount:
+        """Return the page. `typed` is what the person typed as their address, with its `fault`.
+
+        `form` has what the person typed for an account with a key.
+        """
         accounts = self._service.kinds.accounts
         terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
         asks_tenant = client is not None and client.provider.tenants and terms.tenant is None
+        key = client.provider.key if client is not None and self._takes_key else None
+        if client is not None and key is not None:
+            form = form or form_of(accounts.api_keys.schema(client, terms))
+            asks_tenant = ()
         return StartAccount(
             **self._common(),
             provider=self._label(),
+            key_form=form,
+            key_label=None if key is None else key.label,
+            key_page=None if key is None or "{" in key.page else key.page,
             place=self._asked.origins[0],
             places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
@@ -375,6 +389,10 @@ class PageBuilder:
             "csrf": self._csrf,
         }
 
+    @property
+    def _takes_key(self) -> bool:
+        return traits_of(self._elicitation.kind).takes_key
+
     def _asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
         return scopes if client is None else client.provider.asks(scopes)
@@ -402,7 +420,7 @@ class PageBuilder:
         if self._page != "account":
             return None
         client = self._service.kinds.accounts.client_for(self._elicitation)
-        return None if client is None else client.provider.manage
+        return None if client is None else client.provider.site
 
     @property
     def _is_sandbox(self) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
 from flows.elicitation.traits import PageName
+from webapp.pages.form import PageForm
 
 Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "denied"]
 
@@ -110,6 +111,9 @@ class StartAccount(Asking):
     types their address at the provider; `tenant` is what they typed before, and `tenant_fault` what
     is wrong with it.
 
+    With `key_form`, the person types a key (or a user name and a password). `key_label` names it,
+    and `key_page` is the provider's page where the person makes it.
+
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.
     """
@@ -120,6 +124,9 @@ class StartAccount(Asking):
     scopes: tuple[Scope, ...]
     continue_action: str
     places: tuple[str, ...] = ()
+    key_form: PageForm | None = None
+    key_label: str | None = None
+    key_page: str | None = None
     tenant_label: str | None = None
     tenant: str = ""
     tenant_fault: str | None = None

@@ -47,7 +47,8 @@ class Connected:
     `switch_action` is set if the account could be in use but is not, `reconnect_action` if we have
     a client at its provider. `clients` are the known clients of the account. `is_kept_to_some`:
     only some of these clients may use the account, or none. `manage` is the page where the person
-    can remove our access at the provider.
+    can remove our access at the provider. `ends_at` is set if the account ends soon unless the
+    person connects it again.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Connected:
     reconnect_action: str | None = None
     switch_action: str | None = None
     manage: str | None = None
+    ends_at: datetime | None = None
     is_sandbox: bool = False
 
 

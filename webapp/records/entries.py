@@ -142,6 +142,8 @@ def word_of(kind: str, value: object) -> str | None:
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
         return payment_word(value)
+    if isinstance(value, Connection) and value.is_connected and value.warned_at is not None:
+        return "expiring"
     if kind == "secret":
         return "kept" if getattr(value, "erase_at", None) is None else "forgotten"
     word: str = getattr(value, "status", "")

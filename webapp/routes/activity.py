@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from flows.elicitation.states import Elicitation, Status
 from webapp.pages.builder_forms import question_of
 from webapp.pages.views_decisions import ActivityEntry, ActivityPage
-from webapp.routes.own_pages import about, known_viewer, own_page, paged
+from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/activity"
@@ -39,7 +39,13 @@ async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
     chosen = [one for one in asked if show not in shows[1:] or one.outcome == show]
     part, paging = paged(page, chosen, back=HERE, shows=shows)
     facts = about(page, viewer, back=HERE)
-    return await own_page(page, ActivityPage(**facts, asked=tuple(part), paging=paging))
+    view = ActivityPage(
+        **facts,
+        asked=tuple(part),
+        paging=paging,
+        updates=await updates(page, viewer, "activity"),
+    )
+    return await own_page(page, view)
 
 
 def _asked(page: PageRequest, elicitation: Elicitation) -> ActivityEntry:

@@ -28,7 +28,7 @@ from flows.oauth.authorization_code import AccountTerms
 from flows.oauth.connection import Connection
 from flows.oauth.provider import SCOPE
 from flows.question import digest_of
-from flows.requests import AccountRequest
+from flows.requests import AccountRequest, ApiKeyRequest
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
@@ -93,7 +93,7 @@ async def look_before_disconnect(
             provider=_label(found, page.service),
             account=found.label,
             revoked=found.was_revoked,
-            manage=None if provider is None else provider.manage,
+            manage=None if provider is None else provider.site,
         )
     else:
         view = SecondLook(
@@ -231,6 +231,7 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         scopes=scopes_shown(provider, connection.scopes) if has_scopes else None,
         shared=_shared(connection, action=action),
         standing=standing,
+        ends_at=connection.ends_at if connection.warned_at is not None else None,
         csrf=page.csrf(connection.id),
         disconnect_action=f"{action}/disconnect",
         keep_action=f"{action}/keep",
@@ -248,7 +249,7 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         is_another_in_use=any(one.holds_key for one in alike if one is not connection),
         switch_action=f"{action}/switch" if can_switch else None,
         reconnect_action=None if standing == "unused" or client is None else f"{action}/reconnect",
-        manage=None if provider is None else provider.manage,
+        manage=None if provider is None else provider.site,
         is_sandbox=client is not None and is_at_sandbox(client.client_id),
     )
 
@@ -301,11 +302,12 @@ async def start_reconnecting(
         return None
     provider = service.kinds.accounts.connections.provider(connection)
     assert provider is not None  # there is a client
-    request = AccountRequest(
-        provider=provider,
-        tenant=connection.tenant,
-        scopes=tuple(scope for scope in connection.scopes if SCOPE.fullmatch(scope)),
-        account=connection.label,
+    whose: dict[str, Any] = {"tenant": connection.tenant, "account": connection.label}
+    scopes = tuple(scope for scope in connection.scopes if SCOPE.fullmatch(scope))
+    request = (
+        AccountRequest(provider=provider, scopes=scopes, **whose)
+        if provider.key is None
+        else ApiKeyRequest(provider=provider, **whose)
     )
     join = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
 

@@ -21,10 +21,9 @@ from litestar.params import FromPath
 from litestar.response import Stream
 
 from flows.crypto.tokens import Purpose
-from flows.elicitation.proof import OnPage
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import OnPage, traits_of
 from flows.errors import (
     Failed,
     InvalidAnswer,
@@ -49,6 +48,7 @@ from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import depart, trouble_of
 from webapp.service import Service
 
+_NOT_SAVED = "Nothing was saved, and the question is still open: try again in a moment."
 _TICKS = ("remember", "all_clients")  # the checkboxes next to an approval
 _log = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
     typed = page.service.kinds.on_page(elicitation.kind)
     if typed is not None:
         return await _submit_answer(page, elicitation, typed, token=token)
+    if traits_of(elicitation.kind).takes_key:
+        return await _submit_key(page, elicitation, token=token)
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
     cookie = page.service.browser.cookie_of(page.cookies, known=known) or ""
@@ -221,6 +223,43 @@ async def _submit_answer(
     )
 
 
+async def _submit_key(page: PageRequest, elicitation: Elicitation, *, token: str) -> Response[Any]:
+    """Test and store the typed key of an account, or show the form with the faults."""
+    accounts, shown = page.service.kinds.accounts, _shown(page, elicitation, token=token)
+    if await shown.ended() is not None:
+        return await _became_of(page, elicitation, token=token, accepts=True)
+    terms, client = accounts.terms(elicitation), accounts.client_for(elicitation)
+    if client is None or client.provider.key is None:
+        error = NotConfigured(f"[providers.{terms.provider}] in elicit.toml")
+        return _trouble(page, elicitation, error, token=token)
+    schema = accounts.api_keys.schema(client, terms)
+    status, faults = HTTPStatus.OK, list[Fault]()
+    if any(field.input_name in page.form for field in schema.fields):  # else: another account
+        parsed = parse(schema, page.form)
+        status, faults = HTTPStatus.UNPROCESSABLE_ENTITY, [*parsed.faults]
+        if not faults:
+            browser = page.service.browser.hash_of(page.cookies) or ""
+            try:
+                faults += await accounts.api_keys.connect(
+                    elicitation, client, terms, parsed.content, browser=browser
+                )
+            except NotPossible:
+                return await _became_of(page, elicitation, token=token, accepts=True)
+            except Failed as error:
+                about = {"id": elicitation.id, "why": getattr(error, "why", str(error))}
+                _log.warning("provider.failed", extra=about)
+                status = HTTPStatus.BAD_GATEWAY
+                faults.append(Fault(path="", message=f"{error} {_NOT_SAVED}"))
+        if not faults:
+            found = await page.service.elicitations.get(elicitation.id)
+            return await _became_of(page, found or elicitation, token=token, accepts=True)
+    form = form_of(schema, values=page.form, faults=faults) if faults else None
+    view = await shown.with_updates(shown.start_account(form=form))
+    return page.answers.page(
+        view, status=status, cookies=page.new_cookies, for_user=elicitation.is_for_user
+    )
+
+
 async def _became_of(
     page: PageRequest,
     elicitation: Elicitation,
@@ -261,7 +300,8 @@ def _form_targets(elicitation: Elicitation) -> list[str]:
 
     The redirects of the author's service are therefore included.
     """
-    if not elicitation.asked.origins:  # our own page handles the answer
+    takes_key = traits_of(elicitation.kind).takes_key
+    if takes_key or not elicitation.asked.origins:  # our own page handles the answer
         return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
 

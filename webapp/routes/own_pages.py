@@ -12,6 +12,7 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.response import Stream
 
+from flows.elicitation.states import Elicitation
 from webapp.identity.identity import Viewer
 from webapp.pages.views import Updates
 from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
@@ -113,12 +114,16 @@ async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> tuple[list[st
     kinds, owner = page.service.kinds, viewer.owner
     if of == "connections":
         accounts = await kinds.accounts.connections.all_of(owner)
-        # A use of an account is no change: the page would lose what the person ticks.
+        # The use of an account does not count as a change: otherwise the page would reload, and
+        # lose what the person has ticked.
         facts = [(a.id, a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key) for a in accounts]
         return [owner], _digest(facts)
     if of == "payments":
         payments = await kinds.payments.ledger.all(owner=owner)
         return [owner], _digest(sorted((p.id, p.version) for p in payments))
+    if of == "activity":
+        asked = await page.service.elicitations.all(Elicitation, owner=owner, skips_unreadable=True)
+        return [owner], _digest(sorted((one.id, one.status) for one in asked))
     approvals = await kinds.gates.approvals.all(owner=owner)
     person = kinds.decisions.approvers.deciding(viewer)
     names = () if person is None else kinds.decisions.approvers.names_of(person)
@@ -146,7 +151,7 @@ async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
     return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *kept_up))
 
 
-@get(["/connections/live", "/payments/live", "/inbox/live"])
+@get(["/connections/live", "/payments/live", "/inbox/live", "/activity/live"])
 async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Send a text that changes with the viewer's list, now and at each change."""
     of: Theirs = page.scope["path"].split("/")[-2]

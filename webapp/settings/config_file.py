@@ -15,7 +15,14 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import OUR_PARAMETERS, KnownRefusal, PersonProbe, Provider, Revocation
+from flows.oauth.provider import (
+    OUR_PARAMETERS,
+    ApiKey,
+    KnownRefusal,
+    PersonProbe,
+    Provider,
+    Revocation,
+)
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
@@ -43,17 +50,20 @@ from webapp.settings.toml_tables import (
 )
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
+_KEY = "a table of texts, with a whole number for status"
 _PERSON = "a table of texts, with lists of texts for id and label"
 _TYPES: Mapping[str, Any] = {
     **TYPES,
     _PLACE: str | dict[str, str],
     _REFUSALS: tuple[dict[str, Any], ...],
+    _KEY: dict[str, str | int],
     _PERSON: dict[str, str | tuple[str, ...]],
 }
 _KEYS = {
     **keys_of(
         Provider,
         person=_PERSON,
+        key=_KEY,
         revoke=_PLACE,
         refusals=_REFUSALS,
         discovers=None,
@@ -64,6 +74,7 @@ _KEYS = {
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
+_KEY_KEYS = keys_of(ApiKey)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
 _TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
 _PAIRS = (
@@ -239,6 +250,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
     read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
+    if isinstance(read.get("key"), dict):
+        faults += _api_key_faults(read["key"])
     if isinstance(read.get("revoke"), dict):
         faults += _revocation_faults(read["revoke"])
     for each in read["refusals"] if isinstance(read.get("refusals"), tuple) else ():
@@ -260,12 +273,14 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
+    key = {"key": ApiKey(**read.pop("key"))} if "key" in read else {}
     refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
     pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
     if like is not None:
         tables: dict[str, Any] = {"person": PersonProbe(**person)} if person is not None else {}
         tables |= {"revoke": _revocation(revoke)} if revoke is not None else {}
         tables |= {"refusals": refusals} if refusals else {}
+        tables |= key
         base = replace(_LIKE[like], sandbox=None)
         return _at(
             replace(base, name=name, **{"label": _label_of(name), **tables, **pairs, **read}),
@@ -280,6 +295,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         "person": PersonProbe(**person) if person is not None else None,
         "revoke": _revocation(revoke),
         "refusals": refusals,
+        **key,
         **pairs,
         **read,
     }
@@ -337,16 +353,16 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         if table["like"] not in _LIKE:
             yield f"like: must be one of {', '.join(sorted(_LIKE))}."
         return
-    if "issuer" not in table and not {"authorize", "token"} & set(table):
-        yield "issuer: required, unless authorize and token are set."
-    if "api" not in table and {"authorize", "token"} & set(table):
+    if not {"issuer", "authorize", "token", "key"} & set(table):
+        yield "issuer: required, unless authorize and token are set. For API keys, set key."
+    if "api" not in table and {"authorize", "token", "key"} & set(table):
         yield "api: required: the address of the API that the access token is for."
 
 
 def _person_faults(person: Mapping[str, Any]) -> list[str]:
     faults = [f"person.{key}: needed." for key in ("id", "label") if key not in person]
     faults += [
-        f"person.{key}: it is a text."
+        f"person.{key}: must be a text."
         for key, value in person.items()
         if key not in ("id", "label") and not isinstance(value, str)
     ]
@@ -365,7 +381,14 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
         if key not in _REVOCATION_KEYS:
             yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
         elif not isinstance(value, str):
-            yield f"revoke: it is {_PLACE}."
+            yield f"revoke: must be {_PLACE}."
+
+
+def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
+    faults = [] if "page" in key else ["page: needed: the address where people make a key."]
+    faults += [unknown_key(one, sorted(_KEY_KEYS)) for one in key if one not in _KEY_KEYS]
+    converted({one: key[one] for one in key if one in _KEY_KEYS}, _KEY_KEYS, faults)
+    return [f"key.{fault}" for fault in faults]
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:

@@ -112,6 +112,26 @@ async def connect(errand: Errand, *, account: str | None, decision: str) -> Elic
     return ACCEPT
 
 
+async def type_key(errand: Errand, fields: Mapping[str, str]) -> ElicitResult:
+    """Type the key of an account on our page. The provider tests it."""
+    accounts = errand.service.kinds.accounts
+    client = accounts.client_for(errand.asked)
+    if client is None or client.provider.key is None:
+        raise AssertionError(f"{accounts.label(errand.asked)} has no API keys: plan connects().")
+    schema = accounts.api_keys.schema(client, accounts.terms(errand.asked))
+    if others := fields.keys() - {field.name for field in schema.fields}:
+        raise AssertionError(f"The form has no field {', '.join(sorted(others))}.")
+    typed, page = strings_of(schema, fields), await errand.open()
+    form = _form(page, lambda one: not _is_beside(one))
+    if any("/allow" in one.action for one in page.forms):  # "use another account"
+        form = _form(_read(await errand.press(form)), lambda one: not _is_beside(one))
+    reply = await errand.press(form, **typed)
+    if not reply.has_redirect_location:
+        raise AssertionError(f"The page did not accept the key: {_text(reply)}")
+    await errand.follow(reply)
+    return ACCEPT
+
+
 async def pay(
     errand: Errand, *, button: str | None = None, comes_back: bool = True
 ) -> ElicitResult:

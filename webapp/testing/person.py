@@ -134,6 +134,15 @@ class AskedPerson:
         does = partial(acts.connect, account=account, decision="approve")
         self._will("connect an account", does, "account")
 
+    def types_key(self, key: str, *, user: str | None = None, tenant: str | None = None) -> None:
+        """Type an API key, or a user name and a password, for an account.
+
+        The provider's API tests it: simulate the API with `outside` of `elicit_person`.
+        """
+        given = {"tenant": tenant, "user": user, "key": key}
+        fields = {name: value for name, value in given.items() if value is not None}
+        self._will("type a key", partial(acts.type_key, fields=fields), "account")
+
     def denies(self) -> None:
         """Decline on the provider's page of an account."""
         does = partial(acts.connect, account=None, decision="deny")

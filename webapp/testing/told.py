@@ -98,7 +98,8 @@ class UnexpectedQuestion(AssertionError):
 
     def __init__(self, told: Told, *, planned: str | None) -> None:
         self.told = told
-        hint = _HINTS.get(traits_of(told.kind).page, "accepts()")
+        traits = traits_of(told.kind)
+        hint = 'types_key("...")' if traits.takes_key else _HINTS.get(traits.page, "accepts()")
         instead = f" The next action that the test planned is: {planned}." if planned else ""
         super().__init__(
             f"The tool {told.tool} asked a question of kind {told.kind}, and the test planned no "

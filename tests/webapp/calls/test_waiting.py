@@ -17,6 +17,7 @@ from tests.support.service_env import Holding, asked, call_of, process
 from webapp.calls.call import Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
+from webapp.records.ids import owner_of
 from webapp.service import Service
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
@@ -84,6 +85,19 @@ async def test_completion_in_another_process_wakes_waiter(
     assert taken is not None
     assert taken.take is not None
     assert taken.take.leg == call.leg
+
+
+async def test_open_list_of_a_person_sees_question_of_another_process(
+    here: Service, there: Service, listening: None
+) -> None:
+    # finding: XP7
+    _, presenter, waiting = await leg(here)
+    id = id_of(presenter)
+    with there.elicitations.waiters.waiter(owner_of(id), sees_all=True) as page:
+        await here.completing.complete(id, {"n": 1})
+        now = there.clock()
+        assert await soon(page.changes(until=now + timedelta(minutes=1), now=now))
+    await soon(waiting)
 
 
 async def test_wake_all_makes_every_waiter_check_again(here: Service, there: Service) -> None:

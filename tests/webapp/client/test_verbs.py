@@ -471,11 +471,11 @@ async def test_invented_id_cannot_reach_other_route(shop: Programs, here: Asking
 
 
 @pytest.mark.parametrize("way", ["await", "or_none", "outcome"])
-async def test_unsupported_question_raises_and_is_no_decline(shop: Programs, way: str):
+async def test_unknown_approver_raises_and_is_no_decline(shop: Programs, way: str):
     # finding: XQ2
     async with shop.elicit():
         question = elicit.confirm("Refund it?", approver="finance")
-        with pytest.raises(InvalidQuestion, match="approver= does not work over the HTTP API"):
+        with pytest.raises(NotConfigured, match=r"\[approvers.finance\]"):
             await (question if way == "await" else getattr(question, way)())
 
 

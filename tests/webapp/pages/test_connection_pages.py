@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -277,3 +278,12 @@ def test_connections_page_names_assistants_which_can_use_account(
     kept = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
     assert "Only the selected assistants. Any other asks you first." in kept
     assert "All my assistants may use octocat" in kept
+
+
+def test_account_that_ends_soon_says_when(shown: Shown) -> None:
+    (group,) = usual(ConnectionsPage).groups
+    (one,) = group.connected
+    ending = replace(one, standing="works", ends_at=datetime(2026, 5, 3, tzinfo=UTC))
+    for connected, says in ((ending, True), (replace(ending, standing="over"), False)):
+        page = shown(usual(ConnectionsPage, groups=(replace(group, connected=(connected,)),)))
+        assert ("Stops working on 3 May 2026. Connect it again before then." in page.text()) is says

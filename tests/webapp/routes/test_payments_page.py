@@ -266,6 +266,29 @@ async def test_activity_lists_questions_and_their_outcomes(shop: Shop) -> None:
             assert f'href="{tab}"' in page.text
 
 
+async def test_activity_updates_itself_when_a_question_ends(shop: Shop) -> None:
+    # finding: XP7
+    async with buying(shop) as buy:
+        url = f"{shop.url}/activity"
+        page = await buy.person.visit(f"{url}?show=waiting")
+        (here,) = re.findall(r'data-live="/activity/live" data-here="([^"]*)"', page.text)
+        assert unescape(here) == "/activity?show=waiting"
+        assert f'<noscript><p class="hint"><a href="{here}">Reload this page</a>' in page.text
+        (status,) = re.findall(r'data-live="/activity/live"[^>]* data-status="([^"]*)"', page.text)
+        async with buy.person.browser.stream("GET", f"{url}/live") as live:
+            lines = (line async for line in live.aiter_lines() if line.startswith("data:"))
+            assert await soon(anext(lines)) == f"data: {status}"
+            await buy.person.decline(buy.link)
+            page = await buy.person.visit(url)
+            (now,) = re.findall(r'data-live="/activity/live"[^>]* data-status="(.*?)"', page.text)
+            assert now != status
+            while await soon(anext(lines)) != f"data: {now}":
+                pass
+        stranger = await shop.person()
+        stranger.browser.headers.update(FORWARDED)
+        assert (await stranger.browser.get(f"{url}/live")).status_code == 403
+
+
 async def test_list_of_payments_updates_itself(shop: Shop) -> None:
     # finding: XP7
     async with buying(shop) as buy:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.oauth.provider import KnownRefusal, PersonProbe, Revocation
+from flows.oauth.provider import ApiKey, KnownRefusal, PersonProbe, Revocation
 from flows.providers import PROVIDERS
 from webapp.settings.config_file import (
     _KEYS,
@@ -244,20 +244,20 @@ def test_client_id_in_file_is_refused() -> None:
             "providers.acme.issuer: required, unless authorize and token are set.",
         ),
         (SMALL + 'isuer = "x"\n', "providers.acme.isuer: unknown"),
-        (SMALL + "label = 7\n", "providers.acme.label: it is a text."),
-        (SMALL + 'sends_issuer = "yes"\n', "providers.acme.sends_issuer: it is true or false."),
-        (SMALL + 'always = "openid"\n', "providers.acme.always: it is a list of texts."),
-        (SMALL + "extra = { a = 1 }\n", "providers.acme.extra: it is a table of texts."),
-        (SMALL + 'covers = { a = "b" }\n', "providers.acme.covers: it is a table of lists"),
+        (SMALL + "label = 7\n", "providers.acme.label: must be a text."),
+        (SMALL + 'sends_issuer = "yes"\n', "providers.acme.sends_issuer: must be true or false."),
+        (SMALL + 'always = "openid"\n', "providers.acme.always: must be a list of texts."),
+        (SMALL + "extra = { a = 1 }\n", "providers.acme.extra: must be a table of texts."),
+        (SMALL + 'covers = { a = "b" }\n', "providers.acme.covers: must be a table of lists"),
         (SMALL + 'body = "xml"\n', "providers.acme.body: it must be form or json."),
         (SMALL + 'always = ["email"]\n', "providers.acme.always: add"),
         (SMALL + 'extra = { state = "x" }\n', "providers.acme.extra: state is set by the server"),
         (SMALL.replace("https", "http"), "providers.acme.issuer: The address must be https"),
-        (SMALL + "person = 7\n", "providers.acme.person: it is a table of texts, with"),
+        (SMALL + "person = 7\n", "providers.acme.person: must be a table of texts, with"),
         (SMALL + 'person = { id = "x" }\n', "providers.acme.person.label: needed."),
         (SMALL + 'person = { name2 = "x" }\n', "providers.acme.person.name2: unknown"),
-        (SMALL + "revoke = 7\n", "providers.acme.revoke: it is a text, or a table of texts."),
-        (SMALL + "revoke = { url = 7 }\n", "providers.acme.revoke: it is a text, or a table"),
+        (SMALL + "revoke = 7\n", "providers.acme.revoke: must be a text, or a table of texts."),
+        (SMALL + "revoke = { url = 7 }\n", "providers.acme.revoke: must be a text, or a table"),
         (SMALL + 'revoke = { kind = "form" }\n', "providers.acme.revoke.url: needed."),
         (SMALL + 'revoke = { url2 = "x" }\n', "providers.acme.revoke.url2: unknown"),
         (
@@ -265,12 +265,12 @@ def test_client_id_in_file_is_refused() -> None:
             "providers.acme.revoke: kind must be",
         ),
         # finding: XO1
-        (SMALL + "refusals = 7\n", "providers.acme.refusals: it is a list of tables."),
-        (SMALL + "refusals = [7]\n", "providers.acme.refusals: it is a list of tables."),
+        (SMALL + "refusals = 7\n", "providers.acme.refusals: must be a list of tables."),
+        (SMALL + "refusals = [7]\n", "providers.acme.refusals: must be a list of tables."),
         (SMALL + "refusals = [{ x = 7 }]\n", "providers.acme.refusals.x: unknown; the keys are"),
         (
             SMALL + 'refusals = [{ status = "4" }]\n',
-            "providers.acme.refusals.status: it is a whole number.",
+            "providers.acme.refusals.status: must be a whole number.",
         ),
         (SMALL + 'refusals = [{ member = "e" }]\n', "providers.acme.refusals: each entry needs a"),
         (
@@ -282,7 +282,7 @@ def test_client_id_in_file_is_refused() -> None:
         (SMALL + 'switch = { nonce = "x" }\n', "providers.acme.switch: nonce is set by the server"),
         (SMALL + 'headers = { Cookie = "x" }\n', "providers.acme.headers: the server sets"),
         (SMALL + 'headers = { X-Api-Key = "x" }\n', "providers.acme.headers.X-Api-Key: a secret"),
-        (SMALL + 'rotates = "yes"\n', "providers.acme.rotates: it is true or false."),
+        (SMALL + 'rotates = "yes"\n', "providers.acme.rotates: must be true or false."),
         (ENDPOINTS, "providers.acme.person: required"),
         (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: required"),
         ("= 1", "it is not valid TOML (at line 1, column 1)."),
@@ -459,3 +459,37 @@ def test_table_replaces_a_provider_of_the_catalogue() -> None:
     text = '[providers.acme_desk]\nlike = "zendesk"\ntenant = "acme"\n'
     desk = read_declarations(text, source="x").providers["acme_desk"]
     assert (desk.name, desk.token) == ("acme_desk", "https://acme.zendesk.com/oauth/tokens")
+
+
+KEYED = """
+[providers.desk]
+label = "Desk"
+api = "https://api.desk.example/v1"
+key = { page = "https://desk.example/keys", header = "X-Desk-Key", status = 201 }
+person = { url = "https://api.desk.example/v1/me", id = "id", label = "email" }
+"""
+
+
+def test_provider_with_api_keys_needs_no_oauth() -> None:
+    desk = read_declarations(KEYED, source="elicit.toml").providers["desk"]
+    assert desk.key == ApiKey(page="https://desk.example/keys", header="X-Desk-Key", status=201)
+    assert not desk.discovers
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("status = 201", 'status = "201"', "providers.desk.key.status: it is a whole number."),
+        ("status = 201", "statsu = 201", "providers.desk.key.statsu: unknown"),
+        ('page = "https://desk.example/keys", ', "", "providers.desk.key.page: needed"),
+        ("header =", "query =", "providers.desk.key.query: must be"),
+        ('api = "https://api.desk.example/v1"\n', "", "providers.desk.api: required"),
+        ("person =", "device = 'https://desk.example/d'\nperson =", "providers.desk.device: leave"),
+        ("key = {", "key = 7 #", "providers.desk.key: it is a table of texts"),
+    ],
+)
+def test_faults_of_api_keys_are_reported(before: str, after: str, problem: str) -> None:
+    text = KEYED.replace("X-Desk-Key", "X Key" if "query" in after else "X-Desk-Key")
+    with pytest.raises(BadDeclaration) as caught:
+        read_declarations(text.replace(before, after), source="elicit.toml")
+    assert problem in str(caught.value)

@@ -1,0 +1,121 @@
+"""API keys and basic credentials of people: what the page asks for, and the test of what was typed.
+
+Risks: a wrong key is stored, and the tool fails later instead of the person now. So one request to
+the provider's API tests the key, and says whose account it is. A key reaches a stranger's host: it
+is sent to the declared hosts only, like an access token.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from flows.elicitation.flow import Talk
+from flows.elicitation.states import Json
+from flows.errors import ElicitError, Failed, InvalidQuestion
+from flows.oauth.authorization_code import Grant
+from flows.oauth.declaration import ApiKey
+from flows.oauth.provider import Client, Provider
+from flows.oauth.requests import ApiAccess, asked_who
+from flows.oauth.responses import TOKEN_BYTES_AT_MOST, TokenSet, read_person
+from flows.schema.schema import Schema, schema_of
+
+KEY, USER, TENANT = "key", "user", "tenant"
+_USER_AT_MOST = 255
+_TENANT_AT_MOST = 300
+_HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
+# Refusals of the moment: they say nothing about the key (RFC 9110, 15.5; RFC 6585, 4; RFC 8470).
+_PASSING = frozenset({408, 425, 429})
+
+
+class KeyRefused(ElicitError):
+    """The typed key does not work. `field` is the field of the page that has to be corrected."""
+
+    name = "ELICITATION_KEY_REFUSED"
+    http_status = 422
+
+    def __init__(self, message: str, *, field: str = KEY) -> None:
+        self.field = field
+        super().__init__(message)
+
+
+def key_form(provider: Provider, *, asks_tenant: bool) -> Schema[Any]:
+    """Return the schema of what the person types: the tenant, the user name, and the key."""
+    declared = _declared(provider)
+    fields: dict[str, Json] = {}
+    if asks_tenant:
+        title = provider.tenant_label
+        fields[TENANT] = {"type": "string", "title": title, "maxLength": _TENANT_AT_MOST}
+    if declared.user is not None:
+        fields[USER] = {"type": "string", "title": declared.user, "maxLength": _USER_AT_MOST}
+    fields[KEY] = {
+        "type": "string",
+        "title": declared.label,
+        "writeOnly": True,
+        "maxLength": TOKEN_BYTES_AT_MOST // 2,
+    }
+    return schema_of({"type": "object", "properties": fields, "required": [*fields]})
+
+
+def token_of(provider: Provider, typed: Mapping[str, Json]) -> str:
+    """Return the token that requests carry: the key, or user name and password for Basic.
+
+    Raises:
+        KeyRefused: No request can carry what was typed.
+    """
+    declared, key = _declared(provider), str(typed[KEY])
+    if declared.user is not None:
+        user = str(typed[USER]).strip()
+        if not user or ":" in user or not user.isprintable():
+            raise KeyRefused(f"{declared.user}: it cannot be empty or have a colon.", field=USER)
+        if not key:
+            raise KeyRefused(f"{declared.label}: it cannot be empty.")
+        return base64.b64encode(f"{user}:{key}".encode()).decode()
+    key = key.strip()
+    if not _HEADER_VALUE.fullmatch(key):
+        raise KeyRefused(
+            "It has spaces or characters that no key has. Copy the key again, without other text."
+        )
+    return key
+
+
+def tested(client: Client, token: str, *, now: datetime) -> Talk[Grant]:
+    """Test the key with one request, and return the account that it belongs to.
+
+    Raises:
+        KeyRefused: The provider refuses the key.
+        Failed: The provider did not answer, or is out of order.
+    """
+    provider, declared = client.provider, _declared(client.provider)
+    assert provider.person is not None  # a declaration with `key` has one
+    access = ApiAccess(token=token, now=now)
+    reply = yield from asked_who(provider, provider.person, access=access)
+    assert reply is not None
+    status, label = reply.status_code, provider.label
+    if 400 <= status < 500 and status not in _PASSING:
+        raise KeyRefused(
+            f"{label} refuses this {declared.label} (HTTP {status}). Copy it again, or make a new "
+            "one."
+        )
+    if status != declared.status:
+        raise Failed(f"{label} could not test the {declared.label} (HTTP {status}).")
+    others = {} if provider.tenant is None else {TENANT: provider.tenant}
+    try:
+        person, details = read_person(reply, provider, provider.person, others=others)
+    except Failed as error:
+        raise KeyRefused(str(error)) from None
+    return Grant(
+        tokens=TokenSet(access_token=token),
+        scopes=(),
+        person=person,
+        issuer="",
+        details=details,
+        tenant=provider.tenant,
+    )
+
+
+def _declared(provider: Provider) -> ApiKey:
+    if provider.key is None:
+        raise InvalidQuestion(f"{provider.label} has no API keys: ask with elicit.oauth.")
+    return provider.key

@@ -1,0 +1,54 @@
+"""The place in a request that carries an account's access token or API key.
+
+Risks: a key in a query parameter appears in logs, errors and traces, which all write a request's
+URL. So the URL that carries a key is written without the key. Or a redirect takes a key to another
+host: httpx removes the Authorization header then, but no other header (see `BearerAuth`).
+"""
+
+import httpx
+from msgspec import Struct
+
+AUTHORIZATION = "Authorization"
+
+
+class Carrier(Struct, frozen=True, kw_only=True):
+    """A header with the token after its scheme, or the query parameter `query`."""
+
+    header: str = AUTHORIZATION
+    scheme: str = "Bearer"
+    query: str | None = None
+
+    def put(self, request: httpx.Request, token: str) -> None:
+        """Add the token to the request, in place of one that it has already."""
+        if self.query is None:
+            request.headers[self.header] = self._value(token)
+        else:
+            request.url = _KeyedUrl(str(request.url), name=self.query, key=token)
+
+    def has(self, request: httpx.Request, token: str) -> bool:
+        """Return True if the request carries this token."""
+        if self.query is None:
+            return request.headers.get(self.header) == self._value(token)
+        url = request.url
+        return isinstance(url, _KeyedUrl) and bool(url.params[self.query] == token)
+
+    def remove(self, request: httpx.Request) -> None:
+        request.headers.pop(self.header, None)
+        request.url = httpx.URL(str(request.url))
+
+    def _value(self, token: str) -> str:
+        return f"{self.scheme} {token}" if self.scheme else token
+
+
+class _KeyedUrl(httpx.URL):
+    """A URL that is sent with a key in its query, and written without the key."""
+
+    def __init__(self, url: str, *, name: str, key: str) -> None:
+        super().__init__(httpx.URL(url).copy_set_param(name, key))
+        self._shown = url
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"URL({self._shown!r})"

@@ -1,0 +1,103 @@
+"""API keys that people type on this server's page (the kind `api_key`).
+
+Risks: a wrong key is stored, or a person loses an open question because of a typing error or a
+provider that is out of order. So the key is tested before it is stored, the question stays open
+after any failure, and the page keeps what else was typed. A link cannot be used to try many keys:
+each refused key counts as an attempt.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.elicitation.flow import lead_nowhere, open_attempt
+from flows.elicitation.states import Elicitation, Json
+from flows.errors import Failed, InvalidQuestion, NotConfigured
+from flows.oauth.api_key import KEY, TENANT, KeyRefused, key_form, tested, token_of
+from flows.oauth.authorization_code import AccountTerms
+from flows.oauth.provider import Client
+from flows.schema.schema import Fault, Schema
+from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
+from webapp.oauth.code_exchange import CodeExchange, why_not
+
+_log = logging.getLogger(__name__)
+
+
+class ApiKeys:
+    def __init__(
+        self, *, elicitations: Elicitations, outbound: Outbound, exchange: CodeExchange
+    ) -> None:
+        self._elicitations = elicitations
+        self._outbound = outbound
+        self._exchange = exchange
+
+    def schema(self, client: Client, terms: AccountTerms) -> Schema[Any]:
+        """Return the schema of what the person types."""
+        asks_tenant = bool(client.provider.tenants) and terms.tenant is None
+        return key_form(client.provider, asks_tenant=asks_tenant)
+
+    async def connect(
+        self,
+        elicitation: Elicitation,
+        client: Client,
+        terms: AccountTerms,
+        typed: Mapping[str, Json],
+        *,
+        browser: str,
+    ) -> Sequence[Fault]:
+        """Test the typed key, store its account, and settle the question. Return the faults.
+
+        `browser` is the hash of the browser's cookie. Cancelling the caller does not stop the work.
+
+        Raises:
+            Failed: The provider did not answer, or is out of order. The question stays open.
+            NotPossible: The question has ended.
+            TooManyAttempts: The provider refused too many keys.
+        """
+        return await self._elicitations.run_to_completion(
+            self._connect(elicitation, client, terms, typed, browser=browser)
+        )
+
+    async def _connect(
+        self,
+        elicitation: Elicitation,
+        client: Client,
+        terms: AccountTerms,
+        typed: Mapping[str, Json],
+        *,
+        browser: str,
+    ) -> Sequence[Fault]:
+        try:
+            token = token_of(client.provider, typed)
+        except KeyRefused as refused:
+            return [Fault(path=refused.field, message=str(refused))]
+        try:
+            at = client.for_tenant(terms.tenant or _text(typed.get(TENANT)))
+        except InvalidQuestion as error:
+            return [Fault(path=TENANT, message=str(error))]
+        elicitations = self._elicitations
+        opened = await elicitations.change(
+            elicitation.id,
+            lambda e: open_attempt(e, browser=browser, now=elicitations.clock()),
+        )
+        assert opened.attempt is not None
+        number, about = opened.attempt.number, {"id": opened.id, "provider": terms.provider}
+        try:
+            grant = await self._outbound.run(tested(at, token, now=elicitations.clock()), to=at)
+        except KeyRefused as refused:
+            _log.info("account.key_refused", extra=about)
+            return [Fault(path=refused.field, message=str(refused))]
+        except (Failed, NotConfigured):
+            await elicitations.change(
+                opened.id, lambda e: lead_nowhere(e, number=number, trouble="silent")
+            )
+            raise
+        if not terms.wants(grant.person):
+            return [Fault(path=KEY, message=f"{why_not(terms, grant.person)}.")]
+        await self._exchange.finish(opened, grant, token=None, client_auth="")
+        return ()
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) and value else None
