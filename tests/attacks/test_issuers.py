@@ -11,6 +11,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
+from flows.crypto.tokens import Tokens
 from flows.oauth.access_token import BadBearer
 from tests.support.access_tokens import RESOURCE
 from tests.support.approving import FINANCE, GROUPS, ApprovalEnv, served, shop
@@ -26,6 +27,7 @@ from tests.support.issuer import (
 from tests.support.mcp_server import LEGACY, MODERN, Person
 from tests.support.signed_in_people import HER_WORDS, add_visit
 from webapp.identity.access_tokens import IssuerTokens
+from webapp.identity.sessions import Sessions
 from webapp.settings.identity import operators_of
 from webapp.stores.memory import MemoryStore
 
@@ -277,11 +279,17 @@ async def test_namesake_of_operator_sees_no_operator_page() -> None:
 async def test_session_of_removed_issuer_is_no_session() -> None:
     async with two_issuers() as two:
         person = await two.at_inbox("partner", "alice")
-        sessions = two.here.env.service.identity.sessions
+        service = two.here.env.service
         cookies = {each.name: each.value or "" for each in person.browser.cookies.jar}
-        assert await sessions.of(cookies) is not None
-        sessions._issuers = frozenset({two.first.url})
-        assert await sessions.of(cookies) is None
+        assert await service.identity.sessions.of(cookies) is not None
+        without = Sessions(
+            tokens=Tokens(two.here.env.settings.ring, origin=two.here.env.url),
+            store=service.elicitations.store,
+            public_url=two.here.env.url,
+            issuers=(two.first.url,),
+            clock=two.here.clock,
+        )
+        assert await without.of(cookies) is None
 
 
 async def test_tenant_outside_the_list_is_refused() -> None:
