@@ -18,7 +18,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processing
-from flows.kinds.form import approver_of
+from flows.kinds.form import approver_of, comments_of
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import Outcome, Question
@@ -63,6 +63,7 @@ def outcome_of(
         error=error,
         is_late=claimed.is_late,
         is_by_model=claimed.is_by_model,
+        comments=comments_of(claimed),
     )
 
 

@@ -22,6 +22,7 @@ from flows.elicitation.states import (
     Status,
 )
 from flows.elicitation.traits import traits_of
+from flows.elicitation.voting import Vote
 from flows.errors import NotPossible, TooManyAttempts
 from tests.support.clock import NOON, Clock
 
@@ -427,7 +428,10 @@ PROOFS = (
     proof.TrustedCode(),
     proof.NamedByAuthor(),
     proof.ByModel(),
-    proof.ByApprover(approver="finance", person=proof.Decider(name="ann", label="Ann")),
+    proof.ByApprover(
+        approver="finance",
+        vote=Vote(owner="ann", known_by="issuer", name="ann", label="Ann", at=NOON),
+    ),
 )
 
 

@@ -175,3 +175,27 @@ async def test_program_asks_for_a_person_who_signs_in() -> None:
             done = await frank.at(path, method="POST", json={"accepts": True})
             assert done.json()["decision"] == "approved"
         assert (await acting.read(asked["id"]))["status"] == "accepted"
+
+
+async def test_comments_reach_program_client_and_block() -> None:
+    commented = Approver(name="finance", users=frozenset({"ann", "frank"}), comment="required")
+    identity = IdentitySettings(approvers=(commented,))
+
+    async def work(_: Elicit | None = None) -> object:
+        return await elicit.confirm("Refund it?", approver="finance").outcome()
+
+    async with (
+        asking_env(identity=identity) as here,
+        program_at(here) as shop,
+        programs_at(here) as programs,
+    ):
+        frank = await here.browser("frank")
+        for begin in (programs.begin, here.begin):
+            block = begin(work)
+            await block.link()
+            await press(frank, await request_of(here, frank), "approve", reason="Checked")
+            outcome: Any = await block
+            assert outcome.comments == ("Checked",)
+        asked = await shop.asked(FOR_FINANCE)
+        await press(frank, await request_of(here, frank), "approve", reason="Fine")
+        assert (await shop.read(asked["id"], wait=50))["comments"] == ["Fine"]

@@ -17,6 +17,8 @@ from tests.support.page_views import (
     SIGN_IN,
     USUAL,
     VIEWS,
+    VOTED,
+    VOTING,
     WAITING,
     Rendered,
     Shown,
@@ -49,7 +51,14 @@ from webapp.pages.views import (
 )
 from webapp.pages.views_connections import AccountGroup, ConnectionsPage
 from webapp.pages.views_decisions import Decide, InboxPage
-from webapp.pages.views_forms import Decided, Decision, DoneForm, DoneSecret, StartConfirm
+from webapp.pages.views_forms import (
+    Decided,
+    Decision,
+    DoneForm,
+    DoneSecret,
+    StartConfirm,
+    StartDecision,
+)
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
@@ -233,6 +242,14 @@ def _decision_variants() -> dict[str, View]:
     own = replace(WAITING, is_own=True, asker=None, client=None, client_id=None)
     return {
         "Decide own": _made(Decide, {**USUAL, "entry": own, "arguments": ()}),
+        "Decide votes": _made(Decide, {**USUAL, **VOTING}),
+        "Decide delegated": _made(
+            Decide, {**USUAL, "entry": replace(VOTED, has_delegated=True), "arguments": ()}
+        ),
+        "Decide approved": _made(
+            Decide, {**USUAL, "entry": replace(VOTED, has_approved=True), "arguments": ()}
+        ),
+        "StartDecision votes": _made(StartDecision, {**USUAL, "needs": 2, "given": 1}),
         "Decide late": _made(Decide, {**USUAL, "entry": DECIDED, "came_late": True}),
         "Inbox of nobody": _made(InboxPage, {**nothing, "sign_in": None}),
         "Inbox signed out": _made(InboxPage, {**nothing, "sign_out_csrf": None}),
