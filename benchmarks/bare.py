@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from webapp.records.seal import Randomness
+from webapp.records.owners import Randomness
 
 _WRITES_A_COMMIT = 256
 _NONCE_BYTES = 12

@@ -1,8 +1,8 @@
 """Counts of the work that the server does for one operation. They do not depend on the load.
 
 Turns of the event loop, tasks, timers, and reads and commits of the store are counted. The
-operations are a call on each revision (custom and with elicit), a paid webhook (bare and ours), an
-OAuth callback, and a settle without HTTP and without a second process. `python -m
+operations are a call on each revision (without and with elicit), a paid webhook (the baseline and
+elicit), an OAuth callback, and a settle without HTTP and without a second process. `python -m
 benchmarks.counts` prints only the table. The work of an idle server in the same time is counted too
 and subtracted.
 """
@@ -35,7 +35,7 @@ from benchmarks.hooking import delivered
 from benchmarks.ours import fresh, open_elicitations, utc_now
 from benchmarks.served import by_hand, listening, settings_here, until_stdin_ends, with_elicit
 from flows import elicit
-from flows.elicitation.proof import TrustedCode
+from flows.elicitation.traits import TrustedCode
 from flows.providers import github
 from webapp.app import open_app
 from webapp.demo.walker import Page
@@ -50,6 +50,7 @@ IDLE_SECONDS = 2.0
 _TIMES_BEFORE = 20
 _CALLBACKS = 10
 NAMES = ("turns", "tasks", "timers", "reads", "commits")
+NAMES_OF_SIDES = {"by_hand": "without elicit", "with_elicit": "with elicit"}
 Counts: TypeAlias = Mapping[str, float]
 _OF_IDLE_SERVER = {"SqliteChanges._poll", "_set_result_unless_cancelled"}
 _counts: Counter[str] = Counter()
@@ -302,17 +303,17 @@ async def at(which: str) -> AsyncIterator[str]:
 
 async def of_servers() -> AsyncIterator[tuple[str, Counts]]:
     for revision, mode in REVISIONS.items():
-        for which in ("by_hand", "with_elicit"):
-            name = f"a tool call, {revision}, {which.replace('_', ' ')}"
+        for which, shown in NAMES_OF_SIDES.items():
+            name = f"a tool call, {revision}, {shown}"
             yield name, await of_calls(which, mode)
-    yield "a paid webhook, bare", await of_webhooks("bare")
-    yield "a paid webhook, ours", await of_webhooks("ours")
-    yield "an OAuth callback, ours", await of_callbacks()
+    yield "a paid webhook, the baseline", await of_webhooks("bare")
+    yield "a paid webhook, with elicit", await of_webhooks("ours")
+    yield "an OAuth callback, with elicit", await of_callbacks()
 
 
 async def table() -> str:
     rows = [row async for row in of_servers()]
-    rows.append(("a settle, ours", await asyncio.to_thread(of_settles)))
+    rows.append(("a settle, with elicit", await asyncio.to_thread(of_settles)))
     lines = [f"| counted | {' | '.join(NAMES)} |", "|" + "---|" * (len(NAMES) + 1)]
     lines += [
         f"| {what} | {' | '.join(f'{counts[name]:.1f}' for name in NAMES)} |"

@@ -78,7 +78,7 @@ def summary(
 
 def table(figures: Sequence[Figure]) -> str:
     """Return the figures as a Markdown table with aligned columns."""
-    rows = [("what", "baseline", "ours", "ratio", "target", "rounds")]
+    rows = [("what", "baseline", "elicit", "ratio", "target", "rounds")]
     rows += [
         (
             figure.what,

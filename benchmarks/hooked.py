@@ -27,7 +27,7 @@ from litestar.params import FromQuery, RawBody
 from benchmarks.bare import BareWriter
 from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
 from benchmarks.served import until_stdin_ends
-from flows.elicitation.attempt import hold_open, open_attempt
+from flows.elicitation.flow import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
 from flows.payments.session import CheckoutTerms, StoredCheckout
 from flows.payments.stripe.gateway import stripe

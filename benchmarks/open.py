@@ -33,11 +33,11 @@ from msgspec.structs import replace
 
 from benchmarks.figure import Figure, alternate, in_rounds, summary, table
 from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
-from flows.crypto.vault import Ring
-from flows.elicitation.proof import TrustedCode
+from flows.crypto.tokens import Ring
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import TrustedCode
 from tests.support.postgres_server import PostgresServer
 from tests.support.valkey_server import own_valkey
 from webapp.app import open_app
@@ -51,7 +51,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import open_store
 from webapp.sweeper import sweep
 from webapp.telemetry.observer import Observer
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 _TOP = Path(__file__).parents[1]
 MANY = 100_000
@@ -285,7 +285,7 @@ async def of_store(
     lines = [
         *_of_start(began[0], began[1]),
         summary("a new question to its resumed line", resumed, show=_time, at_most=1.3),
-        summary("what a person has open, listed", listed, show=_time, at_most=1.3),
+        summary("listing a person's open questions", listed, show=_time, at_most=1.3),
         *_of_expiry(expired[0], expired[1], number=many),
     ]
     return [dataclasses.replace(line, what=f"{name}: {line.what}") for line in lines]
@@ -301,8 +301,8 @@ def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[F
     for name, what in (
         ("ready", "a start, until it is ready"),
         ("memory", "memory of a process that is ready"),
-        ("room", "the first question's room, for which all are counted"),
-        ("counted", "all read through for the metrics"),
+        ("room", "the first new question, for which all open questions are counted"),
+        ("counted", "reading all questions for the metrics"),
         ("turn", "the longest turn of the loop while they are read"),
         ("memory counted", "memory with metrics"),
     ):
@@ -311,8 +311,8 @@ def _of_start(few: Mapping[str, float], many: Mapping[str, float]) -> Iterator[F
 
 
 def _of_expiry(few: Expiry, many: Expiry, *, number: int) -> Iterator[Figure]:
-    yield _line("expired by the sweeper, each", few.each, many.each, at_most=1.3)
-    yield _line("processor time of that", few.processor, many.processor, at_most=1.3)
+    yield _line("the sweeper expires a question", few.each, many.each, at_most=1.3)
+    yield _line("processor time to expire a question", few.processor, many.processor, at_most=1.3)
     yield _line(
         "the longest turn of the loop while they expire", few.longest_turn, many.longest_turn
     )

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Asked, Elicitation
 from flows.payments.stripe.gateway import StripeAccount
 from webapp.deadline import Clock
@@ -18,7 +18,7 @@ from webapp.service import Service, open_service
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import open_store
-from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import NONE, Telemetry
 
 
 def utc_now() -> datetime:

@@ -31,7 +31,7 @@ from webapp.sweeper import EVERY_SECONDS
 
 MACHINES = (1, 2, 4, 10, 30, 100)
 COLUMNS = (
-    *("store", "machines", "calls a second", "ended by", "then by", "open questions"),
+    *("store", "machines", "calls per second", "limited by", "next limit", "open questions"),
     *("held streams", "wake", "connections of the store"),
 )
 _US = 1e-6
@@ -323,7 +323,7 @@ async def run(*, times: int, calls: int, site: Site) -> str:
 A call over HTTP takes {call.processor * 1e3:.1f} ms of the loop, a lifecycle \
 {measured[0].lifecycle.processor * 1e6:.0f} us.
 
-| one process on | ours, a write | the store's, a write | lifecycles foretold | counted |
+| one process on | a write, our process | a write, the store | lifecycles, predicted | measured |
 |---|---|---|---|---|
 {chr(10).join(map(_line, measured))}
 

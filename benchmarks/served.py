@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
 from flows import complete_elicitation, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.question import Link
 from webapp import Accepted
 from webapp.app import create_app

@@ -22,8 +22,8 @@ from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
 from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
 from flows.elicitation import states
-from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Status
+from flows.elicitation.traits import TrustedCode
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
 

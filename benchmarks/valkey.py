@@ -29,7 +29,7 @@ from redis.asyncio import Redis
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary, table
 from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
 from benchmarks.settling import AT_ONCE, bare_lifecycles, blobs, our_lifecycles, our_resumed
-from flows.elicitation.proof import TrustedCode
+from flows.elicitation.traits import TrustedCode
 from tests.support.valkey_server import OwnValkey, own_valkey
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations

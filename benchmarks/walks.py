@@ -1,7 +1,7 @@
 """`python -m benchmarks.walks`: count the walks of docs/explanation/architecture.md.
 
 A walk is the sequence of our functions that an operation enters. The walk changes the file if the
-next function is in another file, and the room if the next function is in another package. Risks:
+next function is in another file, and the package if it is in another package. Risks:
 unrelated work at the same time is counted too. So the trace skips the sweeper, the watchers, and
 tasks that were started before the walk, such as the call that a webhook wakes, with the tasks that
 such a task starts for a walk that is counted separately.
@@ -33,7 +33,7 @@ from benchmarks.hooked import opened_checkout
 from benchmarks.hooking import paid_event
 from benchmarks.ours import TAKER, fresh, utc_now
 from flows import complete_elicitation, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Status
 from flows.providers import github
 from flows.question import Link, asking
@@ -77,7 +77,7 @@ class Walk:
 
 
 def room_of(file: str) -> str:
-    """Return the file's folder in flows or webapp. A file outside of these folders is a room."""
+    """Return the file's package in flows or webapp. Any other file is a package of its own."""
     return "/".join(file.split("/")[:2])
 
 
@@ -302,7 +302,7 @@ def main() -> None:
         for walk in asyncio.run(walks(Path(folder))):
             print(
                 f"{walk.name}: {len(walk.steps)} functions, {walk.files} files, "
-                f"{walk.changes_of_file} changes of file, {walk.changes_of_room} of room"
+                f"{walk.changes_of_file} changes of file, {walk.changes_of_room} of package"
             )
 
 

@@ -73,7 +73,7 @@ def error_tree() -> str:
 
 Every error that elicit-url raises on purpose is an `ElicitError`; `from flows import Declined` and so on imports those that a tool handles. An error that leaves a tool reaches the model as its message and its code, such as `[ELICITATION_DECLINED]`. The code never changes; the message may.
 
-Under the name of each error stand its code, and the codes by which it is known in JSON-RPC and HTTP.
+The first column has the name of each error, its code, its JSON-RPC code and its HTTP status.
 
 | error | what happened |
 |---|---|
@@ -87,19 +87,19 @@ def metrics() -> str:
 
 {WRITTEN}
 
-[Monitoring](../how-to/monitoring.md) says how they are read. `deploy/grafana/elicit-url.json` shows them, and `deploy/prometheus/alerts.yml` has rules that say when somebody should look.
+[Monitoring](../how-to/monitoring.md) says how to read the metrics. `deploy/grafana/elicit-url.json` is a dashboard for them, and `deploy/prometheus/alerts.yml` has alert rules.
 
-Labels take their values from the code and the settings: kinds of questions, statuses, operations, and the names of providers that you configured. A provider that an author's code declares is `other`. Nobody is named, and no id stands in them.
+Labels take their values from the code and the settings: kinds of questions, statuses, operations, and the names of providers that you configured. A provider that an author's code declares is `other`. Labels contain no names of people and no ids.
 
 ## Counted in each process
 
-Several workers of one machine are one: whichever is asked tells of all of them.
+The workers of one machine report their figures together: each worker answers for all of them.
 
 {_families(COUNTED)}
 
-## Of the store
+## About the store
 
-All processes of a store see the same. Take the largest of what several servers tell, not the sum: `max by (kind, age) (elicit_questions_open)`.
+All processes of a store report the same figures. For several servers, use the maximum and not the sum: `max by (kind, age) (elicit_questions_open)`.
 
 {_families(OF_THE_STORE)}
 """
@@ -113,7 +113,7 @@ def providers() -> str:
 
 A tool names one of these: `elicit.oauth("hubspot")`. Set `ELICIT_{{NAME}}_CLIENT_ID` and `ELICIT_{{NAME}}_CLIENT_SECRET`, and register `{{ELICIT_URL}}/callback/{{name}}` as the redirect address. A table in `elicit.toml` declares [any other provider](../how-to/providers.md), and replaces one of these that is not built in. `like` copies one for a second registration.
 
-None of these was tried against the vendor. "Documented" means: written from the page of the vendor that is linked. "Other clients" means: written from the code of other OAuth clients that connect to the provider. A server that insists on the same habits plays each of them in the tests.
+None of these declarations was tested against the vendor. "Documented" means: written from the page of the vendor that is linked. "Other clients" means: written from the code of other OAuth clients that connect to the provider. The tests run each declaration against a simulated server that requires exactly what the declaration says.
 
 | name | provider | written from | PKCE | client | host | what to know |
 |---|---|---|---|---|---|---|
@@ -123,7 +123,7 @@ None of these was tried against the vendor. "Documented" means: written from the
 
 - A token that is not sent in the `Authorization` header.
 - A token endpoint whose host is only known from the callback.
-- A second request that exchanges one access token for another, as instead of a refresh token.
+- A second request that exchanges one access token for another, in place of a refresh token.
 - A refusal of the authorization endpoint that has no `error` parameter.
 - Whose account it is, if the provider says so only in a list, or in reply to a request with the token in its address.
 - A signature of the callback's parameters by the provider.

@@ -3,11 +3,10 @@
 
 from flows import elicit
 from flows.elicit import complete_elicitation
-from flows.elicitation.capabilities import supports_elicitation
 from flows.elicitation.ending import Ending, HowEnded
 from flows.elicitation.misuse import InvalidUse
 from flows.elicitation.states import Completion, Status
-from flows.elicitation.tool_call import CallingPerson
+from flows.elicitation.tool_call import CallingPerson, supports_elicitation
 from flows.errors import (
     AlreadyDone,
     CallOver,

@@ -1,20 +1,18 @@
 """The verbs: the functions with which a tool asks a person."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, NoReturn, TypeVar, cast, overload
 
-from flows.elicitation.capabilities import must_be_mode
 from flows.elicitation.ending import Ending, key_of, name_of, payload_of
 from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json
-from flows.elicitation.tool_call import CallingPerson
+from flows.elicitation.tool_call import CallingPerson, must_be_mode
 from flows.errors import InvalidQuestion
 from flows.kinds.form import confirm, form
-from flows.kinds.gate import gate
-from flows.kinds.needs import needed, needs
+from flows.kinds.gate import gate, needed, needs
 from flows.kinds.secret import secret
-from flows.kinds.together import together
 from flows.kinds.url import url
 from flows.oauth.account import Account, account_of
 from flows.oauth.provider import Provider
@@ -23,15 +21,95 @@ from flows.payments.receipt import Receipt
 from flows.question import (
     DEFAULT_TIMEOUT,
     MESSAGE_AT_MOST,
+    Outcome,
     Question,
     ReturningRequest,
     current_asker,
     must_be_elicitation_id,
     must_be_listed,
     must_be_timeout,
+    reporting_errors,
     verb,
 )
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together(Generic[T_co]):
+    """Several questions that have not been asked yet. Await it for a tuple of their answers."""
+
+    questions: tuple[Question[Any], ...]
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        outcomes = yield from self._asked(stops_at_no=True).__await__()
+        return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
+
+    async def outcomes(self) -> tuple[Outcome[Any], ...]:
+        """Ask the questions and return all outcomes. A negative outcome does not raise."""
+        return await self._asked(stops_at_no=False)
+
+    async def _asked(self, *, stops_at_no: bool) -> tuple[Outcome[Any], ...]:
+        self.discard()
+        with reporting_errors():
+            return await current_asker().ask_together(self.questions, stops_at_no=stops_at_no)
+
+    def discard(self) -> None:
+        """Mark the questions as not needed. A call fails if it never asks a question it creates."""
+        for question in self.questions:
+            question.discard()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "a question is neither true nor false before it is asked: write `await` before it"
+        )
+
+
+@overload
+def together(first: Question[A], second: Question[B], /) -> Together[tuple[A, B]]: ...
+@overload
+def together(
+    first: Question[A], second: Question[B], third: Question[C], /
+) -> Together[tuple[A, B, C]]: ...
+@overload
+def together(
+    first: Question[A], second: Question[B], third: Question[C], fourth: Question[D], /
+) -> Together[tuple[A, B, C, D]]: ...
+@overload
+def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
+@verb
+def together(*questions: Question[Any]) -> Together[Any]:
+    """Ask several questions at once: they are shown together and answered separately.
+
+    Awaiting returns the answers in this order, or raises the first negative outcome. The other
+    questions then stay open until they expire. `outcomes()` waits for all of them. Raises
+    InvalidQuestion if an argument is not a question.
+    """
+    if not questions:
+        raise InvalidQuestion(
+            "together needs at least one question. Pass questions one by one: together(*questions)."
+        )
+    for question in questions:
+        if not isinstance(cast("object", question), Question):
+            raise InvalidQuestion(
+                f"together accepts only questions, not a {type(question).__name__}. Pass "
+                "questions one by one: together(*questions)."
+            )
+    return Together(questions=questions)
+
+
+def _answer(question: Question[Any], outcome: Outcome[Any]) -> Any:
+    if outcome.error is None:
+        return outcome.content
+    if question.no is None:
+        raise outcome.error
+    return question.no(outcome.error)
+
 
 __all__ = [
     "caller",

@@ -25,7 +25,10 @@ def origin_of(url: str) -> str:
     control characters or white space, and is at most 8192 characters long.
     """
     if len(url) > URL_AT_MOST or "\\" in url or " " in url or not url.isprintable():
-        raise InvalidQuestion("The address is too long, or has a sign in it that none may have.")
+        raise InvalidQuestion(
+            "The address is longer than 8192 characters, or contains a space, a control character "
+            "or another character that addresses cannot have."
+        )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -35,13 +38,12 @@ def origin_of(url: str) -> str:
     if not parts.scheme:
         raise InvalidQuestion("The address has to begin with https://.")
     if not host or parts.username is not None or parts.password is not None:
-        raise InvalidQuestion(
-            "The address needs a host and must not carry a user name or password."
-        )
+        raise InvalidQuestion("The address must have a host, and no user name or password.")
     host = _host(host, is_bracketed=is_bracketed)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise InvalidQuestion(
-            "The address must be https; http is only for this machine (loopback)."
+            "The address must be https. An http:// address can only be one of this machine "
+            "(loopback)."
         )
     shown = f"[{host}]" if is_bracketed else host
     default = 443 if parts.scheme == "https" else 80

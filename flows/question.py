@@ -162,7 +162,8 @@ class Question(Generic[T_co]):
             )
         if len(self.message) > MESSAGE_AT_MOST or not _can_be_written(self.message):
             raise InvalidQuestion(
-                f"The message has more than {MESSAGE_AT_MOST} characters, or half a letter."
+                f"The message has more than {MESSAGE_AT_MOST} characters, or contains half of a "
+                f"character (a lone surrogate)."
             )
         must_be_timeout(self.timeout)
         if self.key is not None and not (self.key and _can_be_written(self.key)):
@@ -413,7 +414,7 @@ def report_to_asker(error: ElicitError) -> None:
 
 @contextmanager
 def reporting_errors() -> Generator[None]:
-    """Report errors in this block to the asker: the model gets an error that no tool caught.
+    """Report errors in this block to the asker, which sends the model those that no tool catches.
 
     In a tool, a wrong question becomes InvalidUse, which names the line of the tool's code.
     """

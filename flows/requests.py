@@ -27,7 +27,7 @@ class AccountRequest:
     """A request to connect an account. `provider` may be the name of a declared provider.
 
     `tenant` is the host of the wanted tenant, for a provider with a host for each customer.
-    `again`: ask the person also for scopes that they were asked for before, in vain.
+    `again`: also ask for scopes that the person did not grant before.
     """
 
     kind: str = field(default="oauth", init=False, repr=False, compare=False)

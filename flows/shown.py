@@ -1,9 +1,9 @@
 """The text that a person sees before they decide: complete, unambiguous and limited in size.
 
 Risks: a person approves something that no page shows, or two different values look alike. Nothing
-is therefore truncated: a question with arguments that are too large is rejected. The limits
-apply to the displayed text, because a few deeply nested bytes become megabytes if each value is on
-its own line.
+is therefore truncated: a question with arguments that are too large is rejected. The limits apply
+to the displayed text: with one value on each line, a few bytes of deeply nested JSON become
+megabytes.
 """
 
 import json
@@ -192,7 +192,7 @@ def _words(value: object, *, in_a_line: bool) -> str:
 
 
 def _is_plain(text: str, *, in_a_line: bool) -> bool:
-    """Return True if the text is no number, no JSON and none of our own words."""
+    """Return True if the text looks like neither JSON nor the page's own words yes, no, nothing."""
     signs = text if in_a_line else text.replace("\n", "").replace("\t", "")
     if not _can_be_seen(signs) or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
         return False

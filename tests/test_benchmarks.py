@@ -109,7 +109,7 @@ def test_table_shows_missed_targets():
     assert [cell.strip() for cell in header.strip("|").split("|")][:5] == [
         "what",
         "baseline",
-        "ours",
+        "elicit",
         "ratio",
         "target",
     ]

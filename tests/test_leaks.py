@@ -14,8 +14,7 @@ import httpx
 import pytest
 from mcp import MCPError
 
-from flows.crypto.tokens import Claims, Purpose, Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Claims, Purpose, Ring, Tokens
 from flows.errors import Failed
 from tests.crash.server import Orders
 from tests.crash.shop_env import open_process_pool
@@ -40,7 +39,7 @@ from tests.support.samples import finish_at_the_checkout
 from tests.support.serving import serving, transport_to
 from tests.typescript.conformance import checked
 from tests.typescript.env import CLIENTS, calling
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 
 HOUSE = Path(__file__).parent.parent
 NOW = datetime(2026, 7, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.serving import serving
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 
 
 async def empty_app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -29,10 +29,9 @@ from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
-from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
-from webapp.http.edge import Edge
+from webapp.http.edge import Edge, Guard
 from webapp.http.ending import told_of_the_end
-from webapp.http.guard import Guard
+from webapp.http.exchange import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
 from webapp.identity.bearer_auth import protected
@@ -43,8 +42,8 @@ from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
+from webapp.mcp.before import must_name_tools, warn_of_approvers
 from webapp.mcp.callers import issuer_of, must_be_named, sender_of
-from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
 from webapp.mcp.opened import OpenedSessions
 from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
@@ -63,8 +62,7 @@ from webapp.settings.settings import Settings
 from webapp.stores import Replicated, Store
 from webapp.stores.observed import observed
 from webapp.sweeper import sweep
-from webapp.workers.processes import must_share
-from webapp.workers.sessions import routed
+from webapp.workers.sessions import must_share, routed
 
 # The limit for each address. A person who clicks around never reaches it.
 PAGES_AT_ONCE = 100
@@ -94,8 +92,8 @@ async def open_app(
     """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
 
     `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
-    everything that is not configured. `built` receives the service, for callers that have to stop
-    it gracefully. `options` are for the application that the server's library creates. Without
+    everything that is not configured. `built` is called with the service, for callers that have to
+    stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself, in
     blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool.
@@ -374,7 +372,7 @@ def create_app(
 
 
 async def _warn_of_replication(store: Store) -> None:
-    """Log what the loss of a server could lose. `elicit doctor` shows the complete list."""
+    """Log which data the loss of a server could lose. `elicit doctor` shows the full list."""
     if isinstance(store, Replicated):
         with suppress(StoreUnavailable):
             for says, fix in await store.replication(asks_hosts=False):
@@ -453,7 +451,7 @@ def _edge(
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
     rates = None
-    if not settings.is_local:  # on one machine, everybody has the same address
+    if not settings.is_local:  # on one machine, all clients have the same address
         rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
     credential = partial(credential_of, service)
     return Edge(

@@ -5,7 +5,7 @@ request. The store is therefore read once, in small pages with pauses that leave
 After that, the collector receives every write, including those of other processes, and a request
 only adds up the entries in memory.
 
-Risks: a missed write, or erased rows, for which there is no notification. The store is therefore
+Risks: a write is missed, or rows are erased, which causes no notification. The store is therefore
 read again after a miss (a lost connection, or more changes than are buffered), and every hour.
 """
 
@@ -52,7 +52,8 @@ _FILE: Final = "sqlite:///"
 _COUNTED: Final[Mapping[str, type[Counted]]] = {
     KINDS[kind]: kind for kind in (Elicitation, Payment, UnresolvedPayment)
 }
-# Kind of the row, kind or status of the value, start, and the time until which it counts.
+# An entry: the kind of the row, the kind or status of its value, its start, and the time until
+# which it counts.
 _Entry = tuple[str, str, datetime, datetime | None]
 
 

@@ -106,7 +106,7 @@ def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
     """
     is_missing = False
     if environment.get(STORE.name) and settings.store.startswith(SQLITE):
-        with contextlib.suppress(OSError):  # opening the store raises the better error
+        with contextlib.suppress(OSError):  # opening the store raises an error that says more
             is_missing = is_gone(settings.store)
     if is_missing:
         raise CommandRefused(

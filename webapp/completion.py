@@ -7,10 +7,9 @@ from typing import Any, NoReturn, TypeVar
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation import states
-from flows.elicitation.proof import NamedByAuthor, Proof, TrustedCode
 from flows.elicitation.states import Completion, Elicitation, Json
 from flows.elicitation.tool_call import CallingPerson
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import NamedByAuthor, Proof, TrustedCode, traits_of
 from flows.errors import ElicitError, InvalidAnswer, InvalidToken, NoAsker, NotAllowed
 from flows.question import Outcome, Question, Resources, ReturningRequest
 from flows.schema.schema import Fault, Schema, check, without_blanks
@@ -18,8 +17,7 @@ from webapp.elicitations.aliases import AskingParty, aliased
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.links import Links
 from webapp.elicitations.service import Elicitations
-from webapp.http.browser import Browser
-from webapp.http.requests import cookies_of
+from webapp.http.browser import Browser, cookies_of
 from webapp.identity.identity import Identity
 from webapp.kinds.registry import Kinds
 

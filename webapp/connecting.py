@@ -24,7 +24,7 @@ from webapp.oauth.clients import is_at_sandbox
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
-from webapp.telemetry.telemetry import Telemetry, tracer_here
+from webapp.telemetry.work import Telemetry, tracer_here
 
 TIMEOUT_SECONDS = 10.0
 CLOCKS_APART_AT_MOST = timedelta(seconds=30)

@@ -173,7 +173,8 @@ def _checked_key(key: object) -> str | None:
 def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
     """Return the call of a block. Raises NotConfigured."""
     caller = service.identity.caller_of_user(user)
-    assert service.identity.users is not None  # otherwise its users would be unknown
+    # without this, the application's users would be unknown
+    assert service.identity.users is not None
     named = {"key": key} if key is not None else {"block": secrets.token_urlsafe(18)}
     return Call(
         service,

@@ -1,4 +1,4 @@
-"""Durations and deadlines, measured by a clock that cannot be set.
+"""Durations and deadlines, measured by a clock that nobody can set.
 
 Risks: the machine's clock is set, or the machine sleeps. A duration that is measured by the time of
 day is then too long, or ends at once. The time of day is used for stored values and for values that
@@ -38,7 +38,8 @@ class Steps:
     """A detector of recent steps of the time of day: the clock was set, or the machine slept.
 
     After such a step, a lease can look expired although its holder is alive and will renew the
-    lease in a few seconds. A process that has just started assumes a recent step.
+    lease in a few seconds. A process that has just started assumes that there was a step a moment
+    ago.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -113,8 +114,8 @@ class Deadline:
 
     @property
     def has_ended(self) -> bool:
-        # Use `left`, which is rounded to microseconds: otherwise a caller that waits for `left`
-        # could get 0 from a deadline that has not ended, and repeat its wait without a pause.
+        # Use `left`, which is rounded to microseconds: otherwise `left` could be 0 although the
+        # deadline has not ended, and a caller that waits for `left` would loop without a pause.
         return self.left <= timedelta()
 
     def at(self, now: datetime) -> datetime:

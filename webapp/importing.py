@@ -1,9 +1,9 @@
 """The code of an author or operator: importing a module by its name, and calling a function.
 
-Risks: the author's folder has the same name as one of our packages, so the working directory comes
-after the installed packages. A missing module looks like a module whose dependency is missing, so
-the errors differ. Or the module is written for another version of a library than the installed one,
-so the error says what to change.
+Risks: the author's folder has the same name as an installed package. The working directory
+therefore comes after the installed packages. A missing module could be confused with a module whose
+dependency is missing, so there are different errors for the two. Or the module is written for
+another version of a library than the installed one, so the error says what to change.
 """
 
 import importlib

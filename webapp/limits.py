@@ -8,11 +8,11 @@ from datetime import timedelta
 class CallLimits:
     """Limits of calls. Clients give up after 60 s, even with progress, and after ten rounds."""
 
-    call: timedelta = timedelta(seconds=50)  # any call that waits, from its beginning
-    leg: timedelta = timedelta(seconds=40)  # a retried request, from its beginning
+    call: timedelta = timedelta(seconds=50)  # for any call that waits, from its beginning
+    leg: timedelta = timedelta(seconds=40)  # for a retried request, from its beginning
     request_at_least: timedelta = timedelta(seconds=5)
     rounds: int = 10  # the maximum of the Python and TypeScript clients
-    link: timedelta = timedelta(seconds=25)  # a repeated call, without URL mode
+    link: timedelta = timedelta(seconds=25)  # for a repeated call of a client without URL mode
     progress: timedelta = timedelta(seconds=5)
     # The time for a client's first question. After that, the person gets the link as well.
     silence: timedelta = timedelta(seconds=20)
@@ -27,8 +27,9 @@ class Arrivals:
     """
 
     reading: timedelta = timedelta(seconds=30)  # first for a request's head, then for its body
-    # The idle time of a connection between two requests. Behind a proxy it is longer than the
-    # proxy's own limit (60 s for nginx), or the proxy sends a request just as we close.
+    # The idle time of a connection between two requests. It has to be longer than the limit of a
+    # proxy (60 s for nginx). Otherwise the proxy could send a request at the moment in which this
+    # server closes the connection.
     idle: timedelta = timedelta(seconds=5)
     connections: int = 900
     own_user: int = 50  # more connections for the user who runs the server, on the same machine

@@ -18,8 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Match, Route
 
 from flows.oauth.access_token import BadBearer, TokenUse
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of
 from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
 

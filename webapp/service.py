@@ -52,7 +52,7 @@ from webapp.records.waiting import Notification
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
-from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import NONE, Telemetry
 
 # The limit of button presses for one link, which a person never reaches by clicking.
 PRESSES_AT_ONCE = 60

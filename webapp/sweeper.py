@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
 DUE_AT_ONCE = 100
-# not part of the lag: their receivers may be down for long
+# rows that do not count for the lag, because their receivers may be down for long
 _SENT = frozenset({KINDS[OutgoingEvent], KINDS[Notification]})
 _log = logging.getLogger(__name__)
 

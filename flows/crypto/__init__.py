@@ -1,13 +1,13 @@
 """Encrypted tokens, and the ring of secrets from which all keys are derived.
 
-`vault` derives keys from the operator's secrets (HKDF-SHA256), one for each purpose and day, and
-wraps the data keys with which `webapp.records` encrypts rows. `tokens` creates the content of
+`Ring` derives keys from the operator's secrets (HKDF-SHA256), one for each purpose and day, and
+wraps the data keys with which `webapp.records` encrypts rows. `Tokens` creates the content of
 links, cookies and `state` parameters: encrypted, then signed, and bound to a purpose, an origin and
 an expiry.
 
 Guarantees: the newest secret encrypts, and all secrets decrypt. The signature is checked before
-anything is decrypted. Two tokens are equal if their contents are: the same content can be written
-as different base64 texts. Tokens above 2 kB are rejected.
+anything is decrypted. Compare two tokens by their contents, not by their texts: the same content
+can be written as different base64 texts. Tokens above 2 kB are rejected.
 
 This package imports errors only, and does not depend on elicitations.
 """

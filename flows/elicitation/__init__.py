@@ -2,12 +2,13 @@
 
 Terms: an *elicitation* is the stored record of one question to one person. An *attempt* is one
 press of Continue, with its own `state` parameter. A *run* is one tool call with all its requests,
-and a *leg* is one HTTP request of a run. A *lease* says which leg currently uses an outcome.
+and one HTTP request of a run is a `leg` in the code. A *lease* says which request currently uses an
+outcome.
 
 The path of an elicitation: `states.start` -> pending -> opened (an attempt) -> exchanging, while a
 provider's code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed,
 superseded. `states.TRANSITIONS` has the allowed changes, and `states.LATE` the changes that a
-provider's late proof may still cause. `traits` has the properties of each kind, and `proof` the
+provider's late proof may still cause. `traits` has the properties of each kind of question, and the
 reasons to accept an answer. Each change is a function from a record and a time to the next record.
 It reads no clock and writes nothing.
 

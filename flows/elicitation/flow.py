@@ -1,17 +1,23 @@
-"""Flows: the requests between Continue and the answer, without performing them.
+"""Flows and attempts: what happens between a press of Continue and the answer, not performed here.
 
 A Talk is a generator that yields requests and receives responses. So a flow opens no socket, and a
 test needs no network: it sends a list of replies.
+
+Risks: an answer belongs to an earlier attempt, or arrives twice. Only the latest attempt has a
+`state`, and a `state` is valid for one return of the browser. The link itself can be opened many
+times.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias, TypeVar
 
 import httpx
+from msgspec.structs import replace
 
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import LATE, Attempt, Elicitation, Json, Status, Trouble, require
+from flows.errors import NotPossible, TooManyAttempts
 
 T = TypeVar("T")
 Talk: TypeAlias = Generator[httpx.Request, httpx.Response, T]
@@ -88,3 +94,159 @@ class Flow(Protocol):
     def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         """Make the requests and return the redirect, from the stored data of `prepare`."""
         ...
+
+
+ATTEMPTS_AT_MOST = 10
+CLOSE_AGAIN_AT_LEAST = timedelta(minutes=1)
+CLOSE_AGAIN_AT_MOST = timedelta(hours=1)
+
+
+def open_attempt(
+    elicitation: Elicitation,
+    *,
+    browser: str,
+    now: datetime,
+    state: str | None = None,
+    kept: Json = None,
+) -> Elicitation:
+    """Start an attempt in a browser.
+
+    If the previous attempt's page may still be open at the provider, store that attempt in
+    `former`.
+
+    Raises TooManyAttempts after ten attempts (failed ones are not counted), NotPossible if the
+    elicitation has ended.
+    """
+    require(elicitation, Status.OPENED)
+    if now >= elicitation.expires_at:
+        raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
+    number = next_attempt(elicitation)
+    if number - elicitation.led_nowhere > ATTEMPTS_AT_MOST:
+        raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
+    attempt = Attempt(number=number, browser=browser, started_at=now, state=state, kept=kept)
+    former = elicitation.former
+    last = elicitation.attempt
+    may_return = last is not None and last.kept != kept and last.trouble != "refused"
+    if elicitation.is_open_there and last is not None and may_return:
+        former = (*former, last)
+    return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
+
+
+def next_attempt(elicitation: Elicitation) -> int:
+    return 1 if elicitation.attempt is None else elicitation.attempt.number + 1
+
+
+def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
+    """Record that an attempt failed. It does not count towards the limit; the page shows why."""
+    attempt = elicitation.attempt
+    if attempt is None or attempt.number != number:
+        return elicitation
+    is_news = attempt.trouble is None
+    return replace(
+        elicitation,
+        attempt=replace(attempt, trouble=trouble),
+        led_nowhere=elicitation.led_nowhere + is_news,
+    )
+
+
+def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:
+    """Store an attempt's new data (`kept`), even if it is no longer the latest attempt.
+
+    A known session is never dropped: if a provider created two sessions for one request, both are
+    stored. `is_sent`: the person is redirected to this session.
+    """
+    latest = elicitation.attempt
+    if latest is None:
+        return elicitation
+    attempts, session = (latest, *elicitation.former), _session_of(kept)
+    known = next((one for one in attempts if one.number == number), None)
+    if session is not None and session in [_session_of(one.kept) for one in attempts]:
+        return elicitation
+    if known is not None and _session_of(known.kept) is None:
+        return _with(elicitation, replace(known, kept=kept), known)
+    if session is None:
+        return elicitation
+    second = replace(known or latest, number=number, state=None, kept=kept)
+    if is_sent and known is latest:
+        # The person pays in this session, so it becomes the latest attempt's session.
+        second = replace(latest, state=None)
+        elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
+    return replace(elicitation, former=(*elicitation.former, second))
+
+
+def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
+    """Add a session that one of our attempts created but that is missing in the record.
+
+    If the latest attempt has no session, the found session becomes its session. The latest attempt
+    has no session if the provider refused its request, because the lost attempt's request had the
+    same number and so the same idempotency key.
+    """
+    latest = elicitation.attempt
+    if latest is None:
+        lost = Attempt(number=1, browser="", started_at=now, kept=kept)
+        return replace(elicitation, attempt=lost, is_open_there=True)
+    if _session_of(latest.kept) is None:
+        found = replace(latest, kept=kept, trouble=None)
+        return replace(elicitation, attempt=found, is_open_there=True)
+    lost = Attempt(number=latest.number, browser="", started_at=now, kept=kept)
+    return replace(elicitation, former=(*elicitation.former, lost), is_open_there=True)
+
+
+def _with(elicitation: Elicitation, changed: Attempt, known: Attempt) -> Elicitation:
+    if elicitation.attempt is known:
+        return replace(elicitation, attempt=changed)
+    former = tuple(changed if one is known else one for one in elicitation.former)
+    return replace(elicitation, former=former)
+
+
+def _session_of(kept: Json) -> Json:
+    return kept.get("session") if isinstance(kept, Mapping) else None
+
+
+def hold_open(elicitation: Elicitation) -> Elicitation:
+    """Record that the provider may have an open page or code, to close with the elicitation."""
+    return replace(elicitation, is_open_there=True)
+
+
+def close(elicitation: Elicitation) -> Elicitation:
+    """Record that the provider has nothing open any more."""
+    return replace(elicitation, is_open_there=False, look_at=None)
+
+
+def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
+    """Schedule the next try to close a page.
+
+    Wait as long again as the elicitation has been ended, so each pause is longer than the one
+    before.
+    """
+    ended = elicitation.settled_at or elicitation.expires_at
+    pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
+    return replace(elicitation, look_at=now + pause)
+
+
+def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
+    """Record that the browser returned unpaid from a payment page. Its `state` is used up."""
+    attempt = elicitation.attempt
+    if attempt is None or attempt.number != number or elicitation.status.is_final:
+        return elicitation
+    return replace(elicitation, attempt=replace(attempt, state=None))
+
+
+def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:
+    """Record that the browser returned with the attempt's `state`, which is used up.
+
+    If the browser returns in time, the elicitation becomes exchanging. If it returns late, the
+    status does not change. Raises NotPossible if the `state` is not the latest attempt's or was
+    already used, or if the elicitation cannot be accepted any more.
+    """
+    attempt = elicitation.attempt
+    if attempt is None or attempt.state is None or attempt.state != state:
+        raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)
+    back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
+    if elicitation.status is Status.OPENED and now < elicitation.expires_at:
+        return replace(back, status=Status.EXCHANGING)
+    # LATE also contains DENIED, but for late payments only: a denied attempt cannot return.
+    can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
+    if elicitation.status is not Status.OPENED and not can_be_late:
+        raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)
+    return back

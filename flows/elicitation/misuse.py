@@ -224,7 +224,7 @@ def _accepted(hint: Any) -> tuple[Any, ...]:
     if origin is Literal:
         return tuple(map(repr, typing.get_args(hint)))
     found = hint if origin is None else origin
-    # The verbs have better sentences of their own for these types.
+    # The verbs check these types themselves, with more helpful messages.
     is_checked = isinstance(found, type) and found not in (Any, type, timedelta, Sequence)
     return (found,) if is_checked and not getattr(found, "_is_protocol", False) else ()
 

@@ -1,7 +1,8 @@
 """A run: one tool call of a caller, with all requests that belong to it.
 
-The requests ("legs") of a run are the first call, its retries and repetitions of the same call. The
-run records which elicitation was asked at which step, and stores its result for a while.
+The requests of a run (`leg` in the code) are the first call, its retries, and repetitions of the
+same call. The run records which elicitation was asked at which step, and stores its result for a
+while.
 """
 
 from collections.abc import Collection
@@ -41,8 +42,9 @@ class AskedStep(Struct, frozen=True, kw_only=True):
     is_ordered: bool
     says: str
     is_used: bool = False  # a request used the outcome; the run then continued in another request
-    # The rounds (questions that one result sends together) before this question, for a client that
-    # sends answers by replaying the call. A round has indexes in `Run.asked`, such as "0" or "1+2".
+    # The rounds before this question, for a client that sends answers by replaying the call. A
+    # round is the questions that one result sends together, written as their indexes in
+    # `Run.asked`, such as "0" or "1+2".
     after: tuple[str, ...] = ()
     is_unused: bool = False  # the request with the stored result did not use this answer
 

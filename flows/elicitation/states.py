@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient
-from flows.elicitation.proof import ByModel, Decider, Proof
-from flows.elicitation.tool_call import DescribedTool
-from flows.elicitation.traits import traits_of
+from flows.elicitation.tool_call import CallingClient, DescribedTool
+from flows.elicitation.traits import ByModel, Decider, Proof, traits_of
 from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
 
@@ -77,8 +75,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 
 # Transitions that a provider's late proof may cause. The accepted answer is only stored for the
-# next call with the same question (see Traits.stored_for); the outcome that a call has already
-# received does not change.
+# next call with the same question (see Traits.stored_for). A call that has already received an
+# outcome receives no other one.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
@@ -153,7 +151,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ended(self) -> bool:
-        """True if the request ended the lease itself. Works without comparing any clocks."""
+        """True if the request ended the lease itself. No clocks are compared for this."""
         return self.until == LEASE_ENDED
 
 

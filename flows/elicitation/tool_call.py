@@ -1,14 +1,78 @@
-"""The tool call that a question belongs to."""
+"""The tool call of a question, and its MCP client: its identity, its name and its capabilities.
 
-from collections.abc import Generator
+Risks: a client is mistaken for another client of the same person. A client is identified by the
+client id of a verified access token if there is one, else by its own unverified name, which is
+displayed as unverified. And a client that declares `elicitation: {}` is treated as having no mode:
+that declaration is older than the modes, so it counts as `form`. Source: ClientCapabilities of the
+2025-06-18, 2025-11-25 and 2026-07-28 schemas.
+"""
+
+import hashlib
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 
-from flows.elicitation.calling_client import CallingClient
 from flows.errors import InvalidArguments, InvalidQuestion
+
+_SHOWN_CHARACTERS = 200
+_WRITTEN_OUT = "\N{REPLACEMENT CHARACTER}"
+
+
+class CallingClient(Struct, frozen=True, kw_only=True):
+    """A client. `id` is the verified client id; None if only the client's own name is known.
+
+    `apart` is the version and the declared capabilities of a client that uses its library's default
+    name. It distinguishes such clients, which all have the same name.
+    """
+
+    name: str | None
+    id: str | None = None
+    apart: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A hash that identifies this client of one person, without revealing its name."""
+        source, text = ("name", self.name or "") if self.id is None else ("id", self.id)
+        apart = "" if self.apart is None or self.id is not None else f"\n{self.apart}"
+        identity = f"{source}:{text}{apart}".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(identity).hexdigest()[:32]
+
+
+class SeenClient(Struct, frozen=True, kw_only=True):
+    """A client as shown to its person: its key, and its names shortened to fit."""
+
+    key: str
+    name: str
+    id: str | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        return self.id is not None
+
+
+def storable_name(name: str) -> str:
+    """Return a client's name in a form that can be stored: lone surrogates are escaped.
+
+    Different names stay different: an escaped name starts with U+FFFD, and a name that already
+    starts with U+FFFD is escaped too.
+    """
+    if name.startswith(_WRITTEN_OUT) or any("\ud800" <= letter <= "\udfff" for letter in name):
+        doubled = name.replace("\\", "\\\\")
+        return _WRITTEN_OUT + doubled.encode("utf-8", "backslashreplace").decode()
+    return name
+
+
+def seen(client: CallingClient) -> SeenClient:
+    """Return the client in its stored form."""
+    return SeenClient(
+        key=client.key,
+        name=(client.name or "")[:_SHOWN_CHARACTERS],
+        id=None if client.id is None else client.id[:_SHOWN_CHARACTERS],
+    )
+
 
 APPLICATION: Final = "the application"  # the tool name for questions of an `asking` block
 _PROGRAM = " (API)"  # program names have no parentheses, and no tool name may end like this
@@ -65,9 +129,10 @@ class ToolCall:
     """A call of a served server's tool: its name, its arguments and the client.
 
     `client` is the client's own name, `client_id` the id in its access token, if it sent one.
-    `client_apart` distinguishes clients with the same library's name (`CallingClient.apart`).
-    `version` is the running tool's version if several tools have one name (FastMCP). `described`,
-    `server_title` and `client_title` are for pages only; the client's title is unverified.
+    `client_apart` distinguishes clients that use the same library and so have the same name
+    (`CallingClient.apart`). `version` is the running tool's version if several tools have one name
+    (FastMCP). `described`, `server_title` and `client_title` are for pages only; the client's title
+    is unverified.
     """
 
     server: str
@@ -158,3 +223,53 @@ class ToolBody:
         except BaseException:
             self._used.discard((name, key))
             raise
+
+
+MODES: Final = ("form", "url")
+
+
+def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
+    """Return True if a client with these capabilities can be asked in this mode, or in any.
+
+    `capabilities` is a mapping as in the protocol, a model of `mcp_types`, or None for a client
+    that declares nothing. Raises InvalidQuestion for other objects, such as a tool's context, and
+    for a mode that does not exist.
+    """
+    _must_be_capabilities(capabilities)
+    if mode is not None:
+        must_be_mode(mode)
+    modes = modes_of(capabilities)
+    return bool(modes) if mode is None else mode in modes
+
+
+def modes_of(capabilities: object) -> frozenset[str]:
+    """Return the modes in which a client with these capabilities can be asked."""
+    declared = _object(capabilities, "elicitation")
+    if declared is None:
+        return frozenset()
+    modes = [one for one in MODES if _object(declared, one) is not None]
+    return frozenset(modes or ("form",))
+
+
+def must_be_mode(mode: str) -> None:
+    """Raise InvalidQuestion if `mode` is not an elicitation mode."""
+    if mode not in MODES:
+        raise InvalidQuestion(f"{mode!r} is not an elicitation mode; write form or url.")
+
+
+def _must_be_capabilities(given: object) -> None:
+    name = type(given).__name__
+    if not isinstance(given, Mapping | None) and not hasattr(given, "elicitation"):
+        raise InvalidQuestion(
+            f"{name} is not a client's capabilities: pass the ones that the client declared, "
+            "such as ctx.session.client_capabilities."
+        )
+
+
+def _object(capabilities: object, name: str) -> object:
+    """Return the part with this name if it is an object, even an empty one, and else None."""
+    if isinstance(capabilities, Mapping):
+        part = cast("Mapping[str, object]", capabilities).get(name)
+    else:
+        part = getattr(capabilities, name, None)
+    return None if isinstance(part, bool | int | float | str | list) else part

@@ -1,30 +1,139 @@
-"""Traits: the properties of each kind of question, declared once.
+"""Traits: the properties of each kind of question, and the proofs for which it accepts an answer.
 
 Risks: an answer is erased while the call that asked still runs, or a later call gets it long after.
 There are therefore separate times for the call itself and for later calls. A shared store can have
 questions of a kind that only another process knows. In this process, such a kind accepts no proof
 and stores no answer.
+
+Risks: an unverified answer is accepted. Code that completes an elicitation therefore passes a
+proof, which is created in one place only, directly after the verification that it is named for.
+Each kind lists the proofs that it accepts. tests/test_house.py lists
+the places.
 """
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
-from flows.elicitation.proof import (
-    ApprovedByKey,
-    ByApprover,
-    ByModel,
-    ConnectedBefore,
-    Exchanged,
-    InClient,
-    NamedByAuthor,
-    OnPage,
-    PaidSession,
-    Proof,
-    TrustedCode,
-)
+from msgspec import Struct
+
+from flows.elicitation.voting import AskedT, MoreNeeded, Vote, is_enough, with_vote
+
+
+class Decider(Struct, frozen=True, kw_only=True):
+    """The person who decided for another person.
+
+    `name` is the person as the operator configured them, `label` is the displayed text. The label
+    is never compared.
+    """
+
+    name: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The base class of all proofs. `by` names who answered, if not the person who was asked."""
+
+    # True if this proof can accept a question that has already ended (see `states.LATE`). A
+    # person's click cannot.
+    may_be_late: ClassVar[bool] = False
+    why: ClassVar[str | None] = None  # stored with the record
+    by: str | None = None
+
+    @property
+    def decider(self) -> Decider | None:
+        """The person who decided, if that was not the person who asked."""
+        return None
+
+    def counted(self, asked: AskedT) -> AskedT:
+        """Return the question with this answer counted. Raises if the answer is not enough."""
+        return asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged(Proof):
+    """An authorization code was redeemed at the provider for this account."""
+
+    may_be_late: ClassVar[bool] = True
+    account: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedBefore(Proof):
+    """The account is already connected, and the person or an earlier choice allows its use."""
+
+    account: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidSession(Proof):
+    """A checkout session is paid, according to a signed webhook or a fetch from the provider."""
+
+    may_be_late: ClassVar[bool] = True
+    session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnPage(Proof):
+    """The person answered on our page, in the right browser and with its CSRF token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InClient(Proof):
+    """The client returned its own form, or reported that the person agreed to open the link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedCode(Proof):
+    """The author's code completed the question, or an external service reported completion.
+
+    A service reports completion when it calls the callback URL or sends the browser to the return
+    URL.
+    """
+
+    may_be_late: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedByAuthor(TrustedCode):
+    """The author's code completed the question by an `elicitation_id` that the author chose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByModel(Proof):
+    """The model answered, which the operator allowed."""
+
+    why: ClassVar[str | None] = "answered by the model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovedByKey(Proof):
+    """A program answered for the person, with an API key that names the person."""
+
+    why: ClassVar[str | None] = "answered with an API key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByApprover(Proof):
+    """An approver decided, identified and different from the person who asked."""
+
+    approver: str
+    vote: Vote
+
+    @property
+    def decider(self) -> Decider:
+        return Decider(name=self.vote.name, label=self.vote.label)
+
+    def counted(self, asked: AskedT) -> AskedT:
+        """Return the question with this vote. Raises MoreNeeded or NotAllowed."""
+        counted = with_vote(asked, self.vote)
+        if not is_enough(counted):
+            raise MoreNeeded
+        return counted
+
 
 PageName: TypeAlias = Literal["url", "account", "payment", "secret", "form", "confirm", "decision"]
 _NO_TIME: Final = timedelta()
@@ -154,7 +263,8 @@ class _Declared(dict[str, Traits]):
 
 
 _declared: Final = _Declared({traits.name: traits for traits in BUILT_IN})
-# A method of the dict itself, because one call reads the traits of its kinds 50 times.
+# A bound method of the dict instead of a function that calls it, to save time: one tool call looks
+# up traits about 50 times.
 traits_of: Final[Callable[[str], Traits]] = _declared.__getitem__
 
 

@@ -2,10 +2,10 @@
 
 Risks: a token that was made for another server, by another issuer or for a sign-in is accepted, or
 a forged one (`alg` none, or HMAC with the public key as its secret). Only asymmetric signatures by
-a key that the issuer publishes count, and every claim below is compared. If one registration
-serves both, an id_token can have this server's audience, so tokens with claims that only an
-id_token has are refused. Tokens that are bound to the caller's key are refused too, because this
-server does not check that the caller has the key.
+a key that the issuer publishes count, and every claim below is compared. If sign-ins and calls use
+the same registration, an id_token can have this server's audience. Tokens with claims that only an
+id_token has are therefore refused. Tokens that are bound to the caller's key are refused too,
+because this server does not check that the caller has the key.
 """
 
 import hashlib
@@ -42,10 +42,10 @@ class Resource:
 
     `url` is the canonical address, as in the metadata document. `audiences` are other names for
     this server: issuers without RFC 8707 write an id of their own into tokens. `beside` are the
-    server's addresses for other uses than calls; each needs tokens of its own. `claim` names the
-    claims that identify a person. `scopes` are required for every call. `asked` are further scopes
-    that the metadata advertises to clients. `wanted` are the (claim, value) pairs, such as roles,
-    to look for in tokens.
+    server's addresses that need tokens made for them, not the tokens for calls. `claim` names the
+    claims that identify a person. `scopes` are required for every call. `asked` are more scopes,
+    which the metadata tells clients to request. `wanted` are the (claim, value) pairs, such as
+    roles, to look for in tokens.
     """
 
     url: str

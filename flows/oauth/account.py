@@ -1,9 +1,9 @@
 """A connected account as a tool gets it; its access token goes to the provider's hosts only.
 
 Risks: the access token leaks through a redirect or a full URL in a tool's request, so it is added
-only if the request's origin is one of the provider's. Or the token leaks because a tool returns or
-logs the account: BearerAuth and Account are no dataclasses, so serializers find no members and use
-the repr, which does not contain the token.
+only if the request's origin is one of the provider's. Or a tool returns or logs the account, and
+the token with it. BearerAuth and Account are therefore no dataclasses: serializers find no members
+and use the repr, which does not contain the token.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
@@ -111,7 +111,7 @@ class BearerAuth(httpx.Auth):
         return reply.status_code == 401 and self._has_carried(reply.request, sent)
 
     def _lacks_nonce(self, reply: httpx.Response) -> bool:
-        """Return True if the API refused the request for its nonce, which is then remembered."""
+        """Return True if the API refused the request for lack of a nonce, and store the nonce."""
         if self._key is None or not self.is_for(reply.request.url):
             return False
         nonce, origin = wanted_nonce(reply), _origin(reply.request.url)

@@ -89,7 +89,7 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     declared: Json = None
 
     def asked(self, *, switches: bool = False) -> tuple[str, ...]:
-        """Return the scopes to request; without `also` if the person may choose another account."""
+        """Return the scopes to request, without `also` if the person may choose another account."""
         return self.scopes if switches else tuple(dict.fromkeys((*self.scopes, *self.also)))
 
     @property
@@ -339,8 +339,8 @@ def code_in(
 ) -> str:
     """Return the code from a callback of this issuer (RFC 9207). Raises as `OauthFlow.code_of`.
 
-    If the provider's declaration names no issuer, only the redirect address, which differs for
-    each provider, tells issuers apart.
+    If the provider's declaration names no issuer, the server knows the provider only by the
+    redirect address, which is different for each provider.
     """
     fields = single(arrival)
     if fields["iss"] is None and sends_issuer:
@@ -406,13 +406,14 @@ def proven_claims(
 ) -> Talk[Mapping[str, Any]]:
     """Return the id_token's claims, verified with the issuer's published keys. Raises Failed."""
     provider = client.provider
+    keys = keys_of((yield from ask(get(jwks, provider=provider), provider)))
     return verified_claims(
         granted.id_token,
         provider=provider,
         client_id=client.client_id,
         issuer=issuer,
         nonce=nonce,
-        keys=keys_of((yield from ask(get(jwks, provider=provider), provider))),
+        keys=None if keys is None else provider.keys_from(keys, issuer=issuer),
         now=now,
     )
 

@@ -1,8 +1,8 @@
 """Client assertions: a signed JWT proves who the client is, instead of a secret (RFC 7523).
 
 Risks: a stolen assertion is used again, or at another server. So it names one endpoint, is valid
-for a minute and has an id of its own. A wrong key is discovered by people, after they consented.
-So `key_fault` checks the key when the server starts.
+for a minute and has an id of its own. Or the key is wrong, and this shows only after a person has
+consented at the provider. So `key_fault` checks the key when the server starts.
 """
 
 import secrets

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient, SeenClient, seen
 from flows.elicitation.states import Json
+from flows.elicitation.tool_call import CallingClient, SeenClient, seen
 from flows.oauth.responses import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
@@ -36,7 +36,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     label: str
     connected_at: datetime
     scopes: tuple[str, ...]  # as granted
-    withheld: tuple[str, ...] = ()  # scopes that were requested when it was connected, in vain
+    # scopes that were requested when the account was connected, and not granted
+    withheld: tuple[str, ...] = ()
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
@@ -115,7 +116,7 @@ class Connection(Struct, frozen=True, kw_only=True):
         return tool in self.tools and is_let
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
-        """Return True if the person put another account in use after `since`."""
+        """Return True if the person chose to use another account after `since`."""
         at = None if self.holds_key else self.put_aside_at
         return at is not None and since is not None and since < at
 
@@ -162,7 +163,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
 
 
 def put_aside(connection: Connection, *, now: datetime) -> Connection:
-    """Record that the person put another account in use."""
+    """Record that the person chose to use another account."""
     return replace(connection, holds_key=False, put_aside_at=now)
 
 
@@ -224,7 +225,7 @@ def _met(connection: Connection, client: CallingClient | None) -> Connection:
 def _remembered(
     clients: Iterable[SeenClient], only: tuple[str, ...] | None
 ) -> tuple[SeenClient, ...]:
-    """Return the latest clients and all in `only`: each client that may use it has to be shown."""
+    """Return the latest clients and all in `only`: the page shows all that may use the account."""
     every = tuple(clients)
     latest = {client.key for client in every[-CLIENTS_AT_MOST:]}
     return tuple(one for one in every if one.key in latest or one.key in (only or ()))

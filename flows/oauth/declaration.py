@@ -19,11 +19,11 @@ class PersonProbe:
 
     A nested member is written with dots: `user.email`. A prefix "reply." names a member of the
     token endpoint's reply; if all members have it, no `url` is needed. If an id is only unique
-    within a workspace, `id` names several members, the person's own id last. All members of `id`
-    must be present, and those of `label` that are present are shown together. The prefix
-    "callback." names a parameter of the callback, and `tenant` is the tenant's host.
+    within a workspace, `id` names several members, the last of which is the person's own id. All
+    members of `id` must be present, and those of `label` that are present are shown together. The
+    prefix "callback." names a parameter of the callback, and `tenant` is the tenant's host.
 
-    `post` is a JSON body, for a provider that needs POST instead of GET.
+    `post` is a JSON body, for a provider whose API needs POST instead of GET.
     """
 
     url: str | None = None
@@ -67,7 +67,7 @@ class KnownRefusal:
     `value` of the `member` (`error.code` for a nested one), and a part of the provider's
     `description`. `means` is `ended` (the refresh token has ended: the person has to connect
     again), `client` (client id or secret is wrong, which only the operator can correct) or
-    `passing` (a temporary error without consequences).
+    `passing` (a temporary error that changes nothing).
     """
 
     status: int | None = None
@@ -92,19 +92,24 @@ class Declaration:
     patterns of the origins that result.
 
     `always` are scopes that are requested in addition to the tool's, mostly to find out whose
-    account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
-    provider's replies. `unmentioned` are scopes that the replies leave out although they were
-    granted. `scope_writes` are scopes that can change something, and `scope_deletes` those that can
-    destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
-    is read from the id_token, or with `nonce=False` from the userinfo endpoint.
+    account it is. `covers` lists the scopes that a scope includes. It also has the spelling of a
+    scope in the provider's replies, if that differs. `unmentioned` are scopes that the replies
+    leave out although they were granted. `scope_writes` are scopes that can change something, and
+    `scope_deletes` those that can destroy it: pages mark these scopes, and every scope without
+    `scope_words`. Without `person`, the person is read from the id_token, or with `nonce=False`
+    from the userinfo endpoint.
+
+    `issuer_tenants` are the ids of the tenants whose people may sign in, if `issuer` is a template
+    with `{tenantid}`. `algorithms` are the accepted signatures of its tokens; all of
+    `id_token.ALGORITHMS` if the list is empty. Only issuers where people sign in have these two.
 
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
 
-    With `dpop`, each account's tokens are bound to a key of its own, which the server proves with
-    each request (RFC 9449). `resource` is the address of the API that the tokens are for, if the
-    provider requires it (RFC 8707).
+    With `dpop`, each account's tokens are bound to a key of that account, and each request contains
+    a proof that the server has this key (RFC 9449). `resource` is the address of the API that the
+    tokens are for, if the provider requires it (RFC 8707).
 
     `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
     code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person
@@ -123,6 +128,8 @@ class Declaration:
     tenant_label: str = "Its address there"
     tenant: str | None = None
     issuer: str | None = None
+    issuer_tenants: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
     sends_issuer: bool = False
     discovers: bool = False
     authorize: str | None = None

@@ -1,28 +1,37 @@
 """The checks of a provider's declaration: a sentence for each fault, with the field's name.
 
 Risks: a declaration sends an access token to a wrong host, repeats a parameter that the flow sets
-itself, or turns a check off that nothing else replaces.
+itself, or turns off a check that nothing else replaces.
 """
 
 import re
 from dataclasses import fields, replace
 from typing import get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.oauth.declaration import ClientAuth, Declaration, paths_of
-from flows.oauth.templates import PLACEHOLDER, host_pattern_fault, placeholders
+from flows.oauth.templates import (
+    PLACEHOLDER,
+    SHARED_TENANT,
+    TENANT_ID,
+    host_pattern_fault,
+    issuer_of_tenant,
+    placeholders,
+)
 from flows.origin import is_origin, origin_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_TENANT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
 # Beginnings of the paths of members that the person's API does not return.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# The fields that are addresses. Of these, only the last two may have details in them.
+# The fields that are addresses. Only the last two may contain details.
 ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
@@ -78,7 +87,7 @@ OUR_HEADERS = frozenset(
 
 def faults_of(provider: Declaration) -> list[str]:
     """Return a sentence for each fault of the declaration."""
-    if templates := _template_faults(provider):
+    if templates := _issuer_faults(provider) or _template_faults(provider):
         return templates
     return [
         *_naming_faults(provider),
@@ -90,6 +99,25 @@ def faults_of(provider: Declaration) -> list[str]:
         *_header_faults(provider),
         *_refusal_faults(provider),
     ]
+
+
+def _issuer_faults(provider: Declaration) -> list[str]:
+    """Return the faults of an issuer of several tenants. The template alone accepts nobody."""
+    parts = urlsplit(provider.issuer or "")
+    is_template = TENANT_ID in parts.path.split("/") and provider.discovers
+    if (TENANT_ID in (provider.issuer or "")) is not bool(provider.issuer_tenants):
+        return [f"issuer: {TENANT_ID} and a list of tenants need each other."]
+    if not provider.issuer_tenants:
+        return []
+    faults = [] if is_template else [f"issuer: {TENANT_ID} must be one whole part of the path."]
+    faults += [
+        f"tenants: {one!r} is not the id of a tenant: it must be a UUID in lower case."
+        for one in provider.issuer_tenants
+        if not _TENANT.fullmatch(one)
+    ]
+    if len(set(provider.issuer_tenants)) < len(provider.issuer_tenants):
+        faults.append("tenants: a tenant is listed twice.")
+    return faults
 
 
 def fault_of(address: str) -> str | None:
@@ -136,10 +164,17 @@ def _star(match: re.Match[str]) -> str:
 
 def _templates(provider: Declaration) -> list[tuple[str, str]]:
     found = [(key, getattr(provider, key)) for key in ADDRESSES]
+    found[0] = ("issuer", _sample_issuer(provider))
     found += [("api_hosts", host) for host in provider.api_hosts]
     found.append(("person.url", None if provider.person is None else provider.person.url))
     found.append(("revoke", None if provider.revoke is None else provider.revoke.url))
     return [(key, one.replace("{client_id}", "id")) for key, one in found if isinstance(one, str)]
+
+
+def _sample_issuer(provider: Declaration) -> str | None:
+    if provider.issuer is None or not provider.issuer_tenants:
+        return provider.issuer
+    return issuer_of_tenant(provider.issuer, SHARED_TENANT)
 
 
 def _sample_of(provider: Declaration) -> Declaration:
@@ -184,7 +219,7 @@ def _naming_faults(provider: Declaration) -> list[str]:
 
 
 def _finding_faults(provider: Declaration) -> list[str]:
-    """Return what is missing for finding the endpoints, and for knowing whose account it is."""
+    """Return the faults in what the server needs to find the endpoints and the account's person."""
     faults: list[str] = []
     if provider.sends_issuer and provider.issuer is None:
         faults.append("issuer: required, to compare with the issuer that the provider sends.")
@@ -209,7 +244,7 @@ def _finding_faults(provider: Declaration) -> list[str]:
 def _address_faults(provider: Declaration) -> list[str]:
     faults: list[str] = []
     for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device", "resource"):
-        address: str | None = getattr(provider, key)
+        address = _sample_issuer(provider) if key == "issuer" else getattr(provider, key)
         if address is not None and (fault := fault_of(address)):
             faults.append(f"{key}: {fault}")
     if provider.issuer is not None and ("?" in provider.issuer or "#" in provider.issuer):
@@ -293,7 +328,7 @@ def _spelling_faults(provider: Declaration) -> list[str]:
 
 
 def _proof_faults(provider: Declaration) -> list[str]:
-    """Return the faults of what replaces a proof of the flow."""
+    """Return the faults of the fields that replace or turn off a proof of the flow."""
     faults: list[str] = []
     if not provider.pkce and provider.client_auth == "none":
         faults.append(

@@ -17,11 +17,12 @@ from flows.errors import Failed, InvalidQuestion
 from flows.oauth.provider import Provider
 from flows.oauth.requests import ask, get
 from flows.oauth.responses import is_list, object_in
+from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
 _NAMES_AT_MOST: Final = 100  # of one list in the metadata
-# This server's names for the methods of client authentication, by the registered names.
+# The registered names of the methods of client authentication, with this server's names for them.
 METHODS: Final = {
     "client_secret_basic": "basic",
     "client_secret_post": "post",
@@ -84,11 +85,12 @@ def fetch_metadata(provider: Provider) -> Talk[httpx.Response]:
         Failed: The issuer did not answer.
     """
     assert provider.issuer is not None
-    url = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+    issuer = issuer_of_tenant(provider.issuer, SHARED_TENANT)
+    url = issuer.rstrip("/") + "/.well-known/openid-configuration"
     reply = yield from ask(get(url, provider=provider), provider)
     if not reply.is_client_error:
         return reply
-    parts = urlsplit(provider.issuer)
+    parts = urlsplit(issuer)
     path = "/.well-known/oauth-authorization-server" + parts.path.rstrip("/")
     other = f"{parts.scheme}://{parts.netloc}{path}"
     found = yield from ask(get(other, provider=provider), provider)

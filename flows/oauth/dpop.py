@@ -2,8 +2,8 @@
 
 Risks: a stolen access token works for anyone. With DPoP, a token works only together with a private
 key. Each account has its own key, and the key never leaves the server. A proof is valid for one
-method and one address, and has its own id. Or a server asks for another nonce again and again, so a
-request is repeated at most once.
+method and one address, and has its own id. Another risk is a server that asks for a new nonce again
+and again. A request is therefore repeated at most once.
 """
 
 import hashlib

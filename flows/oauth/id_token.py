@@ -53,12 +53,15 @@ def verified_claims(
     if not usable_keys(keys or []):
         raise Failed(f"{provider.label} publishes no usable key to verify an ID token with.")
     algorithm = algorithm_in(token)
-    if algorithm is not None and algorithm not in ALGORITHMS:
+    if algorithm is not None and algorithm not in (provider.algorithms or ALGORITHMS):
         raise Failed(
             f"{provider.label} sent an ID token signed with {algorithm}. This server accepts only "
-            "signatures that a published key verifies, such as RS256 or ES256."
+            f"{', '.join(provider.algorithms)}."
+            if provider.algorithms
+            else f"{provider.label} sent an ID token signed with {algorithm}. This server accepts "
+            "only signatures that a published key verifies, such as RS256 or ES256."
         )
-    claims = signed_claims(token, keys or [])
+    claims = signed_claims(token, keys or [], algorithms=provider.algorithms)
     if claims is None:
         raise Failed(f"{provider.label} sent an ID token whose signature is not valid.")
     if not is_timely(claims, now=now):
@@ -68,6 +71,7 @@ def verified_claims(
         )
     if (
         claims.get("iss") != issuer
+        or not is_of_tenant(claims, provider.issuers.get(issuer))
         or not is_for(claims, client_id)
         or not _is_same(claims.get("nonce"), nonce)
     ):
@@ -110,13 +114,23 @@ def usable_keys(keys: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
 
 
-def signed_claims(token: str, keys: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the token's claims if one of these keys signed it, else None."""
+def is_of_tenant(claims: Mapping[str, Any], tenant: str | None) -> bool:
+    """Return True if the claims name this tenant (`tid`), or if the issuer has no tenants."""
+    return tenant is None or claims.get("tid") == tenant
+
+
+def signed_claims(
+    token: str, keys: Sequence[Mapping[str, Any]], *, algorithms: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
+    """Return the token's claims if one of these keys signed it, else None.
+
+    Without `algorithms`, all of ALGORITHMS are accepted.
+    """
     is_edwards = (algorithm_in(token) or "").startswith("Ed")
     usable = [key for key in usable_keys(keys) if (key.key_type == "OKP") is is_edwards]
     if not usable:
         return None
-    registry = Signatures(algorithms=ALGORITHMS, strict_check_header=False)
+    registry = Signatures(algorithms=algorithms or ALGORITHMS, strict_check_header=False)
     try:
         return jwt.decode(token, KeySet(usable), registry=registry).claims
     except (JoseError, ValueError, TypeError, RecursionError):  # the token can be any bytes

@@ -1,11 +1,11 @@
 """The declaration of a provider: a service where people have accounts.
 
 Risks: a declaration sends an access token to a wrong host. Every address is https (http on
-loopback). Access tokens go only to the provider's `api_hosts`, also to find out whose account it
-is, and to the addresses that are declared here for refreshing and revoking.
+loopback). Access tokens go only to the provider's `api_hosts`, and to the declared addresses for
+refreshing and revoking. The request that finds out whose account it is also goes to `api_hosts`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, get_type_hints
 
@@ -28,7 +28,7 @@ from flows.oauth.declaration_checks import (
     fault_of,
     faults_of,
 )
-from flows.oauth.templates import filled, placeholders, tenant_host
+from flows.oauth.templates import filled, issuer_of_tenant, placeholders, tenant_host
 from flows.origin import origin_of
 
 __all__ = [
@@ -118,8 +118,36 @@ class Provider(Declaration):
         return api, hosts or (origin_of(api),)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the scopes to request for a tool's; none if the provider has no scopes."""
+        """Return the scopes to request for a tool's scopes; none if the provider has no scopes."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
+
+    @property
+    def issuers(self) -> Mapping[str, str | None]:
+        """The names of the issuer in its tokens, each with its tenant, if it has tenants."""
+        if self.issuer is None or not self.issuer_tenants:
+            return {} if self.issuer is None else {self.issuer: None}
+        return {issuer_of_tenant(self.issuer, one): one for one in self.issuer_tenants}
+
+    def issuer_among(self, name: object) -> str | None:
+        """Return `name` if it is exactly one of the issuer's names, else the declared issuer."""
+        return name if isinstance(name, str) and name in self.issuers else self.issuer
+
+    def keys_from(
+        self, keys: Sequence[Mapping[str, Any]], *, issuer: str
+    ) -> list[Mapping[str, Any]]:
+        """Return the keys that may sign tokens of this name of the issuer.
+
+        An issuer of several tenants can name the tenant that a key belongs to (`issuer`).
+        """
+        tenant = self.issuers.get(issuer)
+        if tenant is None:
+            return list(keys)
+        named = ((key, key.get("issuer", self.issuer)) for key in keys)
+        return [
+            key
+            for key, name in named
+            if isinstance(name, str) and issuer_of_tenant(name, tenant) == issuer
+        ]
 
     @property
     def targets(self) -> Mapping[str, str]:

@@ -66,7 +66,9 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 
 
 def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
-    """Ask once for a new access token. If it raises Failed, the old pair is still valid.
+    """Ask once for a new access token.
+
+    If this raises Failed, the old pair of tokens is still valid.
 
     Raises:
         RefreshTokenGone: The person has to connect again.
@@ -96,7 +98,8 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         raise _no(refusal, provider)
     says = members_of(reply, provider)
     if provider.token_path and provider.token_path[0] not in says:
-        # Slack puts the first token into the object at `token_path`, but not refreshed tokens.
+        # Slack's first reply has the token in the object at `token_path`. Its replies to a refresh
+        # do not.
         provider = dataclasses.replace(provider, token_path=())
     try:
         granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
@@ -157,7 +160,8 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
 
 
 def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
-    if refusal.means == "redirect":  # wrong class: a refresh sends no redirect address
+    # a refresh sends no redirect address, so this class must be wrong
+    if refusal.means == "redirect":
         is_ended = refusal.error in ENDED
         refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")
     if refusal.means != "ended":

@@ -60,7 +60,8 @@ _NO_SESSION: Final = frozenset(
     }
 )
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-_SECRET_START: Final = 8  # characters: a cut text may have only the beginning of a secret
+# characters; a text that was cut may contain only the beginning of a secret
+_SECRET_START: Final = 8
 _ACCEPTED: Final = "RS256, ES256 or EdDSA"
 
 
@@ -68,9 +69,9 @@ _ACCEPTED: Final = "RS256, ES256 or EdDSA"
 class RegisteredClient:
     """This server's registration, as its operator configured it.
 
-    `claim` are the claims that identify people who sign in, and None for accounts. `audiences` are
-    the names of this server in the issuer's access tokens, and with `introspects` the issuer is
-    asked about tokens that are not JWTs.
+    `claim` are the claims that identify people who sign in; None if the registration is for
+    accounts. `audiences` are the names of this server in the issuer's access tokens. With
+    `introspects`, the server asks the issuer about tokens that are not JWTs.
     """
 
     client: Client
@@ -80,7 +81,7 @@ class RegisteredClient:
     introspects: bool = False
 
     def setting(self, name: str) -> str:
-        """Return where the operator sets `issuer`, `client_id` or another field."""
+        """Return the name of the setting for `issuer`, `client_id` or another field."""
         provider = self.client.provider
         if self.claim is not None:
             return "ELICIT_ISSUER" if name == "issuer" else f"ELICIT_ISSUER_{name.upper()}"
@@ -89,7 +90,7 @@ class RegisteredClient:
         return f"{name} in [providers.{provider.name}] of elicit.toml"
 
     def set_to(self, name: str, value: str) -> str:
-        """Return how the operator sets a field to a value."""
+        """Return the instruction to set a field to a value."""
         if self.claim is not None:
             return f"set {self.setting(name)}={value}"
         written = value if value == "true" else f'"{value}"'
@@ -101,7 +102,7 @@ def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRepo
     client = registration.client
     provider = client.provider
     if provider.tenants:
-        says = f"{provider.label}: each customer has a host there, so nothing can be tried before"
+        says = f"{provider.label} has a host for each customer, so it cannot be checked without one"
         return SetupReport(findings=(SetupFinding(says=says),))
     metadata, told_at, found = None, None, list[SetupFinding]()
     if provider.discovers:
@@ -161,7 +162,7 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
             _wrong(
                 f"{provider.label} signs ID tokens only with {', '.join(named[:5])}, which this "
                 "server does not accept",
-                f"let it sign the ID tokens of this client with {_ACCEPTED} "
+                f"configure it to sign this client's ID tokens with {_ACCEPTED} "
                 f"(id_token_signed_response_alg {at})",
             )
         ]
@@ -178,18 +179,18 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
     keys = keys_of(reply)
     if keys is None:
         says = f"{where} cannot be read: {metadata.jwks} answers HTTP {reply.status_code}"
-        return [_wrong(says, f"let that address serve a key set (JWKS) {at}")]
+        return [_wrong(says, f"make that address return a key set (JWKS) {at}")]
     usable = usable_keys(keys)
     kinds = {_KEY_TYPES[one[:2]] for one in accepted or ALGORITHMS}
     if not any(key.key_type in kinds for key in usable):
         says = f"{where} contain no key that can verify its signatures ({len(keys)} keys)"
-        fix = f"let it publish a key for {_ACCEPTED}; RSA keys need 2048 bits"
+        fix = f"add a key for {_ACCEPTED} there; an RSA key needs at least 2048 bits"
         return [_wrong(says, f"{fix} ({metadata.jwks})")]
     return []
 
 
 def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
-    """Yield the faults in this server's authentication at the token endpoint."""
+    """Yield the faults in the way in which this server authenticates at the token endpoint."""
     client, named = registration.client, metadata.client_auths
     label, ours = client.provider.label, metadata.client_auth(client.provider.client_auth)
     theirs = [METHODS[one] for one in named if one in METHODS]
@@ -197,7 +198,7 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
     if named and plain not in theirs:
         says = f"{label} accepts only {', '.join(named[:6])} at its token endpoint, and this "
         says += f"server uses {ours}"
-        fix = "this server has none of these methods: choose another one for this client there"
+        fix = "this server supports none of these methods: allow another one for this client there"
         if theirs:
             fix = registration.set_to("client_auth", theirs[0])
             if theirs[0].endswith("_jwt"):
@@ -210,7 +211,10 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
             accepted = ", ".join(metadata.assertion_algorithms[:6])
             says = f"{label} accepts client assertions signed with {accepted}, and the key in "
             says += f"{registration.setting('client_secret')} signs with {algorithm}"
-            fix = f"register a key of another type, and set {registration.setting('client_secret')}"
+            fix = (
+                "register a key of another type there, and set "
+                f"{registration.setting('client_secret')}"
+            )
             yield _wrong(says, f"{fix} to it")
     if metadata.requires_par and metadata.par is None:
         says = f"{label} requires pushed authorization requests (PAR) and publishes no endpoint"
@@ -218,13 +222,14 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
 
 
 def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
-    """Yield findings about the people's subjects and access tokens."""
+    """Yield findings about the subjects that identify people, and about access tokens."""
     types = metadata.subject_types
     if registration.claim == SUBJECT_CLAIM and types and "public" not in types:
         label = registration.client.provider.label
         yield _wrong(
-            f"{label} gives each client another subject for the same person "
-            f"({', '.join(types[:3])}), so nobody who signs in is the person whose assistant asked",
+            f"{label} gives each client a different subject for the same person "
+            f"({', '.join(types[:3])}), so a person who signs in never matches the person whose "
+            f"assistant asked",
             "set ELICIT_SUBJECT_CLAIM to a claim that is the same for all clients (oid,tid at "
             f"Microsoft Entra), or let {label} use public subjects",
         )
@@ -234,8 +239,8 @@ def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[S
     if registration.audiences:
         names = " or ".join(registration.audiences)
         yield SetupFinding(
-            says=f"access tokens must be made for {names}, which only a call shows: for a refused "
-            "token, the log has a line bearer.refused with its audience"
+            says=f"access tokens must have the audience {names}, which only a call can show: if "
+            "the server refuses a token, the log line bearer.refused has the token's audience"
         )
 
 
@@ -275,7 +280,10 @@ def _tried_secret(
             again = yield from _with_made_up_code(registration, endpoint, other, now=now)
             second = refusal_in(again, provider)
             if second is not None and _is_of_code(second):
-                says = f"{provider.label} refuses the client secret as {ours}, and accepts it as "
+                says = (
+                    f"{provider.label} refuses the client secret sent as {ours}, and accepts it "
+                    "sent as "
+                )
                 wrong = _wrong(says + other, registration.set_to("client_auth", other))
                 return _Tried(findings=(wrong,), told_at=reply.headers.get("date"))
     except Failed as error:
@@ -357,14 +365,17 @@ def _of_address(
     at = registration.setting("issuer" if registration.client.provider.discovers else "token")
     if reply.has_redirect_location:
         to = shown(reply.headers.get("location"))
-        return _wrong(f"{where} redirects to {to}", f"correct {at}: no secret is sent elsewhere")
+        return _wrong(
+            f"{where} redirects to {to}",
+            f"correct {at}: no secret is sent elsewhere",
+        )
     if refusal.is_passing:
         says = f"the client secret could not be tried: {where} answers HTTP {status}"
         return _note(says, "run elicit doctor again later")
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE):
         return _wrong(f"{where} answers HTTP {status}", f"correct {at}, or the client id")
     if refusal.is_page or not refusal.is_readable:
-        return _wrong(f"{where} answers with a page (HTTP {status})", f"correct {at}")
+        return _wrong(f"{where} answers with a web page (HTTP {status})", f"correct {at}")
     described = _described(registration, refusal)
     says = f"the client secret could not be tried: {label} answers{refusal.shown}{described}"
     return _note(says, "connect one account, or sign in once, to be sure")
@@ -372,14 +383,14 @@ def _of_address(
 
 def _to_register(registration: RegisteredClient) -> SetupFinding:
     label, redirect = registration.client.provider.label, registration.redirect_uri
-    return SetupFinding(says=f"{label}: its redirect URI there has to be {redirect}")
+    return SetupFinding(says=f"{label} must have this redirect URI: {redirect}")
 
 
 def _unregistered(registration: RegisteredClient) -> SetupFinding:
     client, redirect = registration.client, registration.redirect_uri
     return _wrong(
         f"{client.provider.label} refuses to redirect people to {redirect}",
-        f"register exactly this redirect URI for the client {client.client_id} there; or set "
+        f"register exactly this redirect URI for the client {client.client_id} there, or set "
         f"{registration.setting('client_id')} to the client that has it",
     )
 
@@ -399,7 +410,7 @@ def _of_redirect(
         return [_wrong(says, f"allow pushed authorization requests for this client at {label}")]
     except Failed as error:
         is_demanded = metadata.requires_par
-        says = f"{label} could not be asked whether it redirects people: {str(error).rstrip('.')}"
+        says = f"{label} did not show whether it accepts the redirect URI: {str(error).rstrip('.')}"
         fix = f"check the endpoint for pushed authorization requests at {label}"
         return [_wrong(says, fix)] if is_demanded else [unknown]
     if answer is None:
@@ -415,14 +426,14 @@ def _of_redirect(
 def _of_client_id(
     registration: RegisteredClient, metadata: Metadata, *, now: datetime
 ) -> Talk[list[SetupFinding]]:
-    """Return a finding that names the client id or the secret as wrong, if that can be known."""
+    """Return a finding that says which is wrong, if that is known: client id or secret."""
     try:
         answer = yield from _takes_back(registration, metadata, now=now)
     except Failed:
         return []
     setting = registration.setting
     if answer is False:
-        says = f"the authorization endpoint does not know {setting('client_id')} either, or not "
+        says = f"the authorization endpoint does not know {setting('client_id')} either, or lacks "
         return [_note(says + "its redirect URI", f"correct {setting('client_id')} first")]
     if answer is None:
         return []
@@ -433,12 +444,12 @@ def _of_client_id(
 def _takes_back(
     registration: RegisteredClient, metadata: Metadata, *, now: datetime
 ) -> Talk[bool | str | None]:
-    """Return the error with which the issuer redirects a browser without a session to us.
+    """Return the error with which the issuer redirects a browser without a session to this server.
 
-    Return False if it refuses to redirect there, True if it redirects there without an error, and
-    None if that cannot be known. The request has `prompt=none`. For a registered address, the
-    issuer then redirects with `login_required`. For another address, the issuer must not redirect
-    (RFC 6749, 4.1.2.1), and most issuers answer 400.
+    Return False if the issuer does not redirect to this server, True if it redirects without an
+    error, and None if that cannot be known. The request has `prompt=none`. For a registered
+    address, the issuer then redirects with `login_required`. For another address, the issuer must
+    not redirect (RFC 6749, 4.1.2.1), and most issuers answer 400.
     """
     client, redirect = registration.client, registration.redirect_uri
     provider = client.provider

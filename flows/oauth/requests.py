@@ -89,9 +89,12 @@ def ask_proven(
     now: datetime,
     token: str | None = None,
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
-    """Send a request with a proof of the key, and once more if the server wants its nonce in it.
+    """Send a request with a proof of the key.
 
-    A server asks for its nonce before it uses up what the request contains (RFC 9449, 8).
+    If the server wants its nonce in the proof, send it once more.
+
+    Sending it again is safe: a server asks for its nonce before it uses a code or token of the
+    request (RFC 9449, 8).
     """
     if key is None:
         return (yield from ask(build(), provider))
@@ -181,8 +184,9 @@ def post(
 ) -> httpx.Request:
     """Build a POST with the client's credentials (RFC 6749, 2.3.1; RFC 7523, 2.2).
 
-    `both` is Basic with the client id in the body too. `basic_raw` is Basic without the encoding
-    that the RFC requires, for servers that do not decode it. `none` is a public client's id.
+    With `both`, the client id is in the Basic header and in the body. `basic_raw` omits the
+    encoding that the RFC requires for Basic, for servers that do not decode it. `none` is for a
+    public client, which sends only its id.
     """
     headers, sent = headers_of(client.provider), dict(values)
     if client_auth in ("basic", "both"):

@@ -139,7 +139,7 @@ def read_person(
     parts = [word for path in paths_of(probe.label) if (word := _words(member_of(says, path)))]
     has_several = len(ids) > 1
     person = person_of(
-        # Encoded, so that no two lists of ids are written alike.
+        # Encoded, so that different lists of ids never become the same text.
         id="/".join(quote(id, safe="") for id in ids if id) if has_several else ids[0],
         labels=(LABEL_SEPARATOR.join(parts),),
         name=member_of(says, probe.name),
@@ -152,7 +152,7 @@ def read_person(
 
 
 def details_in(says: Mapping[str, Any], provider: Provider) -> Mapping[str, str]:
-    """Return the details that the declaration names, without those that are no short text."""
+    """Return the details that the declaration names. Leave out values that are not a short text."""
     found = {
         name: _id(member_of(says, path), VALUE_AT_MOST) for name, path in provider.keep.items()
     }

@@ -1,8 +1,8 @@
 """Sign-in to the server's pages at the issuer that also issues the callers' access tokens.
 
-Risks: those of any authorization code (see flows.oauth.authorization_code). The sign-in therefore
-uses PKCE, a nonce, `iss`, and a state that only this browser has. In addition, a sign-in and the
-same person's access token could have different subjects, so both are read by `subject_of`.
+Risks: the same as for any authorization code (see flows.oauth.authorization_code). The sign-in
+therefore uses PKCE, a nonce, `iss`, and a state that only this browser has. In addition, a sign-in
+and the same person's access token could have different subjects, so both are read by `subject_of`.
 """
 
 import hmac
@@ -28,7 +28,8 @@ from flows.oauth.authorization_code import (
 )
 from flows.oauth.discovery import Metadata
 from flows.oauth.dpop import new_key
-from flows.oauth.provider import Client
+from flows.oauth.id_token import unsigned_claims
+from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import ApiAccess, authorize_parameters
 from flows.oauth.token_errors import tokens_in
@@ -135,12 +136,12 @@ class SignIn:
         granted = tokens_in(reply, provider, now=now, is_bound=key is not None)
         if metadata.jwks is None:
             raise Failed(f"{provider.label} does not publish its signing keys.")
-        assert provider.issuer is not None
+        issuer = _issuer_of(granted.id_token, provider)
         claims = yield from proven_claims(
             granted,
             self.client,
             jwks=metadata.jwks,
-            issuer=provider.issuer,
+            issuer=issuer,
             nonce=leaving.nonce,
             now=now,
         )
@@ -149,7 +150,7 @@ class SignIn:
             self.client,
             userinfo=metadata.userinfo,
             access=ApiAccess(token=granted.tokens.access_token, key=key, now=now),
-            issuer=provider.issuer,
+            issuer=issuer,
             jwks=metadata.jwks,
         )
         # Userinfo is used for the label only: the subject comes from the signed id_token.
@@ -157,7 +158,7 @@ class SignIn:
         if subject is None or person is None:
             raise Failed(f"{provider.label} did not say which person signed in.")
         return SignedIn(
-            issuer=provider.issuer,
+            issuer=issuer,
             subject=subject,
             label=person.label,
             claims=claim_marks(claims, self.wanted),
@@ -166,16 +167,25 @@ class SignIn:
     def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
         """Return the code from the callback if its state is this browser's. Raises Mixed."""
         provider = self.client.provider
-        state = single(arrival)["state"] or ""
+        fields = single(arrival)
+        state = fields["state"] or ""
         if not hmac.compare_digest(state.encode("utf-8", "replace"), leaving.state.encode()):
             raise Mixed("the state is not this browser's")
         return code_in(
             arrival,
             provider,
-            issuer=provider.issuer,
+            issuer=provider.issuer_among(fields["iss"]),
             sends_issuer=metadata.sends_issuer or provider.sends_issuer,
             denied=f"You did not sign in at {provider.label}.",
         )
+
+
+def _issuer_of(id_token: str | None, provider: Provider) -> str:
+    """Return the name of the issuer that the ID token must have: the one of its tenant."""
+    claims = unsigned_claims(id_token) if id_token is not None and provider.issuer_tenants else {}
+    issuer = provider.issuer_among((claims or {}).get("iss"))
+    assert issuer is not None
+    return issuer
 
 
 def _leaving_of(stored: Json) -> Leaving:

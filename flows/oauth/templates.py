@@ -1,9 +1,9 @@
 """Addresses with a part that is known later: the tenant's host, and members of the token's reply.
 
 Risks: a tenant or a reply leads people, codes or access tokens to a stranger's host:
-`evil.example#.myshopify.com`, a user name, a port, a look-alike. So a host is never cut out of a
-text. It must consist of ASCII labels as a whole and match a pattern of the declaration, whose `*`
-stands for one label and whose end belongs to the vendor.
+`evil.example#.myshopify.com`, a user name, a port, a look-alike. So the server never searches a
+text for a host. The whole text must consist of ASCII labels and match a pattern of the declaration.
+In a pattern, `*` stands for one label, and the end is a domain of the vendor.
 """
 
 import re
@@ -14,6 +14,9 @@ from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
+# In an issuer that names each tenant's tokens by the tenant, and the tenant whose metadata has the
+# template itself as its issuer.
+TENANT_ID, SHARED_TENANT = "{tenantid}", "organizations"
 VALUE_AT_MOST = 2048  # characters of a member that is stored
 HOST_AT_MOST = 253
 _LABEL = r"(?!xn--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -45,6 +48,11 @@ def tenant_host(typed: str, patterns: Collection[str]) -> str:
     raise InvalidQuestion(f"The address must be like {' or '.join(patterns)}, and nothing else.")
 
 
+def issuer_of_tenant(template: str, tenant: str) -> str:
+    """Return the name of an issuer for one of its tenants."""
+    return template.replace(TENANT_ID, tenant)
+
+
 def placeholders(template: str) -> set[str]:
     return set(PLACEHOLDER.findall(template))
 
@@ -52,8 +60,8 @@ def placeholders(template: str) -> set[str]:
 def filled(template: str, values: Mapping[str, str], *, hosts: Collection[str] = ()) -> str:
     """Return the address with its values. `hosts` are the patterns of origins that it may have.
 
-    A value in the host is one label, or the tenant's verified host. A template that begins with a
-    value takes a whole origin. Other values are percent-encoded.
+    A value in the host is one label, or the tenant's verified host. If a template begins with a
+    value, the value is a whole origin. Other values are percent-encoded.
 
     Raises:
         InvalidQuestion: A value is missing, or leads to another host.

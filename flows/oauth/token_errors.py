@@ -1,4 +1,4 @@
-"""Refusals of a token endpoint: read in whichever form a provider sends them, and sorted by class.
+"""Refusals of a token endpoint: read in any format that providers use, and sorted into classes.
 
 Risks: a valid account is dropped because a provider or the network is out of order, or an ended
 account stays forever because the provider sends a non-standard error. So each refusal gets a class
@@ -10,7 +10,8 @@ account stays forever because the provider sends a non-standard error. So each r
 - `redirect`: the provider does not accept the redirect address. Only the operator can correct it.
 - `passing`: the provider or the network is temporarily out of order. It says nothing about the
   account.
-- `unsure`: any other refusal. It ends an account only with a proof (webapp.oauth.access_tokens).
+- `unsure`: any other refusal. It ends an account only if something else proves that the grant has
+  ended (webapp.oauth.access_tokens).
 
 `unauthorized_client` is `unsure`: providers send this code if one account has ended, and also if
 the client is not accepted at all (webapp.oauth.token_failures). A successful reply without a token
@@ -139,7 +140,7 @@ def refusal_in_callback(error: str, description: str | None, provider: Provider)
 
 
 def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRefused:
-    """Return the error. `otherwise` is its sentence if the operator is not at fault."""
+    """Return the error. `otherwise` is its message if the operator cannot correct the cause."""
     label = provider.label
     match refusal.means:
         case "client" if refusal.wants_proof:
@@ -213,7 +214,8 @@ def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusa
     code = error if isinstance(error, str) and ERROR_CODE.fullmatch(error) else None
     description = _description_in(says)
     means = _class_of(code, description or "")
-    for known in reversed(provider.refusals):  # reversed: the first match is applied last
+    # in reverse order, so that the first matching entry is applied last and wins
+    for known in reversed(provider.refusals):
         if _is_known(known, status, says, description=description or ""):
             means = known.means
     return Refusal(

@@ -61,7 +61,7 @@ def asked(
     terms_for(elicitation, seller)
     stored = kept_of(attempt)
     if stored is None:
-        raise Failed("No payment was begun here.", elicitation_id=elicitation.id)
+        raise Failed("This payment has not been started.", elicitation_id=elicitation.id)
     return stored, f"{elicitation.id}:{attempt.number}"
 
 

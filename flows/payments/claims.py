@@ -84,9 +84,9 @@ def charged_back(
 ) -> Payment:
     """Apply the amount that banks have taken, from a snapshot of the session.
 
-    Without `now` the snapshot may be old. A current amount of 0 ends the claims that snapshots
-    reported, and says nothing about claims that events reported. After an event reported a claim as
-    won, an amount is another claim only if the snapshot is current.
+    Without `now` the snapshot may be old. A current amount of 0 ends the claims that earlier
+    snapshots reported. It does not change claims that events reported. If an event has reported a
+    claim as won, an amount above 0 counts as another claim only if the snapshot is current.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
     changed: dict[str, BankClaim] = {}
@@ -188,8 +188,8 @@ def claimed_price(payment: Payment) -> Money:
 def _untimed(before: BankClaim, said: BankClaim) -> BankClaim:
     """Return the claim's stage from events without times, in whichever order they arrived.
 
-    A claim is lost again only after it was won, so the claim counts as won only if more events
-    reported it as won than as lost again.
+    A claim can be lost again only after it was won. So the claim counts as won if more events
+    reported "won" than "lost again".
     """
     heard = tuple(sorted({*before.heard, *said.heard}))[-HEARD_AT_MOST:]
     stage = max(before.stage, said.stage, key=_RANKS.index)

@@ -1,9 +1,9 @@
 """The table of payment events: what a statement of the provider changes.
 
-A statement comes in a signed webhook or in the answer to a poll. It is about a checkout session, or
-about a payment that was made. Risks: a statement arrives twice, late or before an earlier one. So
-each change depends only on the statement and on what this store knows, and CHANGES has all cases.
-The code that applies a change decides again if another process has written first.
+A statement comes in a signed webhook or in the response to a poll. It is about a checkout session,
+or about a payment that was made. Risks: a statement arrives twice, late or before an earlier one.
+So each change depends only on the statement and on what this store knows, and CHANGES has all
+cases. The code that applies a change decides again if another process has written first.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,10 @@ class Statement(StrEnum):
 
 
 class LedgerState(StrEnum):
-    """The stored state of a statement's subject. CHANGED is only looked up in the ledger."""
+    """The stored state of a statement's subject.
+
+    For the statement CHANGED, only the ledger is read.
+    """
 
     OPEN = "open"  # the question is open, and the session is its latest one
     EARLIER = "earlier"  # the question is open, and the person has opened a newer session
@@ -57,10 +60,13 @@ class LedgerState(StrEnum):
 
 
 class Change(StrEnum):
-    """The change. With each of them the event is stored, and a paid session is recorded."""
+    """The change that follows from a statement.
+
+    In every case, the event is stored and a paid session is recorded.
+    """
 
     ACCEPT = "accept"  # the payment answers the question, even if the question has ended
-    SECOND = "second"  # the question has its answer: the ledger gets another payment
+    SECOND = "second"  # the question has its answer already: the ledger gets an additional payment
     FAIL = "fail"  # the question fails, as the payment did not arrive
     GIVE_UP = "give up"  # the ended question no longer expects a payment
     EXPECT = "expect"  # the question says that a payment is on its way

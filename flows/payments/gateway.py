@@ -1,9 +1,9 @@
 """The interface of a payment gateway, and the checks that are the same for all providers.
 
-Risks: providers differ in how they count, name and sign, and a check that one gateway lacks is the
-one that attackers use. A gateway therefore only translates the provider's data to a
-ProviderSession, and functions in this module compare the session with the question. An unsigned
-notice has its own type: it only names a session to fetch, and never settles a question.
+Risks: providers count, name and sign differently. If one gateway lacks a check, attackers will use
+that gateway. A gateway therefore only translates the provider's data to a ProviderSession, and
+functions in this module compare the session with the question. An unsigned notice has its own type:
+it only names a session to fetch, and never settles a question.
 """
 
 from collections.abc import Sequence
@@ -283,8 +283,8 @@ def verify_session(
 ) -> SessionStatus:
     """Check the session against the elicitation and return the session's status.
 
-    For a session of an earlier attempt, only PAID is meaningful. A paid session whose money was
-    fully refunded or charged back counts as FAILED. Raises Mismatch.
+    If the session belongs to an earlier attempt, use the status only if it is PAID. A paid session
+    whose money was fully refunded or charged back counts as FAILED. Raises Mismatch.
     """
     if session.id not in sessions_of(elicitation):
         raise Mismatch("session", session=session.id)

@@ -88,8 +88,8 @@ class RefundChange:
     """The state of one refund: `amount` in minor units, None if the provider does not say."""
 
     id: str
-    stands: bool  # else it failed or was cancelled
-    is_done: bool  # else it is on its way
+    stands: bool  # if False: it failed or was cancelled
+    is_done: bool  # if False: it is on its way
     amount: int | None = None
 
 
@@ -163,7 +163,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     spent_at: datetime | None = None
     made_at: datetime | None = None  # when a result that uses the payment was ready
     worked_at: datetime | None = None  # when `once` did work for this payment
-    # When it was noticed that the store lost writes; one of them may have used this payment.
+    # The time at which a loss of writes was noticed; one of the lost writes may have used this
+    # payment.
     perhaps_used_at: datetime | None = None
     refunded_at: datetime | None = None
     refund_id: str | None = None
@@ -292,7 +293,7 @@ def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
 
 
 def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
-    """Turn a surplus into an ordinary payment, as the other payment no longer exists."""
+    """Turn a surplus payment into an ordinary one, because the other payment no longer exists."""
     is_open = payment.status is ReceiptStatus.OPEN
     return replace(payment, surplus_to=None, refund_at=refund_at) if is_open else payment
 
@@ -339,7 +340,7 @@ def perhaps_used(payment: Payment, at: datetime) -> Payment:
 
 
 def in_vain(payment: Payment) -> Payment:
-    """Record that the tool failed, so that it did not deliver what was paid for."""
+    """Record that the tool failed, so the person did not get what they paid for."""
     return payment if payment.spent_at else replace(payment, worked_at=None)
 
 

@@ -1,7 +1,7 @@
 """Refunds of payments, in full or in part: starting, retrying and following them.
 
-Risks: two partial refunds at once, which the provider would both make, because each has its own
-key. A partial refund is therefore reserved in the ledger before the provider is asked, one at a
+Risks: two partial refunds are requested at once, and the provider makes both, because each has its
+own key. A partial refund is therefore reserved in the ledger before the provider is asked, one at a
 time over all processes. If a process dies, its reserved refund is finished before any other refund,
 with the same amount and the same key, because the provider may have made it.
 """

@@ -95,7 +95,7 @@ class Gateways:
         return self._gateways.keys()
 
     def gives_back_parts(self, name: str) -> bool:
-        """Return True if the provider makes partial refunds, and makes a repeated one only once."""
+        """Return True if the provider makes partial refunds, and each one only once."""
         found = self._gateways.get(name)
         return found is not None and not (
             isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts

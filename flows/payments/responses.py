@@ -215,7 +215,8 @@ def standing_refunds(
 def existing_refunds(listing: Talk[Sequence[RefundT]]) -> Talk[Sequence[RefundT]]:
     """List the refunds of a payment. Raises Failed.
 
-    A refused list is no refusal of a refund: a request whose answer was lost may have made it.
+    If the provider refuses the list, the error is not marked as a refusal of the refund: an earlier
+    request whose response was lost may have made the refund.
     """
     try:
         return (yield from listing)

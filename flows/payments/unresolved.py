@@ -1,9 +1,9 @@
 """Unresolved payments: payment pages that were left without a known result.
 
-Risks: nobody notices that money arrived after the question ended, or that the person paid something
-else than what was asked for.
-The provider is therefore polled with growing pauses until the result is final. A payment without a
-final result, or that differs from the question, stays until an operator has reviewed it.
+Risks: nobody notices that money arrived after the question ended, or that the person paid another
+amount than requested. The provider is therefore polled with growing pauses until the result is
+final. A payment without a final result, or that differs from the question, stays until an operator
+has reviewed it.
 """
 
 from datetime import datetime, timedelta
@@ -38,7 +38,7 @@ def is_paid_otherwise(progress: str | None) -> bool:
 class UnresolvedStatus(StrEnum):
     WAITING = "waiting"  # the provider is polled again
     UNANSWERED = "unanswered"  # no longer polled, and the provider never reported a result
-    OTHERWISE = "otherwise"  # paid, but not what was asked for
+    OTHERWISE = "otherwise"  # paid, but not the requested amount, currency or mode
     OVER = "over"  # settled, or ended without a payment
     DONE = "done"  # reviewed by an operator
 

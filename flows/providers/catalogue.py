@@ -1,4 +1,4 @@
-"""The catalogue: each declared provider with its source, how sure it is, and its limits.
+"""The catalogue: each declared provider with its source, how well it is tested, and its limits.
 
 `flows.providers.PROVIDERS` are the built-in ones, whose names a file cannot use. `CATALOGUE` has
 further ones: a table of the same name in `elicit.toml` replaces them.
@@ -68,7 +68,7 @@ class CatalogueEntry:
 
     `status` says where the declaration is from: the vendor's documentation, or other clients' code
     that works with the provider. `source` is a page of the vendor, or the names of these clients.
-    `cannot` is what a tool has to know because it cannot be declared.
+    `cannot` says what the declaration cannot express, so that the tool has to handle it.
     """
 
     provider: Provider

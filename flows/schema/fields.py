@@ -24,8 +24,8 @@ PATTERN_AT_MOST = 200
 MATCHED_AT_MOST = 4096
 NUMBER_BELOW = 10**40
 LINE_AT_MOST = 500  # a field that allows a longer text shows several lines
-# Autofill tokens of HTML about a person or an address. Cards, passwords and codes are left out:
-# our own page must not ask for them, or has its own rules for secrets.
+# Autofill tokens of HTML about a person or an address. Tokens about cards, passwords and codes are
+# left out: forms must not ask for these, and secrets have a page with its own rules.
 AUTOFILL: frozenset[str] = frozenset(
     {
         *("name", "honorific-prefix", "given-name", "additional-name", "family-name"),

@@ -1,8 +1,8 @@
 """Parsing of a JSON Schema within the flat subset that a form can show.
 
 Everything outside the subset is refused with its JSON path, so that the author sees the error in
-the code that asks, and a form never lacks a rule that is checked. Texts that no page shows or that
-a page would cut are refused too, and so are choices that look alike.
+the code that asks, and a form never leaves out a rule that the server checks later. Texts that no
+page shows or that a page would cut are refused too, and so are choices that look alike.
 """
 
 import json
@@ -70,8 +70,8 @@ class SchemaReading:
 def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaReading:
     """Parse a schema. Raises InvalidSchema with the JSON path of what is outside the subset.
 
-    `is_a_models`: a model validates the answers as well, so its schema may contain rules that a
-    form can only approximate.
+    `is_a_models`: the schema is that of a model, which validates the answers as well. Such a schema
+    may contain rules that a form can only approximate.
     """
     try:
         text = json.dumps(schema, allow_nan=False, ensure_ascii=False)

@@ -392,7 +392,7 @@ def _written_type(hint: Any) -> str:
 
 
 def _readable(asked: type[Any]) -> type[Any]:
-    """Convert a TypedDict: before Python 3.12, pydantic reads typing_extensions' TypedDict only."""
+    """Convert a TypedDict to typing_extensions' one: before Python 3.12, pydantic needs that."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
     said = typing.get_type_hints(asked, include_extras=True)

@@ -2,8 +2,8 @@
 
 Risks: no list of words is complete, and a word may mean something else. The check finds mistakes;
 only the author knows what a field is for. An author whose field is refused wrongly can change its
-name or title, or offer a choice instead of a text field. A one-time code is not a secret here: the
-code is worthless by the time another person reads it.
+name or title, or offer a choice instead of a text field. A one-time code does not count as a
+secret: it has expired by the time another person reads it.
 """
 
 import re
@@ -18,9 +18,9 @@ _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\
 _PART: Final = re.compile(r"[,.?!:;]+(?:\s+|$)")
 # Secrets anywhere in a word: `newpasswordagain`.
 _WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
-# Secrets at the end of a word: `clientsecret`, and neither `secretary` nor `tokenizer`.
+# Secrets at the end of a word: `clientsecret`, but not `secretary` or `tokenizer`.
 _ENDS: Final = ("pwd", "secret", "token", "credential")
-# Secrets as a whole word: `user_pin`, and neither `pinned` nor `opinion`.
+# Secrets as a whole word: `user_pin`, but not `pinned` or `opinion`.
 _WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer"})
 # Words that are secrets only after one of these words: `api_key`, `apiKey`, `myapikey`, and not
 # `sort_key`.
@@ -39,7 +39,8 @@ _PAIRS: Final = {
 }
 _APART: Final = {f"{first} {last}" for last, line in _PAIRS.items() for first in line.split()}
 _TOGETHER: Final = tuple(pair.replace(" ", "") for pair in _APART)
-# Secrets as a whole name of a text: `pass`, and neither `boarding_pass` nor `frying_pan`.
+# Secrets only if they are the whole name of a text: `pass`, but not `boarding_pass` or
+# `frying_pan`.
 _WHOLE: Final = (["pass"], ["pan"])
 # Words after a secret's name that make the name harmless: `token_count` asks for no token.
 _FOLLOWING: Final = (

@@ -20,9 +20,9 @@ from flows.oauth.access_token import BadBearer, key_id_of
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from tests.support.clock import NOON
 from tests.support.mcp_server import RING
-from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST
+from webapp.http.browser import cookies_of, parsed, query_of
 from webapp.http.parts import QUERY_BYTES_AT_MOST
-from webapp.http.requests import cookies_of, parsed, query_of
+from webapp.identity.accepting import HEAD_BYTES_AT_MOST
 from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
 from webapp.mcp.received import must_fit
 from webapp.pages.locale import Locales

@@ -2,19 +2,27 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
+from litestar.routes import HTTPRoute
 
 from tests.support.api_people import PeopleEnv, alone, people_env
 from tests.support.api_program import CONFIRM, Program, program_at
 from tests.support.guarded_server import guarded_by_tokens
 from tests.support.living import living
-from tests.support.mcp_server import PATIENCE_SECONDS, eventually, soon
-from webapp.api.access import PERSON_HEADER, REFUSED_AT_ONCE, REQUESTS_AT_ONCE
+from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, eventually, soon
+from webapp.api.access import (
+    PERSON_HEADER,
+    REFUSED_AT_ONCE,
+    REQUESTS_AT_ONCE,
+    RequiresScope,
+)
+from webapp.api.router import api, needs_of
 from webapp.identity.api_keys import KeyScope
 from webapp.identity.sessions import LOCAL_ISSUER
 
@@ -107,6 +115,53 @@ async def test_token_works_only_for_its_audience(env: PeopleEnv, shop: Program, 
         assert (answer.status_code, answer.json()["code"]) == (403, "ACCESS_TOKEN_REFUSED")
         assert f"make one for {url}/{wanted} " in answer.json()["detail"]
         assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+
+
+def requests_to_all_routes() -> Iterator[tuple[str, str, RequiresScope]]:
+    """Yield the method, a path and the needs of each route of the HTTP API."""
+    for route in api().routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            is_public = route.path.startswith("/api/reference")
+            if not is_public and "OPTIONS" not in handler.http_methods:
+                path = re.sub(r"\{[^}]+\}", "A" * 43, route.path)
+                yield from ((method, path, needs_of(handler)) for method in handler.http_methods)
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_token_opens_no_route_that_needs_another_audience(
+    env: PeopleEnv, shop: Program, use: str
+) -> None:
+    # finding: XS12
+    text, number = env.token("mia", use=use), 0
+    for method, path, needs in requests_to_all_routes():
+        env.here.clock.tick(seconds=3)  # so that this address is not rate-limited
+        beside = await shop.acting_for(text).send(method, path)
+        async with alone(env, text) as person:
+            instead = await person.send(method, path)
+        if use != "api/inbox" or not needs.or_person:
+            assert instead.status_code in (401, 403), (method, path, instead.text)
+            assert instead.headers.get("www-authenticate"), (method, path, instead.text)
+            number += 1
+        if use != "api":
+            assert beside.status_code == 403, (method, path, beside.text)
+    assert number > 20
+
+
+@pytest.mark.parametrize("use", ["api", "api/inbox", "key"])
+async def test_credentials_of_the_api_open_no_mcp_session(
+    env: PeopleEnv, shop: Program, use: str, revision: str
+) -> None:
+    # finding: XS12
+    text = shop.key if use == "key" else env.token("mia", use=use)
+    headers = {
+        "authorization": f"Bearer {text}",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2025-06-18" if revision == LEGACY else revision,
+    }
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    refused = await shop.send("POST", "/mcp", headers=headers, json=asked)
+    assert refused.status_code == 401
+    assert "resource_metadata=" in refused.headers["www-authenticate"]
 
 
 async def test_token_for_two_audiences_works_for_both(env: PeopleEnv, shop: Program) -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey
 from joserfc.jws import JWSRegistry
 
-from flows.crypto.tokens import Claims, Purpose, Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Claims, Purpose, Ring, Tokens
 from flows.oauth.access_token import BadBearer, Resource, verify
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.sign_in import SignedIn
@@ -38,7 +37,7 @@ from tests.support.serving import serving_at
 from tests.support.sessions import ALICE, KEPT, LOCAL, RING, URL, jar, sessions_of, signed_in
 from tests.support.sign_in_flow import arrived, came_back, departed
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.identity.bearer_auth import protected
 from webapp.identity.sessions import Sessions
 from webapp.server import HostedServer

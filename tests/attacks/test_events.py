@@ -6,7 +6,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from flows.elicitation.proof import TrustedCode
+from flows.elicitation.traits import TrustedCode
 from flows.errors import Unverified
 from tests.support.clock import Clock
 from tests.support.event_env import (

@@ -15,7 +15,7 @@ from tests.support.mcp_server import Page
 from tests.support.oauth_env import oauth_env
 from tests.support.serving import serving
 from webapp.http.client import no_proxy
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.settings.settings import read_settings
 
 EVIL = '[providers.evil]\nissuer = "https://evil.example"\n'

@@ -31,7 +31,7 @@ from tests.support.serving import serving
 from tests.support.sessions import sessions_of, signed_in
 from webapp.api import proxy
 from webapp.http.client import Outbound
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.identity.api_keys import ApiKeyRefused, KeyScope
 from webapp.logs.events import Events
 from webapp.records.values import KINDS, ApiKey

@@ -15,12 +15,11 @@ from tests.support.notify_env import (
     web_hook,
 )
 from webapp.cli.doctor import examine_notifications
-from webapp.notifications.delivery import deliver
-from webapp.notifications.message import Message
+from webapp.notifications.delivery import Message, deliver
 from webapp.notifications.tables import NotifyTable
 from webapp.stores.memory import MemoryStore
 from webapp.telemetry.metrics import Metrics
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 DAY = timedelta(days=1)
 

@@ -12,7 +12,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import LEGACY, MODERN, eventually, new_server
 from tests.support.signed_in_people import signed_in_env
 from tests.support.task_client import Refused, TaskClient, always, task_client, tasks_env
-from webapp.mcp.task_legs import AT_WORK_AT_MOST
+from webapp.mcp.leg import AT_WORK_AT_MOST
 from webapp.settings.quotas import PolicySettings
 
 INVALID = -32602
@@ -129,6 +129,28 @@ async def test_running_tools_per_person_are_limited(server, shop):
         for n, task in enumerate(tasks):
             assert await client.text(task) == f"{n}"
         assert await client.text(await client.task("works", number=-1)) == "-1"
+
+
+async def test_polls_begin_no_further_tool_while_the_maximum_per_person_runs(server, shop):
+    at_work: list[int] = []
+
+    @server.tool()
+    async def reads(number: int) -> str:
+        await elicit.url(f"Please read page {number}", f"https://shop.example/{number}")
+        at_work.append(number)
+        await shop.may_end.wait()
+        return f"{number}"
+
+    async with tasks_env(server) as env, task_client(env, MODERN) as client:
+        tasks = [await client.task("reads", number=n) for n in range(AT_WORK_AT_MOST + 1)]
+        for asked in await env.elicitations():
+            await env.complete(env.link_of(asked))
+        states = await asyncio.gather(*map(client.get, tasks))
+        assert {state["status"] for state in states} == {"working"}
+        began = len(at_work)
+        shop.may_end.set()
+        assert [await client.text(task) for task in tasks] == [f"{n}" for n in range(len(tasks))]
+        assert began == AT_WORK_AT_MOST
 
 
 async def test_concurrent_task_polls_run_tool_once(server, shop):

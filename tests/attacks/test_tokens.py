@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.crypto.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpose, Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import MAXIMUM_LIFE, MAXIMUM_TEXT_BYTES, Claims, Purpose, Ring, Tokens
 from flows.errors import InvalidToken
 from tests.support.clock import NOON, Clock
 from tests.support.work import bytes_of, steps_of

@@ -16,7 +16,7 @@ import httpx
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Elicitation
 from flows.providers import github
 from tests.browser.shop_env import Action, Calling, calling
@@ -26,7 +26,7 @@ from tests.support.serving import bound, serving, serving_at
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.demo.server import add_tools
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.service import Service

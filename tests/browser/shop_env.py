@@ -27,12 +27,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from flows import Link, complete_elicitation, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from tests.crash.shop_env import no_certificates
 from tests.support.serving import bound, serving
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
 

@@ -23,7 +23,7 @@ from tests.support.serving import transport_to
 from webapp.app import open_app
 from webapp.demo.walker import Page, walk
 from webapp.http.client import Outbound
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.service import Service

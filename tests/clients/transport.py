@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from tests.support.mcp_server import UID
-from webapp.http.connection import ASGIApp, Message, Scope
-from webapp.http.exchange import PEER_KEY
+from webapp.http.exchange import PEER_KEY, ASGIApp, Message, Scope
 from webapp.identity.local_peer import Peer
 
 Json = dict[str, Any]

@@ -38,7 +38,7 @@ from tests.crash.server import (
 from tests.crash.shop_env import no_certificates
 from tests.support.serving import serving, transport_to
 from webapp.app import open_app
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.users import Users
 from webapp.sandbox import Sandbox
 from webapp.sandbox.app import SandboxApp

@@ -14,7 +14,7 @@ import httpx
 from tests.crash.process_pool import raise_children
 from tests.crash.server import Orders, die
 from tests.support.serving import serving
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 
 _LOG = logging.getLogger("webapp.shop")
 

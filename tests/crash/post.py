@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 
 KIND_HEADER = "x-kind"
 TIMES_AGAIN = 2

@@ -23,13 +23,13 @@ from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 
 from flows import Ending, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Json
 from tests.support.serving import serving, transport_to
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.deadline import UNSURE
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.users import Users
 from webapp.limits import CallLimits
 from webapp.service import Service

@@ -17,8 +17,7 @@ from typing import Protocol
 
 import httpx
 
-from flows.crypto.tokens import Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring, Tokens
 from tests.hosts.nginx import log_of, nginx
 from tests.support.cli import HOUSE, environment_of
 from tests.support.leaks import EARS

@@ -6,7 +6,8 @@ Each fault is stored as text: the original lines, their neighbours, and the chan
 fault is found again after lines have moved, even to another module. A fault that cannot be placed
 any more is reported by its id. outcomes.json has an outcome for each fault: the test that killed
 the fault, or that it survived all tests that run its line. A survivor has a note that says why. A
-fault without an outcome is undecided.
+fault with which a test never ends counts as killed too (`timed out`), and its note says what is
+endless. A fault without an outcome is undecided.
 
     python -m tests.mutation                     is each still killed by the test that killed it?
     python -m tests.mutation.reach MAP PATH ...  which of these tests run the line of which fault?

@@ -159,8 +159,8 @@ def main() -> int:
 
 
 def _write(known: Outcomes, fault: Fault, outcome: Outcome) -> None:
-    """Write an outcome. A survivor keeps its note until it is killed."""
-    note = "" if outcome.is_killed else known.get(fault.id, {}).get("note", "")
+    """Write an outcome. A fault keeps its note until a test fails with it."""
+    note = "" if outcome.word == "killed" else known.get(fault.id, {}).get("note", "")
     told = {"outcome": outcome.word, "test": outcome.test or "", "note": note}
     known[fault.id] = {name: text for name, text in told.items() if text}
     written = json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False)

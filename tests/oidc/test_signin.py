@@ -36,7 +36,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import new_browser
 from tests.support.oauth_env import changed, parameter
 from tests.support.serving import transport_to
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection

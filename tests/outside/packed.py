@@ -12,7 +12,7 @@ import httpx
 
 from tests.support.cli import serving
 from tests.support.serving import serving_at
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 
 FINDING = "S9"
 UNPACKED_BYTES = 512 * 1024 * 1024

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urljoin
 
 from tests.outside.asked_programs import AskedPrograms, programs_on
 from tests.support.serving import serving
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 
 FINDING = "XS2"
 _TABLE = """

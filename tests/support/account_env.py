@@ -25,7 +25,7 @@ from webapp.routes.redirect import depart, returned
 from webapp.service import Service, open_service
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
-from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import NONE, Telemetry
 
 HUB = github.at("http://127.0.0.1:8766")
 CREDENTIALS = {"github": ("our-id", "our-secret-that-is-long")}

@@ -21,7 +21,7 @@ from tests.support.serving import serving
 from webapp.app import open_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.identity.users import Users, Who
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox

@@ -13,7 +13,7 @@ from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.support.access_tokens import ISSUER, KEYS, RESOURCE, token
 from tests.support.clock import Clock
-from webapp.http.connection import Message, Receive, Scope, Send
+from webapp.http.exchange import Message, Receive, Scope, Send
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection

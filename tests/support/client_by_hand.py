@@ -8,8 +8,8 @@ from typing import Any
 
 import mcp_types as types
 
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Json, Status
+from flows.elicitation.traits import OnPage
 from tests.support.clock import Clock
 from tests.support.mcp_server import FORM, Caller, ServerEnv, attached, eventually, link_in
 from webapp.settings.quotas import PolicySettings

@@ -18,7 +18,7 @@ from webapp.service import Service, open_service
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
 from webapp.sweeper import fall_due
-from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import NONE, Telemetry
 
 SECRET = "whsec_" + "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 OTHER_SECRET = "whsec_" + "YWJjZGVmZ2hpamFiY2RlZmdoaWphYmNk"

@@ -22,7 +22,7 @@ from flows.providers import openid
 from tests.support.mcp_server import Page, Person
 from tests.support.serving import serving_at
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.settings.identity import PROVIDER, IdentitySettings
 
 CLIENT_ID = "the pages"

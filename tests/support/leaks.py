@@ -33,7 +33,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import pytest
 
 from webapp.command import TALKATIVE_LOGGERS
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.logs.events import TOOL_LOGGERS, Events, mask_secrets
 from webapp.records.ids import made_at
 

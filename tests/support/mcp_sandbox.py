@@ -34,7 +34,7 @@ from tests.support.serving import serving
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.demo.walker import Page as Forms
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox
 from webapp.settings.identity import IdentitySettings

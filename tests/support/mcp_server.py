@@ -22,8 +22,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from flows.crypto.tokens import Purpose
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Purpose, Ring
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.kinds.gate import GatePolicy
 from flows.question import asking
@@ -31,8 +30,8 @@ from tests.support.serving import serving_at
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.edge import Edge
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach

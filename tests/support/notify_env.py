@@ -19,16 +19,15 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import PATIENCE_SECONDS
 from tests.support.service_env import plain_settings, question_in_store
 from tests.support.serving import serving_at
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.notifications.delivery import Deliver
-from webapp.notifications.message import Message
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
+from webapp.notifications.delivery import Deliver, Message
 from webapp.notifications.tables import NotifyTable
 from webapp.records.waiting import Notification
 from webapp.service import Service, open_service
 from webapp.settings.brand import Brand
 from webapp.stores import Store
 from webapp.sweeper import fall_due
-from webapp.telemetry.telemetry import NONE, Telemetry
+from webapp.telemetry.work import NONE, Telemetry
 
 
 @dataclass

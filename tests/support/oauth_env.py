@@ -41,7 +41,7 @@ from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp

@@ -409,11 +409,11 @@ HOSTILE: Mapping[str, str] = {
 }
 
 
-def _made(view: type[View], values: Mapping[str, Any]) -> View:
+def made(view: type[View], values: Mapping[str, Any]) -> View:
     return view(**{field.name: values[field.name] for field in fields(view)})
 
 
-def _choice(**changes: Any) -> Choice:
+def choice(**changes: Any) -> Choice:
     (choice,) = USUAL["choices"]
     changed: Choice = replace(choice, **changes)
     return changed
@@ -448,7 +448,7 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"asked": tuple(asked)}
     person = AccountName(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
-    others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}
+    others |= {"choices": (choice(person=person, connected_for=(text, text)),) * 2}
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
@@ -473,4 +473,4 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {
         "approvals": tuple([replace(one, tool=text, about=text) for one in USUAL["approvals"]])
     }
-    return {f"{view.__name__} {name}": _made(view, {**USUAL, **others}) for view in VIEWS}
+    return {f"{view.__name__} {name}": made(view, {**USUAL, **others}) for view in VIEWS}

@@ -9,14 +9,14 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.tool_call import CallingClient
 from flows.oauth.account import Account
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Revocation
 from flows.providers import github
 from tests.support.account_env import Answer, Asking, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
-from webapp.calls.resources import OwnersReach
+from webapp.calls.delivery import OwnersReach
 from webapp.service import Service
 
 BASE = "http://127.0.0.1:8766"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from tests.support.clock import Clock

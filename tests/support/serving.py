@@ -15,7 +15,7 @@ import httpx
 import uvicorn
 
 from tests.support.leaks import overheard
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.identity.accepting import Accepted, Arriving
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from http.cookies import SimpleCookie
 from typing import Any
 
-from flows.crypto.tokens import Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring, Tokens
 from flows.oauth.sign_in import SignedIn
 from tests.support.clock import Clock
 from webapp.identity.sessions import Sessions

@@ -47,7 +47,7 @@ from tests.support.serving import serving_at, transport_to
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.calls.call import Call
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.records.values import StoredWebhook
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp

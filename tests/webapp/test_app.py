@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 
 from flows import elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.providers import github
 from tests.support import event_env
 from tests.support.issuer import issuing
@@ -25,7 +25,7 @@ from tests.support.serving import transport_to
 from webapp.app import App, NotRunning, create_app, open_app
 from webapp.calls.shown_link import ShownLink
 from webapp.coroutines import asking
-from webapp.http.connection import Message
+from webapp.http.exchange import Message
 from webapp.service import Service
 from webapp.settings.settings import Settings
 

@@ -15,7 +15,7 @@ from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import Person, eventually, new_browser
 from tests.support.serving import serving_at
 from tests.support.settings import SECRET
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.parametrize("name", ["connect_in_fastapi", "connect_in_litestar"])

@@ -177,7 +177,7 @@ class Places:
 
 
 def room_in(scope: Any) -> ExitStack:
-    """Return the resources that the request holds until its response is sent."""
+    """Return a context that occupies a slot for open requests until the response is sent."""
     found: ExitStack = scope.setdefault(_ROOM, ExitStack())
     return found
 

@@ -13,8 +13,7 @@ from litestar import delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flows.elicitation.calling_client import CallingClient
-from flows.elicitation.tool_call import client_of
+from flows.elicitation.tool_call import CallingClient, client_of
 from flows.errors import ElicitError
 from flows.oauth.connection import Connection
 from webapp.api.access import Requester, requires

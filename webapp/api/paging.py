@@ -17,8 +17,9 @@ from webapp.records.values import KINDS, Value
 from webapp.service import Service
 
 LISTED_AT_MOST: Final = 100
-PAGES_READ_AT_MOST: Final = 5  # pages of rows, for one page of a list
-_SPANS_READ_AT_MOST: Final = 20  # spans, for one page of a list
+# the most pages of rows to read from the store for one page of a list
+PAGES_READ_AT_MOST: Final = 5
+_SPANS_READ_AT_MOST: Final = 20  # the most spans to read for one page of a list
 T = TypeVar("T", bound=Value)
 After: TypeAlias = Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_~-]{1,64}$")]
 PageEnd: TypeAlias = Annotated[
@@ -82,9 +83,9 @@ def _read_end(service: Service, spans: Sequence[Span], after: str) -> tuple[int,
         return [*map(str, spans)].index(end.rest), end.id
     except (InvalidToken, ValueError):
         raise InvalidQuestion(
-            "`after` is not the end of a page of this list: send the one of the page before, less "
-            "than a day old, with the same key and the same other parameters. Without `after` the "
-            "list begins again."
+            "`after` is not a valid position in this list. Send the `after` of the previous page, "
+            "within a day, with the same key and the same other parameters. To start from the "
+            "beginning, leave `after` out."
         ) from None
 
 

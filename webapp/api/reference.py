@@ -158,7 +158,7 @@ def _operations_of(item: PathItem) -> Iterator[tuple[str, Operation]]:
 def _resource(document: _Json, name: str) -> Iterator[str]:
     yield f'<h2 id="{name}">{name.capitalize()}</h2>'
     for path, item in cast("Mapping[str, _Json]", document["paths"]).items():
-        same = dict[str, list[str]]()  # methods with the same description are shown once
+        same = dict[str, list[str]]()  # several methods with the same description are shown as one
         for method in _METHODS:
             if method in item and name in item[method]["tags"]:
                 same.setdefault(str(item[method].get("description")), []).append(method)

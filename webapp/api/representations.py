@@ -113,7 +113,7 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     base URL of the provider's API. It is null if this server no longer declares the provider.
     `missing` are the scopes that the question asked for and that were not granted; a list of
     accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
-    customer, and `details` are what the provider's declaration keeps.
+    customer, and `details` are the values that the provider's declaration stores with the account.
     """
 
     id: str
@@ -422,7 +422,7 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The fields of one kind of question, and the function that builds the question from them."""
+    """The fields of a kind of question, and the function that builds a question from them."""
 
     needs: frozenset[str]
     takes: frozenset[str] = frozenset()

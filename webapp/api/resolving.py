@@ -11,9 +11,8 @@ from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from flows.elicitation.proof import ApprovedByKey
 from flows.elicitation.states import Completion, Elicitation, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import ApprovedByKey, traits_of
 from flows.errors import NotAllowed, NotPossible
 from webapp.api.access import Requester, requires
 from webapp.api.asking import mark_used, must_have_its_money, question_of

@@ -53,7 +53,7 @@ from webapp.api.resolving import (
 )
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.identity.access_tokens import Verifier
@@ -72,6 +72,7 @@ _HEADERS: Final = {
 }
 # Elsewhere these errors are the fault of the tool's author or the operator; here, the program's.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
+_REFERENCE: Final = "/api/reference"  # the only routes that everybody may read
 RESOURCES: Final = frozenset(
     (
         *("questions", "approvals", "runs", "secrets", "inbox"),
@@ -192,13 +193,21 @@ def api() -> Litestar:
     )
     for route in app.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
-            found = cast("Sequence[object]", cast("Any", handler).guards or ())
-            guards = [guard for guard in found if isinstance(guard, RequiresScope)]
-            handler.security = [
-                requirement for guard in guards for requirement in guard.security
-            ] or None
+            if "OPTIONS" not in handler.http_methods and not route.path.startswith(_REFERENCE):
+                handler.security = needs_of(handler).security
     complete(app.openapi_schema)
     return app
+
+
+def needs_of(handler: HTTPRouteHandler) -> RequiresScope:
+    """Return the credentials that a route needs. Raises RuntimeError for a route without any."""
+    found = cast("Sequence[object]", cast("Any", handler).guards or ())
+    guards = [guard for guard in found if isinstance(guard, RequiresScope)]
+    if len(guards) != 1:
+        raise RuntimeError(
+            f"{handler} of the HTTP API declares no credentials: add guards=[requires(...)]."
+        )
+    return guards[0]
 
 
 def _operation_id(handler: HTTPRouteHandler, method: Method, _: object) -> str:

@@ -63,10 +63,10 @@ _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The end of a run, and the questions whose answers the run used.
 
-    A payment for which `once` did work is used, even if its question is not named. After an error
-    (`is_error`), paid questions stay for the next run with this name. With `again`, you can start a
-    new run with this name immediately. Otherwise the name is free two minutes after a run that used
-    a payment or `once`.
+    A payment for which `once` did work counts as used, even if the request does not name its
+    question. After an error (`is_error`), paid questions stay for the next run with this name. With
+    `again`, you can start a new run with this name immediately. Otherwise the name is free two
+    minutes after a run that used a payment or `once`.
     """
 
     user: UserName | None = None
@@ -77,7 +77,7 @@ class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RunEnded(Struct, frozen=True, kw_only=True):
-    """A confirmation that the run has ended. Ending a run twice is not an error."""
+    """The response when the run has ended. Ending a run twice is not an error."""
 
     run: str
 
@@ -271,7 +271,7 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
 
 
 async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:
-    """Use an answer in the run if the request names its question, or if `once` worked for it."""
+    """Use an answer in the run if the request names its question, or if `once` did work for it."""
     if data.is_error and id not in data.questions:
         return
     current = await service.elicitations.get(id)

@@ -119,7 +119,8 @@ def to_account_data(
 ) -> ToldAccount:
     provider = service.kinds.accounts.connections.provider(found)
     api = None
-    with suppress(Failed):  # no client here, or a declaration that has changed
+    # this server has no OAuth client for the provider, or the provider's declaration has changed
+    with suppress(Failed):
         api, _ = service.kinds.accounts.connections.reach(found)
     return ToldAccount(
         id=found.id,

@@ -1,19 +1,20 @@
 """A tools/call request: the questions of its body, their answers, and its result.
 
-Terms: a *leg* is one HTTP request of a call. `call` implements a leg and has the protocol of the
-presenters, which show its questions. `verbs` has the methods with which its tool asks. `questions`
-asks a person: find or start, show, wait, claim. `run` is the call's stored record. `leases` has the
-outcomes that the request claimed, and what its body used. `presenter` has the questions that a
-presenter shows together. `delivery` converts an answer for the tool, and uses it up when the result
-has arrived. `clients` records how each client handled questions. `running` has the bodies that may
-outlive a request.
+In the code, one HTTP request of a call is a `leg`. `call` implements such a request. It also
+defines the interface of the presenters, which show the questions. `verbs` has the methods with
+which its tool asks. `questions` asks a person: find or start, show, wait, claim. `run` is the
+call's stored record. `leases` has the outcomes that the request claimed, and what its body used.
+`presenter` has the questions that a presenter shows together. `delivery` converts an answer for the
+tool, and uses it up when the result has arrived. `clients` records how each client handled
+questions. `running` has the tool bodies that may run longer than their request.
 
 The path of a question: `Verbs.ask` -> the question's place in its run -> `Questions.ask`: join or
 start, show, wait, claim -> the tool's `await` returns -> `finish` stores the result -> `delivery`
 records that the result arrived.
 
 Guarantees: one outcome is used by one run. Work in `once` is not repeated. After an outcome is
-claimed, a broken connection does not stop the body. A refused caller causes no side effect.
+claimed, a broken connection does not stop the body. A call of a refused caller stores nothing and
+changes nothing.
 
 This package knows presenters only through the protocol `Presenter` in `call`, and depends on no MCP
 revision. An application's own code (`webapp.coroutines`) also makes calls, which have no tool.

@@ -29,7 +29,7 @@ from flows.errors import CallOver
 from flows.payments.receipt import Payment, unmade
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
-from webapp.calls.leases import CallUse, Leases
+from webapp.calls.leases import CallUse
 from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.run import CurrentRun
 from webapp.completion import Completing
@@ -64,7 +64,7 @@ class Presenter(Protocol):
     def can(self, mode: str) -> bool: ...
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        """Return until when a request that asks this kind may wait for another request."""
+        """Return the time until which a request with this kind may wait for another request."""
         ...
 
     def busy(self) -> object:
@@ -79,7 +79,7 @@ class Presenter(Protocol):
         ...
 
     def carry(self, call: "Call", state: object) -> object:
-        """Return the tool's own requestState together with this presenter's own state."""
+        """Return a requestState with the tool's own state and this presenter's state."""
         ...
 
     async def apply_client_answers(self, call: "Call") -> None:
@@ -140,7 +140,8 @@ class Call:
         """Create a request of a call.
 
         `accounts` are the accounts that the body received in earlier requests, by question digest.
-        Pass `leg` if several HTTP requests share one id, like the requests of a program's run.
+        Pass `leg` if several HTTP requests have one id together, like the requests of a program's
+        run.
         """
         self.leg = leg or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
@@ -162,15 +163,17 @@ class Call:
             named=run_id,
             named_key=run_key,
         )
-        self.leases = Leases(elicitations, leg=self.leg, is_shared=leg is not None)
-        self.used = CallUse(accounts or {})
+        self.used = CallUse(
+            elicitations, leg=self.leg, is_shared=leg is not None, accounts=accounts
+        )
         self.has_ended = False
         self.is_of_task = is_of_task  # the result is stored for polling
         # The questions sent to a client whose engine replays the call. See `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
-        self.faults: dict[str, Sequence[Fault]] = {}  # of the client's answers, by elicitation id
+        # the faults in the client's answers, by elicitation id
+        self.faults: dict[str, Sequence[Fault]] = {}
         self.answer: object = None  # the result that the presenter returns instead of the body's
-        self.is_interrupted = False  # True: `answer` replaces whatever the body returns
+        self.is_interrupted = False  # if True, `answer` replaces the body's own result
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
         self.steps = 0.0  # the number of the last progress step, which must not decrease
         self.repeats_until: datetime | None = None  # identical calls get the result until then
@@ -188,7 +191,7 @@ class Call:
     @property
     def has_claimed(self) -> bool:
         """True if this request has claimed an outcome: a disconnect (2025-11-25) ends no body."""
-        return bool(self.leases)
+        return self.used.has_claimed
 
     @property
     def is_draining(self) -> bool:
@@ -252,7 +255,7 @@ class Call:
         self.interrupt(json.loads(result))
 
     async def give_again(self, run: Run, result: str) -> None:
-        """Use the stored result as this request's result, without starting a body."""
+        """Make the stored result the result of this request, without starting a body."""
         self.is_repeated = True
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
@@ -264,10 +267,10 @@ class Call:
 
         Return False if another request has it. Errors for a refunded or disputed payment propagate.
         """
-        mine = await self.leases.claim(current, run=self.run.value.id)
+        mine = await self.used.claim(current, run=self.run.value.id)
         if mine is None:
             return False
-        self.leases.use(mine)
+        self.used.use(mine)
         if traits_of(mine.kind).gives == "receipt" and mine.status is Status.ACCEPTED:
             paid = to_builtins(await self.kinds.payments.usable(mine))
             self.used.note((mine.kind, mine.asked.digest), paid)
@@ -324,7 +327,7 @@ class Call:
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
-        """Return True if this call waits next to another call for one permanent purchase."""
+        """Return True if this call and another call wait for the same permanent purchase."""
         return current.is_shared and current.run != self.run.value.id
 
     def is_not_waited_for(self, current: Elicitation) -> bool:
@@ -348,9 +351,9 @@ class Call:
         self._end()
         if not self.is_repeated:  # a repeated failure stays a failure
             self._is_error = is_error
-        await self.leases.release_unused()
+        await self.used.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
-            await self.leases.release_used()
+            await self.used.release_used()
         elif self.run.is_loaded and not self.run.value.version:
             self._is_unasked = bool(self.used.of_earlier_legs)
         elif self.run.is_loaded:
@@ -365,7 +368,7 @@ class Call:
                 await self._in_vain()
 
     async def keep(self, result: str) -> None:
-        """Store the result even if no answer was used, so that polling starts no new run."""
+        """Store the result even if no answer was used: a later poll then starts no new run."""
         self._is_finished = True
         await self.run.change(lambda run: self._finished(run, result))
 
@@ -376,9 +379,9 @@ class Call:
         remembered for an identical call, as if its result had just been sent.
         """
         self._end()
-        await self.leases.release_unused()
+        await self.used.release_unused()
         if self.is_interrupted or not self._is_wish_granted:
-            await self.leases.release_used()
+            await self.used.release_used()
         elif self.run.is_loaded and self.run.value.version:
             await self.run.change(
                 lambda run: runs.deliver(
@@ -392,10 +395,10 @@ class Call:
     async def go_on(self) -> None:
         """End the request with the tool's own input request. Used answers stay used by this run."""
         self._end()
-        await self.leases.release_unused()
-        if self.leases.used or (self.used.again is not None and self.run.is_loaded):
+        await self.used.release_unused()
+        if self.used.seen or (self.used.again is not None and self.run.is_loaded):
             await self.run.change(
-                lambda run: runs.use(self.used.noted(run), self.leases.used), also=self.leases.ended
+                lambda run: runs.use(self.used.noted(run), self.used.seen), also=self.used.ended
             )
 
     @property
@@ -425,12 +428,12 @@ class Call:
 
     async def renew(self) -> None:
         """Extend the leases while the body runs and until its result is known to have arrived."""
-        if self.leases:
-            await self.leases.renew()
+        if self.has_claimed:
+            await self.used.renew()
         if self.has_ended:
             return
         is_awaited = self.run.is_loaded and (self.is_of_task or bool(self.run.value.endings))
-        if self.leases or is_awaited:
+        if self.has_claimed or is_awaited:
             await self.run.keep_open()
 
     async def _in_vain(self) -> None:
@@ -442,7 +445,7 @@ class Call:
         if not self._is_error:
             await self.elicitations.write_afresh(self._marked_payments)
             self.marked = []
-        await self.leases.release_used()
+        await self.used.release_used()
 
     async def _marked_payments(self) -> list[Payment]:
         """Return the payments that the result uses, marked as perhaps delivered."""
@@ -462,7 +465,7 @@ class Call:
         )
 
     def _finished(self, run: Run, result: str) -> Run:
-        unused = self.leases.unused_of(run)
+        unused = self.used.unused_of(run)
         return runs.finish(self.used.noted(run), result=result, now=self.clock(), unused=unused)
 
     @property
@@ -471,19 +474,19 @@ class Call:
         run = self.run.value
         if self.is_repeated:
             return {asking.elicitation_id for asking in run.asked if asking.is_unused}
-        return self.leases.unused_of(run)
+        return self.used.unused_of(run)
 
     def _end(self) -> None:
         """End the request: no more answers are delivered to it, and its waiters wake up."""
-        self.has_ended = self.leases.has_ended = True
+        self.has_ended = self.used.has_ended = True
         for waiter in self.waiters:
             waiter.wake(None)
 
     @property
     def _is_wish_granted(self) -> bool:
-        """True if the body used an answer or `once`, or if the run asked no question."""
+        """Return True if the body used an answer or `once`, or if the run asked no question."""
         asked = self.run.value.asked if self.run.is_loaded else ()
-        is_used = self.used.has_known or self.leases.used or self.used.again is not None
+        is_used = self.used.has_known or self.used.seen or self.used.again is not None
         is_used = is_used or any(asking.is_used for asking in asked)
         return bool(is_used or not asked)
 

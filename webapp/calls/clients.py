@@ -31,12 +31,14 @@ from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
 STORED, FORGOTTEN = "kept", "forgotten"
-# The ways to send a question to a client: in a form of the client, or as a link that it opens.
+# The ways to send a question to a client: as a form that the client shows, or as a link that it
+# opens.
 FORM: Final = "form"
 LINK: Final = "url"
 # Forms without fields are remembered separately: some clients show one that cannot be submitted.
 CONFIRM: Final = "confirm"
-UNANSWERED_AT_MOST: Final = 2  # consecutive; after that a client is no longer seen as ANSWERED
+# consecutive unanswered questions after which a client no longer counts as ANSWERED
+UNANSWERED_AT_MOST: Final = 2
 _ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
 K = TypeVar("K")
 V = TypeVar("V")
@@ -74,7 +76,7 @@ class ClientName(NamedTuple):
 class SentState(Enum):
     """The state of a question that was sent to a client.
 
-    `UNFIT`: the client's answer was not valid. `LINKED`: the person has the link.
+    `UNFIT` means that the client's answer was not valid, and `LINKED` that the person has the link.
     """
 
     OUT = auto()
@@ -269,7 +271,7 @@ class AskedClient:
     def is_nobodys(
         self, asked: Elicitation, mode: Mode, action: str, content: object, *, after: float
     ) -> bool:
-        """Return True if no person can have given this answer, `after` seconds after it was sent.
+        """Return True if no person can have answered within `after` seconds.
 
         A form with content is always believed, because a person must have supplied the content.
         """
@@ -314,7 +316,7 @@ class AskedClient:
         return True
 
     def is_out(self, id: str) -> bool:
-        """Return True if the client was asked this question and has not answered."""
+        """Return True if the client was asked this question and has not answered yet."""
         return self._is(id, SentState.OUT)
 
     def is_unfit(self, id: str) -> bool:
@@ -413,7 +415,7 @@ class AskedClient:
             return None
         remembered_mode = _remembered(asked, mode)
         did = await self._clients.did(self._client, remembered_mode)
-        # A client that shows no forms shows no CONFIRM either.
+        # If a client shows no forms, it shows no CONFIRM forms either.
         if did is None and remembered_mode == CONFIRM:
             did = await self._clients.did(self._client, FORM)
             return None if did == Deed.ANSWERED else did

@@ -1,13 +1,18 @@
-"""The outcome that a tool receives for an answer, and the effects of its delivered result.
+"""The outcome that a tool receives, what it can do with it, and the effects of a delivered result.
 
 Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
-payment stays available for an identical call. Every other answer is used up by any result.
+payment stays available for an identical call. All other answers are used up by any result, also by
+an error.
+
+Risks: a tool keeps an account's access token and uses it after its call, or after the person
+stopped sharing the account. The tool still has the old token, but it gets no newer one.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, ValidationError
 from msgspec.json import decode
@@ -16,16 +21,25 @@ from flows.elicitation import states
 from flows.elicitation.ending import refusal
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.tool_call import CallingClient
 from flows.elicitation.traits import traits_of
-from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processing
+from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import approver_of, comments_of
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import Outcome, Question
+from flows.question import Outcome, Question, reporting_errors
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
+from webapp.payments.payments import Payments
 from webapp.records.values import Value
+
+if TYPE_CHECKING:
+    import httpx
+
+    from webapp.http.client import Outbound
+    from webapp.oauth.accounts import Accounts
+
 
 T = TypeVar("T")
 
@@ -205,3 +219,93 @@ def _unless_anothers(
 ) -> Elicitation:
     is_anothers = elicitation.id in unused and elicitation.status is Status.ACCEPTED
     return elicitation if is_anothers else change(elicitation, run=run)
+
+
+_ON_THE_LOOP = (
+    "sync_client() blocks: it is for a `def` tool, which runs in a thread of its own. In an async "
+    "tool write `async with account.client() as api:`."
+)
+
+
+class OwnersReach:
+    """The accounts and receipts of one owner. Implements flows.question.Resources."""
+
+    def __init__(
+        self,
+        *,
+        owner: str,
+        run: str,
+        leg: str,
+        tool: str,
+        calling_client: CallingClient,
+        has_ended: Callable[[], bool],
+        payments: Payments,
+        outbound: "Outbound",
+        accounts: "Accounts",
+        hide: Callable[[str], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._owner = owner
+        self._run = run
+        self._leg = leg
+        self._tool = tool
+        self._calling_client = calling_client
+        self._has_ended = has_ended  # True if the call has ended
+        self._payments = payments
+        self._outbound = outbound
+        self._accounts = accounts
+        self._hide = hide  # called with each new access token, which no error may contain
+        self._loop = loop  # the call's own event loop
+
+    def client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.AsyncClient":
+        return self._outbound.client(base_url=base_url, auth=auth)
+
+    def sync_client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.Client":
+        with reporting_errors():
+            _must_be_a_thread()
+        return self._outbound.sync_client(base_url=base_url, auth=auth)
+
+    def now(self) -> datetime:
+        return self._accounts.now()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            _must_be_a_thread()
+        except ElicitError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def renew(self, connection: str, refused: str) -> str | None:
+        if self._has_ended():
+            return None
+        keys, owner = self._accounts.keys, self._owner
+        key = await keys.instead_of(
+            owner, connection, refused=refused, tool=self._tool, client=self._calling_client
+        )
+        if key is None or self._has_ended():
+            return None
+        self._hide(key)
+        return key
+
+    async def invalidate(self, connection: str, refused: str) -> None:
+        keys, by = self._accounts.keys, self._calling_client
+        await keys.invalidate(self._owner, connection, refused=refused, tool=self._tool, client=by)
+
+    async def spend(self, receipt_id: str) -> Json:
+        return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)
+
+    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
+        return await self._payments.refund(self._owner, receipt_id, reason=reason, run=self._run)
+
+
+def _must_be_a_thread() -> None:
+    """Check that the caller is not on an event loop, which would wait for itself.
+
+    Raises ElicitError if the thread runs an event loop.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ElicitError(_ON_THE_LOOP)

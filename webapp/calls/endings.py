@@ -6,8 +6,8 @@ renews the claim while the callback runs, and stores that the callback has run. 
 raises is due again later.
 
 Risks: the process dies after the callback has run and before this is stored. The callback then runs
-again, with the same idempotency key. Or a process runs a function of the same name that belongs to
-another server: a process runs only callbacks of the servers that it serves.
+again, with the same idempotency key. Another risk is a function with the same name that belongs to
+another server. A process therefore runs only callbacks of the servers that it serves.
 """
 
 import asyncio

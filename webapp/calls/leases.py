@@ -2,9 +2,9 @@
 
 No other request may use a claimed outcome until the lease expires.
 
-Risks: a request is cancelled while it claims an outcome, and its lease blocks other requests. A
-result carries a secret to the model, or a call that used a payment is treated as if it had used
-nothing. So every answer is recorded here when the body receives it.
+Risks: a request is cancelled while it claims an outcome, and its lease blocks other requests. Other
+risks are a result that contains a secret and goes to the model, and a call that used a payment but
+counts as if it had used nothing. So every answer is recorded here when the body receives it.
 """
 
 import asyncio
@@ -22,18 +22,29 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotPossible
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
+from webapp.elicitations.retry import Uncancelled
 from webapp.elicitations.service import Elicitations
-from webapp.elicitations.uncancelled import Uncancelled
 from webapp.logs.masking import masked
 
-Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
+# the kind and the digest of a question, which together distinguish questions
+Fact: TypeAlias = tuple[str, str]
 
 
-class Leases:
-    def __init__(self, elicitations: Elicitations, *, leg: str, is_shared: bool = False) -> None:
+class CallUse:
+    """The outcomes that one request has claimed, and the things that its body has used."""
+
+    def __init__(
+        self,
+        elicitations: Elicitations,
+        *,
+        leg: str,
+        is_shared: bool = False,
+        accounts: Mapping[str, str] | None = None,
+    ) -> None:
         """Create the claims of a request.
 
         `is_shared`: several HTTP requests share `leg`, and none releases another one's claim.
+        `accounts` are the accounts of earlier requests, by question digest.
         """
         self._elicitations = elicitations
         self._leg = leg
@@ -44,13 +55,27 @@ class Leases:
         self._yeses: set[str] = set()
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
-        self.has_ended = False  # True after the end of the request, which gets no more outcomes
+        self.has_ended = False  # True after the request has ended: it gets no more outcomes
+        self.accounts = dict(accounts or {})  # this request adds its own accounts
+        self.of_earlier_legs = frozenset(self.accounts)
+        self.hidden: set[str] = set()  # texts that no result or question may carry to the model
+        self.has_begun_once = False
+        self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
+        self._after_once: Callable[[], object] | None = None
+        self.has_paid = False  # True once the body has seen a payment
+        self.has_known = False  # True if an answer was used without a question
+        self.again: bool | None = None  # set by `note_use`; None: no payment or `once` was used
+        self.payments: list[str] = []  # ids of payments that the body has seen
+        self.receipt: str | None = None  # id of the latest payment; None for a permanent purchase
 
-    def __bool__(self) -> bool:
+    @property
+    def has_claimed(self) -> bool:
+        """True if this request has claimed an outcome."""
         return bool(self._is_used)
 
     @property
-    def used(self) -> list[str]:
+    def seen(self) -> list[str]:
+        """The ids of the elicitations whose outcomes the body has seen."""
         return [id for id, is_used in self._is_used.items() if is_used]
 
     def unused_of(self, run: Run) -> set[str]:
@@ -114,7 +139,7 @@ class Leases:
 
         Call this for a request that ends without a result.
         """
-        await self._release(self.used)
+        await self._release(self.seen)
 
     async def ended(self) -> list[Elicitation]:
         """Return the used outcomes with their leases ended, for the caller to write.
@@ -122,7 +147,7 @@ class Leases:
         Another request then continues the run.
         """
         return await self._elicitations.possible(
-            self.used, lambda e: states.end_lease(e, leg=self._leg)
+            self.seen, lambda e: states.end_lease(e, leg=self._leg)
         )
 
     async def renew(self) -> None:
@@ -145,27 +170,6 @@ class Leases:
         if self._is_shared and lease is not None and lease.until != self._until.get(current.id):
             return current  # another request with the same id has claimed the outcome since then
         return states.release(current, leg=self._leg)
-
-
-def _nothing() -> None:
-    pass
-
-
-class CallUse:
-    """The things one request used. `accounts`: earlier requests' accounts, by question digest."""
-
-    def __init__(self, accounts: Mapping[str, str]) -> None:
-        self.accounts = dict(accounts)  # with the accounts of this request
-        self.of_earlier_legs = frozenset(accounts)
-        self.hidden: set[str] = set()  # texts that no result or question may carry to the model
-        self.has_begun_once = False
-        self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
-        self._after_once: Callable[[], object] | None = None
-        self.has_paid = False  # True once the body has seen a payment
-        self.has_known = False  # True if an answer was used without a question
-        self.again: bool | None = None  # set by `note_use`; None: no payment or `once` was used
-        self.payments: list[str] = []  # ids of payments that the body has seen
-        self.receipt: str | None = None  # id of the latest payment; None for a permanent purchase
 
     @property
     def must_finish(self) -> bool:
@@ -201,7 +205,7 @@ class CallUse:
             act()
 
     def drop_accounts(self) -> None:
-        """Drop the accounts of earlier requests: this call uses the accounts in use now."""
+        """Drop the accounts of earlier requests: this call uses the person's current accounts."""
         for digest in self.of_earlier_legs:
             self.accounts.pop(digest, None)
         self.of_earlier_legs = frozenset[str]()
@@ -231,9 +235,9 @@ class CallUse:
         plain = json.loads(json.dumps(question)) if self.hidden else None
         if masked(plain, self.hidden, is_quoting=False) != plain:
             raise InvalidQuestion(
-                "The question holds a secret that the person typed in this call, or the key of "
-                "their account, and clients and models read questions. Take it out; name the key "
-                "by what it is for, as in: Use the key of your weather service?"
+                "The question contains a secret that the person typed in this call, or the access "
+                "token of their account. Clients and models read questions. Remove the secret, and "
+                "say what it is for instead, as in: Use the key of your weather service?"
             )
 
     def note_use(self, *, again: bool) -> None:
@@ -245,6 +249,10 @@ class CallUse:
 
     def noted(self, run: Run) -> Run:
         return run if self.again is None else runs.note_use(run, again=self.again)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _texts(content: Json) -> list[str]:

@@ -5,7 +5,7 @@ idempotency key; this module cannot prevent that. The same happens if the store 
 seconds, and the run with them. The idempotency key must not change when that happens, so it is
 derived from the client's call and the name of the work, not from a stored id.
 
-Two identical calls are two requests for work, and the second must not reuse the first one's key.
+A second identical call is a new request for work, so it must not reuse the key of the first call.
 The identical calls of a day are therefore numbered. After the store lost data, the same call gets
 the lost number again.
 
@@ -49,11 +49,11 @@ OnceKey: TypeAlias = tuple[str, str, str]  # tool, path of the body in nested ca
 RESULT_CHARACTERS_AT_MOST = 1024 * 1024  # characters of a result's JSON, which is ASCII
 _PIECE = 24 * 1024  # characters in one row; a quote or backslash needs two bytes
 _FAULT_AT_MOST = 500
-# Quick work has no claim in the store. A claim before the work would cost one more durable write in
-# addition to the one that stores the result: on PostgreSQL and Valkey a single `once` would wait
-# 1.8 to 2.5 times as long for the store. The claim would not prevent a repetition, because a
-# process can die between the work and its record. The idempotency key makes a repetition harmless:
-# identical calls at the same time get the same key.
+# Quick work is not claimed in the store. A claim would cost one more durable write, so that on
+# PostgreSQL and Valkey a single `once` would wait 1.8 to 2.5 times as long for the store. A claim
+# also cannot prevent that work is repeated, because a process can die after the work and before its
+# result is stored. The idempotency key makes a repetition harmless: identical calls at the same
+# time get the same key.
 _CLAIMED_AFTER_SECONDS = 0.5
 _RENEWED_AFTER_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
@@ -135,8 +135,8 @@ async def numbered(
 ) -> tuple[CallNumber, Sequence[CallNumber]]:
     """Return the number of the call that `scope` belongs to, and the rows to write for that number.
 
-    `scope` is the id of a run or a receipt, `call` is the key of the run. There are no rows to
-    write if the scope already has a number.
+    `scope` is the id of a run or a receipt, `call` is the key of the run. If the scope already has
+    a number, there are no rows to write.
     """
     tag, now = elicitations.owners.pepper.tag, elicitations.clock()
     id = owner + tag("call of", scope, size=18)

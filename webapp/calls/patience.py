@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from webapp.deadline import ticks_of
-from webapp.http.connection import ClientConnection
+from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
 
 MOST_ALLOW: Final = timedelta(seconds=60)
 REMEMBERED: Final = timedelta(days=1)
-# The share of a client's patience for which its next call is held.
+# The part of the time that a client waited for which its next call is held.
 _SHARE_OF_PATIENCE: Final = 0.8
-# A call that ends sooner was not given up: the connection broke or the person cancelled.
+# If a call ends sooner, the client has not given up: the connection broke or the person cancelled.
 _GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)
 _CLIENTS_AT_MOST: Final = 10_000
 V = TypeVar("V")

@@ -44,7 +44,7 @@ class Batch:
 
     @property
     def has_nobodys(self) -> bool:
-        """True if the client answered a question automatically: the person gets all links."""
+        """True if the client answered a question automatically: the person then gets all links."""
         return any(one.ending == AUTOMATIC for one in self._standing)
 
     def join(self, waiter: Waiter) -> None:
@@ -58,10 +58,10 @@ class Batch:
     async def collect_prompts(
         self, part: "Prompt", *, ending: str, is_urgent: bool
     ) -> "tuple[Prompt, ...]":
-        """Stop one question for this request, and return the parts to show together.
+        """End one question's wait in this request, and return the parts to show together.
 
-        Only the question that ends the request returns, with the parts in the order of the run. The
-        others wait until they are cancelled.
+        This method returns only for the question that ends the request. For the other questions, it
+        waits until they are cancelled. The parts have the order of the run.
         """
         turn = asyncio.get_running_loop().create_future()
         self._standing.append(_Standing(ending=ending, part=part, turn=turn))

@@ -82,7 +82,7 @@ class Questions:
         call, tracer = self._call, self._elicitations.telemetry.tracer
         with (
             working(f"ask {step.kind}", tracer=tracer, call=call.leg),
-            call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
+            call.elicitations.waiters.waiter(leg=call.leg, taker=call.used) as waiter,
         ):
             call.waiters.add(waiter)
             group.join(waiter)
@@ -124,7 +124,7 @@ class Questions:
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            claimed = await call.leases.claim(current, run=call.run.value.id)
+            claimed = await call.used.claim(current, run=call.run.value.id)
             if claimed is not None and not await self._has_successor(claimed, step):
                 await call.run.name(claimed, step)
                 return await self._outcome(question, claimed)
@@ -152,14 +152,14 @@ class Questions:
     async def _has_successor(self, claimed: Elicitation, step: Step) -> bool:
         """Return True if a newer elicitation superseded `claimed`.
 
-        The caller has to claim the newer elicitation, which then replaces `claimed` in the run.
+        The caller then has to claim the newer elicitation, which replaces `claimed` in the run.
         """
         if claimed.status is not Status.SUPERSEDED:
             return False
         held = await self._elicitations.holder(Elicitation, owner=claimed.owner, key=claimed.join)
         if held is None or held.id == claimed.id:
             return False
-        self._call.leases.forget(claimed)
+        self._call.used.forget(claimed)
         await self._call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
@@ -185,9 +185,9 @@ class Questions:
         try:
             content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
-            call.leases.use(claimed)
+            call.used.use(claimed)
             raise
-        call.leases.use(claimed)
+        call.used.use(claimed)
         call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
         faults = call.faults.get(claimed.id, ())
         return outcome_of(question, claimed, content=content, faults=faults)
@@ -318,10 +318,11 @@ class Questions:
         standing: Standing | None,
         worded: Question[Any] | None,
     ) -> tuple[Question[Any] | None, Room, Elicitation] | None:
-        """Return a new elicitation, its room, and the question as plugins have changed it.
+        """Return a new elicitation, its `Room`, and the question as the plugins have changed it.
 
-        Plugins change a question once for all attempts. Return None if the first attempt was
-        refused: a question that has ended may have the answer, so look it up.
+        The plugins change a question only once, even if the write is repeated. Return None if the
+        first write was refused. The caller then looks for a question that has ended and may have
+        the answer.
         """
         plugins, admit = (
             self._elicitations.plugins,
@@ -349,7 +350,7 @@ class Questions:
             return None
 
     async def _name(self, alias: str, current: Elicitation) -> None:
-        """Give the elicitation its alias, after its write and before its link is shown."""
+        """Store the author's own id of the stored elicitation, before its link is shown."""
         try:
             await give_alias(self._elicitations, alias, current)
         except InvalidQuestion:
@@ -379,7 +380,7 @@ class Questions:
         return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
-        """Return the owner's row if it can show that there is no question to join, else None."""
+        """Return the owner's row if the row shows that there is no question to join, else None."""
         is_perhaps_asked = question.key is not None or is_for_good(question.request)
         if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.hear_asking:
             return None
@@ -422,7 +423,7 @@ class Questions:
             return self._elicitations.clock() < current.expires_at
         is_stored = partial(self._is_stored, current)
         if current.status is Status.ACCEPTED:
-            # In all other cases the content of the accepted question is already erased.
+            # In all other cases, the content of the accepted answer is already erased.
             return still_applies(current, self._elicitations) or is_stored(Status.ACCEPTED)
         return (
             self._run.is_continued
@@ -435,7 +436,7 @@ class Questions:
         return held.status in statuses and self._elicitations.clock() < held.stored_until
 
     def _described(self, request: Any) -> DescribedTool | None:
-        """Return the tool in its author's words: all of them only where a person approves."""
+        """Return the author's description of the tool, for an approval; else only its title."""
         called = self._tool.described
         if traits_of(request.kind).page in ("confirm", "decision"):
             return getattr(request, "described", None) or called

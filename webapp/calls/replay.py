@@ -1,13 +1,9 @@
-"""Replay: show an author which lines of a tool run again, and which of them must not.
+"""Replay: show an author which lines of a tool run again, and which of these must not run twice.
 
 A body that waits for a person runs again after each question, with some clients and not with
 others. In replay mode, it always runs again: when a body has asked a question and received the
-answer, the body starts again. For each call, one table says how often the lines between two awaits
-ran, which answers came from the record, and which side effects outside `once` were repeated.
-
-Risks: a side effect is not seen. The module sees what Python reports to its audit hooks (network,
-files, processes) and changes of the tool's global and nonlocal variables. It does not see what a
-library does over a connection that is open already.
+answer, the body starts again. For each call, a table says how often the lines between two awaits
+ran, which answers were stored ones, and which side effects outside `once` were repeated.
 """
 
 import asyncio
@@ -44,12 +40,15 @@ _watched: ContextVar["_BodyRun | None"] = ContextVar("elicit_replay", default=No
 
 
 class RunAgain(Interrupted):
-    """The body received an answer, so it starts again with this answer in the record."""
+    """The body received an answer, so it starts again.
+
+    The answer is stored, and the next start gets it from the record.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedLines:
-    """The lines between two awaits: how often they ran, and how often the record had the answer."""
+    """The lines between two awaits: how often they ran, and with how many stored answers."""
 
     begins: str
     ends: str
@@ -69,7 +68,7 @@ class ReplayedCall:
     def __str__(self) -> str:
         """Return the table of the call, for a terminal."""
         rows = [
-            ("from", "to", "ran", "from the record"),
+            ("from", "to", "times run", "stored answers"),
             *((one.begins, one.ends, f"{one.ran}", f"{one.recorded}") for one in self.lines),
         ]
         widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
@@ -99,7 +98,8 @@ class _Segment:
     ran: int = 0
     recorded: int = 0
     effects: Counter[str] = field(default_factory=Counter[str])
-    # of `finally` and `except` blocks that ran because the person was asked, not because of the end
+    # side effects of `finally` and `except` blocks that ran because the person was asked, not
+    # because the body ended
     unwound: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -109,7 +109,8 @@ class _Record:
 
     starts: int = 0
     segments: dict[int, _Segment] = field(default_factory=dict[int, _Segment])
-    reached: dict[Step, int] = field(default_factory=dict[Step, int])  # the start that asked first
+    # the number of the start that asked first
+    reached: dict[Step, int] = field(default_factory=dict[Step, int])
 
     def seen(self, tool: str) -> ReplayedCall:
         segments = [self.segments[number] for number in sorted(self.segments)]
@@ -234,7 +235,10 @@ class _BodyRun:
                 self._segments.append(_Segment(begins=place, ran=1))
 
     async def asked(self, step: Step, asking: Awaitable[Outcome[T]]) -> Outcome[T]:
-        """Note the answer. The body starts again if this start was the first to ask."""
+        """Note the answer.
+
+        If this start of the body was the first that asked, the body starts again.
+        """
         segment, record = self._segments[-1], self.record
         first = record.reached.setdefault(step, record.starts)
         outcome = await asking
@@ -253,7 +257,7 @@ class _BodyRun:
         """Note a side effect of the segment that runs now."""
         place = _authors_line(inspect.currentframe())
         if place is None and threading.current_thread() is not threading.main_thread():
-            begins = self._segments[-1].begins  # a library's function in a thread, for the author
+            begins = self._segments[-1].begins  # the author called a library's function in a thread
             place = f"after {begins}, in a thread:"
         if place is not None:
             self._count(f"{place} {effect}")

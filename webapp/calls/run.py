@@ -96,7 +96,7 @@ class CurrentRun:
             return self.value
 
     async def reload(self, *, writes_again: bool = False) -> None:
-        """Reload the run after a lost race, or load the run that owns the call's key now.
+        """Reload the run after a write conflict, or load the run that now owns the call's key.
 
         If neither is stored: with `writes_again`, let the next change store the run as new.
         Otherwise raise Erased if this run was stored before.
@@ -176,8 +176,8 @@ class CurrentRun:
 
         Only a late acceptance needs this. Before it came, another request may have found a refusal
         at this place and asked a new question there, which this copy of the run does not show. The
-        run is therefore written even if it looks unchanged: if this copy is old, the write
-        conflicts, and the run is reloaded and changed.
+        run is therefore written even if it looks unchanged. If this copy is old, the write
+        conflicts. The run is then reloaded and changed.
         """
         if claimed.is_late:
             await self.change(lambda run: runs.put(run, step, claimed.id), is_sure=False)
@@ -206,7 +206,7 @@ class CurrentRun:
                 self.is_continued = True
                 return named
         found = named or await self._elicitations.holder(Run, owner=self._owner, key=self._key)
-        # The result may just be arriving. If it arrives, this call starts a new run.
+        # The result may be on its way to the client. If it arrives, this call starts a new run.
         if found is not None and await self._landed(found.id):
             found = await self._elicitations.read(Run, owner=self._owner, id=found.id)
         if found is None:

@@ -22,8 +22,8 @@ import anyio
 
 from flows.errors import StoreUnavailable
 from webapp.calls.call import Call
-from webapp.elicitations.uncancelled import Uncancelled
-from webapp.http.connection import ClientConnection
+from webapp.elicitations.retry import Uncancelled
+from webapp.http.exchange import ClientConnection
 from webapp.settings.quotas import PolicySettings
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ class RunningTools:
         task.add_done_callback(self._calls.pop)
         if connection is not None:
             connection.on_broken(lambda: self._orphan(task, call))
-            call.leases.on_first = lambda: (
-                self._orphan(task, call) if connection.is_broken else None
-            )
+            call.used.on_first = lambda: self._orphan(task, call) if connection.is_broken else None
         try:
             return await running.result
         except asyncio.CancelledError:
@@ -316,7 +314,7 @@ class RunningTools:
         self._notes.add(task)
 
     def _lose(self, call: Call) -> None:
-        """Store that the call's result did not reach the client."""
+        """Record that the call's result did not reach the client."""
         if call.marked:
             self._note(call, call.lost)
 

@@ -29,10 +29,11 @@ from flows.errors import (
     NotAllowed,
     NotSupported,
 )
-from flows.kinds.needs import NOT_NEEDED
+from flows.kinds.gate import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from flows.requests import is_for_good
 from webapp.calls.call import Call, Interrupted
+from webapp.calls.delivery import OwnersReach
 from webapp.calls.endings import register
 from webapp.calls.leases import Fact
 from webapp.calls.once import (
@@ -45,7 +46,6 @@ from webapp.calls.once import (
 )
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
-from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.sessions import LOCAL_ISSUER
@@ -95,7 +95,7 @@ class Verbs:
         )
 
     def count_from(self, nth: int, request: Request) -> None:
-        """Count the next question with this request as the one after `nth` equal questions."""
+        """Treat the next question with this request as the one after `nth` equal questions."""
         self._counts[self.fact(request)] = nth
 
     def fact(self, request: Request) -> Fact:
@@ -142,9 +142,9 @@ class Verbs:
 
         The result is stored under the run, so an identical call continues after a crash. After a
         payment, the result is stored under the receipt: every call that gets the same receipt again
-        shares the result. `again` is None if the work is not the tool's own; such work is found by
-        its name alone. Raises NotAllowed for a refused caller, because nothing could be stored and
-        the work would be repeated.
+        shares the result. `again` is None if the work is not the tool's own. Such work is
+        identified by its name alone. Raises NotAllowed for a refused caller, because nothing could
+        be stored and the work would be repeated.
         """
         body = current_body()
         try:
@@ -344,7 +344,7 @@ class Verbs:
         return run if run.is_delivered else await self.call.the_run()
 
     def _asked_again(self, run: Run, step: Step) -> Step | None:
-        """Return the later place at which an earlier request asked this question again, or None."""
+        """Return the later place where an earlier request asked this question again, or None."""
         if not self.call.kinds[step.kind].may_know or traits_of(step.kind).is_gate:
             return None
         latest = max(run.alike(step), default=step, key=attrgetter("nth"))
@@ -353,8 +353,8 @@ class Verbs:
     async def _is_got(self, asking: AskedStep | None) -> bool:
         """Return True if the body already received an answer at this place before it asked again.
 
-        The answer was known without a question, or the question at this place is an accepted
-        account.
+        This is so if the answer was known without a question, or if the question at this place is
+        one for an account and was accepted.
         """
         if asking is None:
             return True

@@ -44,7 +44,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_approvals, of=ApprovalRow)
-    revoke = commands.add_parser("revoke", help="revoke one: the next call asks again")
+    revoke = commands.add_parser("revoke", help="revoke one approval; the next call asks again")
     add_id(revoke, shown_by="approvals")
     does(revoke, revoke_approval)
     clear = commands.add_parser("clear", help="revoke all approvals of one person, or of everybody")

@@ -45,7 +45,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="FILE",
         type=Path,
-        help="a head that elicit audit head printed, stored where no server can write",
+        help="a file with the output of elicit audit head, stored where no server can write",
     )
     check.add_argument(
         "--key", help="the key that the head was signed with, if the secret has changed since"

@@ -17,7 +17,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     words = "list how clients handled the forms and links that they received, newest first"
     lists(commands.add_parser("list", help=words), list_clients, of=ClientRow)
     forget = commands.add_parser(
-        "forget", help="forget one: the server sends it forms and links again"
+        "forget", help="forget one client; the server then sends it forms and links again"
     )
     add_id(forget, shown_by="clients")
     does(forget, forget_client)

@@ -47,7 +47,7 @@ class WaitingRow(Struct, frozen=True, kw_only=True):
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Connect the account that your tool waits for. You enter a code in any browser, on any "
-        "device. For servers that you reach only by a terminal."
+        "device. Use this for a server that you can reach only by a terminal."
     )
     parser.add_argument(
         "provider",

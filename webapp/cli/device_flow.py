@@ -51,7 +51,10 @@ async def open_questions(service: Service, *, provider: str | None) -> list[Elic
 async def chosen(
     service: Service, waiting: Sequence[Elicitation], terminal: Terminal
 ) -> Elicitation | None:
-    """Return the question that the person chooses, or the only one. None: no valid choice."""
+    """Return the question that the person chooses, or the only one.
+
+    Return None if the choice is not valid.
+    """
     if len(waiting) == 1:
         return waiting[0]
     now = service.clock()

@@ -39,8 +39,8 @@ from webapp.command import (
 )
 from webapp.connecting import outbound_of, utc_now
 from webapp.deadline import Clock
+from webapp.http.address import TrustedHost
 from webapp.http.client import Outbound
-from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.high_water import HighWater
 from webapp.records.owners import last_backup, must_be_servable, open_owners

@@ -45,7 +45,7 @@ _WEBHOOK = (
 _APPROVAL = ("server", "tool", "about", "given_at", "until", "status")
 _CLIENT = ("name", "release", "forms", "links")
 _SECRET = ("status",)
-_NOT_TOLD = "secret"  # the kind whose answers are never shown
+_NOT_TOLD = "secret"  # the kind of question whose answers are never shown
 
 
 class Export(Struct, frozen=True, kw_only=True):

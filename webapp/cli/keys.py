@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from flows.crypto.tokens import MAXIMUM_LIFE
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import MAXIMUM_LIFE, Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.arguments import commands_of
 from webapp.cli.filters import add_filters, filtered, filters_in

@@ -5,8 +5,8 @@ The functions run work on the environment's store.
 The work of a command is a function that returns sentences, a table of rows, or one row. The
 functions here print each of these results in the same way for every command.
 
-Risks: a list omits rows that could not be read, and looks complete. The command therefore names
-such rows and fails.
+Risks: a list omits rows that could not be read, and looks complete. The command therefore prints
+the ids of such rows, and fails.
 """
 
 import argparse

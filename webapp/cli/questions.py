@@ -25,7 +25,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_questions, of=QuestionRow)
-    one = commands.add_parser("show", help="show one with its timeline, as elicit show does")
+    one = commands.add_parser(
+        "show", help="show one question with its timeline, as elicit show does"
+    )
     add_id(one, shown_by="questions")
     shows(one, show, of=History, show=showing.show_history)
 

@@ -13,10 +13,18 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import Unreadable
-from webapp.records.owners import DATA_KEY, Owners, fresh_data_keys, pages, unwrapped, wrapped
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import (
+    DATA_KEY,
+    Locker,
+    Owners,
+    Row,
+    fresh_data_keys,
+    pages,
+    unwrapped,
+    wrapped,
+)
 from webapp.records.values import KINDS
 from webapp.stores import Conflict, Record, Store
 
@@ -130,7 +138,10 @@ async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> 
 
 
 async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
-    """Seal a record under the newest data key. Return True if done, None if no key opens it."""
+    """Seal a record under the newest data key.
+
+    Return True if the record is sealed, None if no key opens it.
+    """
     found: Record | None = record
     while found is not None:
         stored = await store.read(found.owner, DATA_KEY, found.owner)
@@ -153,7 +164,11 @@ async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
 
 
 async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool | datetime:
-    """Remove the older keys. Return True if done, the time if it is too early, else False."""
+    """Remove the older keys.
+
+    Return True if they are removed, the time to try again if it is too early, or False if another
+    process changed the record.
+    """
     try:
         current = unwrapped(ring, record)
     except Unreadable:

@@ -19,7 +19,7 @@ from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.backup import key_beside, write_private
 from webapp.command import CommandRefused, quieten, settings_for, store_refused

@@ -202,7 +202,7 @@ def _supervise(
 
 
 def _has_sandbox(options: argparse.Namespace, settings: Settings) -> bool:
-    """Return True if the server has a sandbox. The local demo always has one."""
+    """Return True if the server has a sandbox. The demo on this machine always has one."""
     is_demo = _name(options, settings) is None
     return options.sandbox or settings.has_sandbox or (is_demo and settings.is_local)
 

@@ -32,8 +32,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     lists(commands.add_parser("list", help=words), list_servers, of=ServerRow)
     accepting = commands.add_parser(
         "accept",
-        help="record that a server has moved: it keeps the accounts, secrets and approvals of its "
-        "people",
+        help="record the new place of a server, which then has the accounts, secrets and approvals "
+        "of its people",
     )
     accepting.add_argument("name", metavar="NAME", help="the server's name")
     accepting.add_argument(

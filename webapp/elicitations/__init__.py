@@ -10,7 +10,7 @@ The sequence: a waiter is registered before the link is sent -> something settle
 write is durable -> the waiter is woken, here or in another process -> the waiter reads the store.
 
 Guarantees: a call acts on what the store says, and a wake-up is only a hint; a question is settled
-once; first, duplicate, late and unknown answers are distinguished.
+once; an answer that is the first, a duplicate, late or unknown is recognized as such.
 
 Risks: anything that can happen between two awaits. tests/crash ends the process at these points.
 """

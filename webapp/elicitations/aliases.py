@@ -2,9 +2,9 @@
 
 Risks: an order completes the question of another person with the same id. So an id belongs to the
 asker (an API program, or a tool or block of one server) and to the person who was asked. A
-completion that does not name both finds a question only if just one tool asked just one person
-under the id. Ended questions count too: a late or repeated completion must not complete another
-question. Questions of API programs are found only by the name of the program.
+completion that does not name both finds a question only if exactly one tool asked exactly one
+person under the id. Ended questions count too: a late or repeated completion must not complete
+another question. Questions of API programs are found only by the name of the program.
 
 Each question under an id has one row with the id `name::home:owner:tool`. `home` is a tag of the
 API program, or of the server whose tools and blocks ask. Earlier versions used `name:owner`.
@@ -27,7 +27,9 @@ from webapp.records.values import Alias
 _SEPARATOR = ":"  # occurs in no author's id and in no tag
 _BEHIND = ";"  # sorts directly after the separator
 _OWN, _PROGRAM = "s", "p"  # the first character of a home: of a server, or of an API program
-_LAST_YEAR = 2200  # a text of the same length that is not our id nearly always has a later time
+# an id of ours begins with its time; in a foreign text of the same length, that time is nearly
+# always in the future
+_LAST_YEAR = 2200
 _log = logging.getLogger(__name__)
 
 
@@ -132,7 +134,7 @@ async def _rows(
         old = await elicitations.read(Alias, owner=SERVICE, id=start + owner)
         if old is not None:
             yield old
-    else:  # in the order of ids, rows of earlier versions are before and after the current rows
+    else:  # sorted by id, rows of earlier versions come before and after the current rows
         async for alias in _beginning(elicitations, start, without=_SEPARATOR):
             yield alias
     async for home in _homes(elicitations, name, by):

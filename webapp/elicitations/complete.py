@@ -12,9 +12,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Completion, Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import Proof, traits_of
 from flows.errors import NotPossible
 from webapp.elicitations.service import Also, Elicitations
 from webapp.records.values import Value
@@ -32,10 +31,11 @@ async def complete_elicitation(
 ) -> Completion:
     """Accept an answer, and store the values of `also` in the same write.
 
-    Cancelling the caller does not stop the work. If the answer is in time, the first attempt writes
-    the values `first`, and `also` is called only after a conflict. `answers_others` is the id of a
-    permanent purchase, which answers every question about the same product: a late answer then
-    answers the open question, which is otherwise superseded.
+    Cancelling the caller does not stop the work. If the answer is in time, the first attempt to
+    write uses the values `first`. After a conflict, `also` is called for new values.
+    `answers_others` is the id of a permanent purchase, which answers every question about the same
+    product: a late answer then also answers the open question. Without `answers_others`, the open
+    question is superseded.
     """
     work = _complete(
         elicitations,

@@ -18,7 +18,7 @@ _PAGE_LASTS = timedelta(days=1)
 
 
 async def _is_always_ours() -> None:
-    """Do nothing, because this process always owns the public URL: the default of `prove`."""
+    """Do nothing. This is the default of `prove`, for a process that always owns the public URL."""
 
 
 class Links:

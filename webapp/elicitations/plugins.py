@@ -22,10 +22,9 @@ from inspect import isawaitable
 from traceback import extract_tb
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import Proof, traits_of
 from flows.hooks import (
     STAGES,
     BadPlugin,
@@ -382,7 +381,7 @@ def _worded(question: Question[Any], proposed: ProposedQuestion) -> Question[Any
     if (message, timeout) == (question.message, question.timeout):
         return question
     worded = replace(question, message=message, timeout=timeout)
-    worded.discard()  # only the tool's own question object has to be awaited, not this copy
+    worded.discard()  # only the tool's own question has to be awaited, so do not track this copy
     return worded
 
 

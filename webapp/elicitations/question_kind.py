@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.flow import Flow
 from flows.elicitation.states import Asked, Elicitation, Json
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import NotConfigured
 from flows.question import Link
 from webapp.records.values import Value
@@ -26,9 +26,10 @@ _PAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedBy:
-    """The asker: the owner, and the server's tool that asks in the owner's call.
+    """The asker: the owner, and the tool that asks in the owner's call.
 
-    `client` is the client that called the tool. None: an owner on a page asks, or it is unknown.
+    `client` is the client that called the tool. It is None if the owner asks on a page, or if the
+    client is unknown.
     """
 
     owner: str
@@ -63,7 +64,7 @@ class QuestionKind(Protocol):
         ...
 
     def facts(self, request: Any) -> Json:
-        """Return the facts by which equal questions are recognised, with the server's settings.
+        """Return the facts that make two questions equal, including the server's settings.
 
         Raises NotConfigured if this server has no settings for the question.
         """

@@ -6,8 +6,9 @@ write is recent, and `/ready` responds within two seconds, before the probe itse
 store that refuses at once (full disk, fenced, deleted file, connection refused) makes the instance
 unready at once.
 
-Risks: a store that can read but not write looks healthy. So a check writes. Or probes keep the disk
-busy. So only one check runs at a time, and at most one check per second writes.
+Risks: a store that can read but not write looks healthy. So a check writes. Another risk is that
+probes keep the disk busy. So only one check runs at a time, and at most one check per second
+writes.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Retries: if another process has changed a row, the change is decided again on the new row.
+"""Writes that take effect although another process or a cancellation comes in between.
+
+If another process has changed a row, the change is decided again on the new row. Work that must not
+stop halfway runs in a task of its own, which continues if its caller is cancelled.
 
 Risks: fifty writers all retry at once, and a slow process never wins. So a writer that has lost
 several times waits before the next attempt, longer each time. The first attempt is decided on a
@@ -8,6 +11,8 @@ copy in this process's cache, if there is one.
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
 
 from flows.elicitation.states import Elicitation
 from flows.errors import ElicitError, StoreUnavailable
@@ -20,7 +25,7 @@ REMEMBERED_AT_MOST = 10_000
 
 
 class Contended(StoreUnavailable):
-    """A writer lost a hundred times in a row. The reason is rather an error than load."""
+    """A writer lost a hundred times in a row. The cause is more likely a bug than load."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -104,3 +109,35 @@ class Cache:
         """
         self._by_id.clear()
         self._ended.clear()
+
+
+T = TypeVar("T")
+
+
+class Uncancelled(Generic[T]):
+    """Work in progress: its `task`, and the `result`, which one caller awaits."""
+
+    __slots__ = ("_work", "result", "task")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        loop = asyncio.get_running_loop()
+        self.result: asyncio.Future[T] = loop.create_future()
+        self.task = loop.create_task(self._run())
+        self.task.add_done_callback(self._end)
+
+    async def _run(self) -> T:
+        value = await self._work
+        if not self.result.done():  # the caller was not cancelled
+            self.result.set_result(value)
+        return value
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._work.close()  # the work never began, because the task was cancelled at once
+        error = None if task.cancelled() else task.exception()  # asyncio then logs no error
+        if self.result.done():
+            return
+        if error is None:  # no result is set, so the task was cancelled
+            self.result.cancel()
+        else:
+            self.result.set_exception(error)

@@ -14,26 +14,23 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation import states
-from flows.elicitation.proof import Proof
 from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
+from flows.elicitation.traits import Proof
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
-from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
-from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, pause
-from webapp.elicitations.uncancelled import Uncancelled
-from webapp.elicitations.waiters import Changed, Waiter, Waiters
+from webapp.elicitations.retry import TRIES_AT_MOST, Cache, Contended, Erased, Uncancelled, pause
+from webapp.elicitations.waiters import LISTED, OWNER_DATA, Changed, ToolLists, Waiter, Waiters
 from webapp.records.high_water import HighWater
 from webapp.records.ids import owner_of
 from webapp.records.owners import Owners
 from webapp.records.rows import Rows
 from webapp.records.values import Value
 from webapp.stores import Conflict, Record, Store
-from webapp.telemetry.telemetry import NONE, Telemetry
-from webapp.telemetry.work import note
+from webapp.telemetry.work import NONE, Telemetry, note
 
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.
@@ -372,8 +369,9 @@ class Elicitations:
     async def is_in_hand(self, current: Elicitation) -> bool:
         """Return True if a run uses the outcome. Callers want to revoke the outcome.
 
-        A process that has just started cannot tell an expired lease from one that is about to be
-        renewed, so this method waits until it can. A command's process has always just started.
+        A process that has just started does not know if an expired lease will be renewed in a
+        moment, so this method waits until that is known. This is always so in the process of a
+        command.
         """
         while self.is_claimed(current):
             if self.is_held(current):
@@ -428,8 +426,8 @@ class Elicitations:
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.
 
-        The work runs in the caller's own task. Call this method only in a task that is cancelled at
-        the end of the process alone, such as a request's: a disconnect does not cancel it.
+        The work runs in the caller's own task. Call this method only in a task that nothing cancels
+        before the process ends. A request's task is such a task: a disconnect does not cancel it.
         """
         task = asyncio.current_task()
         assert task is not None

@@ -1,17 +1,27 @@
-"""Waiters: each waits for changes of one or more rows, and is woken with the changed value.
+"""Waiters and tool lists: each waits for changes of rows, and is woken when such a row changes.
 
 A wake-up is only a hint: the store decides. Register a waiter, then read the store, then wait. A
 write between the read and the wait is not lost, because it reaches the registered waiter.
+
+Risks: a change goes unnoticed. So the writes of this process, and the writes of other processes
+that this process sees, are reported here. If a write may have been missed, the data of every owner
+counts as changed. A tool list that depends on such data is checked again after a change.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
+from weakref import WeakSet
 
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
+from flows.oauth.connection import Connection
+from flows.payments.receipt import Payment
+from webapp.records.values import Approval, KeptSecret
+from webapp.records.waiting import InboxItem
 
 Changed: TypeAlias = Elicitation | Run | None
 
@@ -33,8 +43,9 @@ class Taker(Protocol):
 class Waiter:
     """The wait of one request for one or more rows.
 
-    The waiter is registered until its `with` block ends. There are many waiters at once, so each
-    uses little memory: tuples and not sets, which need four times as much, and no generator.
+    The waiter is registered until its `with` block ends. Many waiters exist at once, so each must
+    use little memory. Therefore it has tuples instead of sets, which need four times as much
+    memory, and no generator.
     """
 
     __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
@@ -168,8 +179,8 @@ class Waiters:
 
 
 def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
-    # A change to `opened` wakes no waiter. The end of the question or run does, and another request
-    # that takes over the wait.
+    # A change to `opened` wakes no waiter. The waiter is woken when the question or run ends, or
+    # when another request takes over the wait.
     if isinstance(changed, Run):
         return changed.finished_at is not None
     return changed.status.is_final or changed.waiter != waiter.leg
@@ -178,3 +189,65 @@ def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
 def _end(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+OWNER_DATA: Final = (Connection, Payment, KeptSecret)
+# The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
+LISTED: Final = (Connection, Payment, InboxItem, Approval)
+
+
+_log = logging.getLogger(
+    "webapp.elicitations.changes"
+)  # the name in the log lines of earlier versions
+
+
+class Listing(Protocol):
+    """A tool list as it was shown to one client."""
+
+    @property
+    def owner(self) -> str: ...
+    async def look_again(self) -> None:
+        """Notify the client if its list would be different now."""
+        ...
+
+
+class ToolLists:
+    """The tool lists that depend on an owner's data, and the owners whose data has changed.
+
+    The lists are in a weak set: each ends with its client's connection.
+    """
+
+    def __init__(self) -> None:
+        self._listings: WeakSet[Listing] = WeakSet()
+        self._owners: set[str | None] = set()  # None: the data of any owner may have changed
+        self._changed = asyncio.Event()
+        self._is_wanted = False  # nothing is recorded before the first list is shown
+
+    def add(self, listing: Listing) -> None:
+        self._is_wanted = True
+        self._listings.add(listing)
+
+    def report(self, owner: str | None) -> None:
+        """Report a change of this owner's data; None means that a change may have been missed."""
+        if self._is_wanted:
+            self._owners.add(owner)
+            self._changed.set()
+
+    async def notify_changes(self) -> None:
+        """Check the listings whose owner's data has changed. Runs until cancelled.
+
+        Clients are notified concurrently, so that an unreachable client does not delay the others.
+        """
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            owners, self._owners = self._owners, set()
+            changed = [one for one in self._listings if one.owner in owners or None in owners]
+            await asyncio.gather(*map(_look, changed))
+
+
+async def _look(listing: Listing) -> None:
+    try:
+        await listing.look_again()
+    except Exception:  # noqa: BLE001 - one listing must not stop the others
+        _log.exception("tools.check_failed")

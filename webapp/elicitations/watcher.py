@@ -8,8 +8,8 @@ from functools import partial
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
-from webapp.elicitations.changes import LISTED, OWNER_DATA
 from webapp.elicitations.service import Elicitations
+from webapp.elicitations.waiters import LISTED, OWNER_DATA
 from webapp.records.chain import AUDIT
 from webapp.records.high_water import MARK
 from webapp.records.owners import DATA_KEY

@@ -1,8 +1,7 @@
 """Outgoing webhooks: signed events that are sent to addresses of the operator.
 
 `addresses` defines where events go, which types each address receives, and how events are signed
-(Standard Webhooks). `outbox` creates the rows, `backlog` counts the waiting events, `sender` sends
-them, and `service` is the interface for the rest of the project: list, replay, test, resume.
+(Standard Webhooks). `outbox` creates the rows and counts the waiting events, `sender` sends them, and `service` is the interface for the rest of the project: list, replay, test, resume.
 
 The path of an event: a write changes the status of a question, a payment or an account
 (`records.entries`). The same write stores a row, with the same owner, for each address that

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from flows.errors import Failed, StoreUnavailable, Unreadable
 from webapp.elicitations.service import Elicitations
 from webapp.events.addresses import EventAddress, EventPlace, place_of
-from webapp.events.backlog import KIND, Backlog
+from webapp.events.outbox import KIND, Backlog
 from webapp.http.client import Outbound
 from webapp.records.owners import SERVICE
 from webapp.records.values import EventAddressState, OutgoingEvent
@@ -167,7 +167,7 @@ class EventSender:
                 if record.status == "waiting":
                     try:
                         return await self._elicitations.rows.open(record, OutgoingEvent)
-                    except Unreadable:  # no event waits for one that cannot be sent
+                    except Unreadable:  # later events do not wait for an event that cannot be sent
                         _log.exception("record.unreadable", extra={"kind": KIND})
             after = page[-1].id
         return None
@@ -182,7 +182,8 @@ class EventSender:
         """Try to send the event. Return True if it was sent or given up: the next may follow."""
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
-        if event.tries > len(SCHEDULE):  # its processes ended before they noted the results
+        # each process that claimed the event ended before it noted the result
+        if event.tries > len(SCHEDULE):
             return await self._noted(replace(event, status="given up"))
         until = self._elicitations.clock() + CLAIMED
         claim = replace(event, tries=event.tries + 1, next_at=until)

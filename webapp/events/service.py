@@ -18,8 +18,15 @@ from flows.errors import Unreadable
 from webapp.deadline import ticks_of
 from webapp.elicitations.service import Elicitations
 from webapp.events.addresses import TEST_TYPE, EventAddress, place_of
-from webapp.events.backlog import BETWEEN_WORDS, KIND, WAITING_AT_MOST, Backlog
-from webapp.events.outbox import EVENTS_KEPT, ID_PREFIX, EventOutbox
+from webapp.events.outbox import (
+    BETWEEN_WORDS,
+    EVENTS_KEPT,
+    ID_PREFIX,
+    KIND,
+    WAITING_AT_MOST,
+    Backlog,
+    EventOutbox,
+)
 from webapp.events.sender import EventSender, state_id, state_of
 from webapp.http.client import Outbound
 from webapp.records.ids import RANDOM_BYTES
@@ -85,7 +92,7 @@ class EventsOut:
         """Read the address states that other processes wrote, and write this process's counts."""
         try:
             states = await self.states()
-        except Unreadable:  # the sweeper's other work must go on
+        except Unreadable:  # an error here must not stop the sweeper's other work
             _log.exception("record.unreadable", extra={"kind": KINDS[EventAddressState]})
         else:
             ended = (name for name, state in states.items() if state.ended_at is not None)

@@ -1,4 +1,4 @@
-"""The browser's cookies, the CSRF field, and the security headers of every page.
+"""The browser: its cookies, the CSRF field, queries, and the security headers of every page.
 
 Risks: another site submits one of our forms, shows our page in a frame, or receives a link or its
 token in a Referer. The cookie proves that the browser is the same as before, not which person uses
@@ -7,20 +7,68 @@ the browser: a program on any port of this machine can read and overwrite cookie
 If a browser without a cookie opens several links at once, each response sets a cookie, and the last
 one wins. Each value is therefore also stored under a second name, so that forms and attempts of all
 these pages still belong to the same browser.
+
+Risks: a request costs more to read than to send. The framework parses cookies in quadratic time and
+caches the last thousand cookies, queries and paths. Cookies are therefore split here in one pass
+and not decoded, because our own cookies need no decoding. Queries are parsed here too. An author's
+own routes receive everything unchanged.
 """
 
 import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import urlsplit
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import parse_qs, urlsplit
 
 from webapp.http.address import PublicAddress
+
+_FIELDS_AT_MOST = 1000
+
+Fields: TypeAlias = dict[str, list[str]]
+
+
+class ReadRequest(Protocol):
+    """A request of any framework."""
+
+    @property
+    def scope(self) -> Mapping[str, Any]: ...
+
+
+def cookies_of(request: ReadRequest) -> dict[str, str]:
+    """Return the cookies as sent. If two cookies have the same name, return the last one."""
+    found: dict[str, str] = {}
+    for name, value in request.scope["headers"]:
+        if name == b"cookie":
+            for pair in value.decode("latin-1").split(";"):
+                key, equals, word = pair.partition("=")
+                if equals:
+                    found[key.strip()] = word.strip()
+    return found
+
+
+def query_of(request: ReadRequest) -> Fields:
+    """Return the fields of the query, or none if there are too many."""
+    return parsed(request.scope["query_string"])
+
+
+def parsed(text: bytes) -> Fields:
+    """Return the fields of a form or a query, or none if there are too many."""
+    try:
+        return parse_qs(
+            text.decode("utf-8", "replace"),
+            keep_blank_values=True,
+            max_num_fields=_FIELDS_AT_MOST,
+        )
+    except ValueError:
+        return {}
+
 
 _COOKIE_BYTES = 24
 _COOKIE_LETTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
-_COOKIES_AT_MOST = 32  # in one browser: programs on other ports of this machine can set more
+# of one browser; more can only come from programs on other ports of this machine
+_COOKIES_AT_MOST = 32
 _TAG_LETTERS = 8
 # Browser features that no page uses. `clipboard-write` is needed to copy a link.
 _UNUSED_FEATURES = (

@@ -27,7 +27,7 @@ from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.provider import Client
 from flows.oauth.requests import Unreachable
-from webapp.http.trusted_hosts import TrustedHost
+from webapp.http.address import TrustedHost
 from webapp.telemetry.observer import UNOBSERVED, Observer
 from webapp.telemetry.work import current_work
 
@@ -67,7 +67,7 @@ class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 class _Asking:
     """An outbound request as metrics and traces record it: provider, operation and result.
 
-    The name of a provider that an author's code declares is untrusted, so it is not recorded.
+    If an author's code declares the provider, its name is untrusted and is not recorded.
     """
 
     def __init__(self, request: httpx.Request, *, provider: str, operation: str) -> None:

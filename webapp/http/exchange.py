@@ -7,14 +7,168 @@ it in the exchange before the response starts, so only one function stands betwe
 Risks: the facts belong to another request, because another application put them into the scope, or
 a layer in between changed the request. The facts of a scope are therefore used only if everything
 that they were read from is still in the scope, unchanged. Otherwise the scope is read again.
+
+It also tracks delivery: whether the last byte of the response was sent while the client was
+connected. Sent does not mean received. `True` means that the server accepted the last byte before
+it noticed a lost connection. `True` is also reported if the client disconnects at that moment, or
+if the network drops the bytes. Code that acts on `True` therefore stores the result for a while. If
+the application does not read a request's body to its end, the connection is not monitored, and a
+loss is only noticed when the server's own `send` raises.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, TypeAlias
 
 from webapp.http.address import Authority
-from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+# Each framework has its own types for these three arguments; this type accepts all of them.
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+
+# the name in the log lines of earlier versions
+_logger = logging.getLogger("webapp.http.connection")
+
+
+class ClientConnection:
+    """A request and its response: whether the client disconnected before the last byte."""
+
+    __slots__ = ("_at_break", "_at_end", "_is_broken", "_is_delivered", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces = 0  # non-empty body chunks passed on while the client was connected
+        self._is_broken = False
+        self._is_delivered: bool | None = None
+        self._at_break: list[Callable[[], None]] = []
+        self._at_end: list[Callable[[bool], None]] = []
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the client disconnected before the last byte."""
+        return self._is_broken
+
+    def on_broken(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the client disconnects before the last byte, or now if it did."""
+        if self._is_broken:
+            _call(callback)
+        elif self._is_delivered is None:
+            self._at_break.append(callback)
+
+    def on_end(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback` once when the exchange ends, or now if it has ended.
+
+        The argument is True if the last byte went to a connection that was still open. True is
+        reported with the last byte, not when the application returns. False is reported as soon as
+        True is impossible.
+        """
+        if self._is_delivered is None:
+            self._at_end.append(callback)
+        else:
+            _call(callback, self._is_delivered)
+
+    def _break(self) -> None:
+        if self._is_delivered is not None:
+            return
+        self._is_broken = True
+        self._is_delivered = False
+        callbacks, self._at_break = self._at_break, []
+        for callback in callbacks:
+            _call(callback)
+        self._finish()
+
+    def _end(self, *, is_delivered: bool) -> None:
+        """Record the first result; later results are ignored."""
+        if self._is_delivered is None:
+            self._is_delivered = is_delivered
+            self._finish()
+
+    def _finish(self) -> None:
+        assert self._is_delivered is not None
+        callbacks, self._at_end = self._at_end, []
+        self._at_break.clear()
+        for callback in callbacks:
+            _call(callback, self._is_delivered)
+
+
+class StreamConnection(ClientConnection):
+    """A connection whose end is reported by the writer of the stream."""
+
+    __slots__ = ()
+
+    def end(self, *, is_delivered: bool) -> None:
+        self._end(is_delivered=is_delivered)
+
+    def lose(self) -> None:
+        """Report that the client disconnected before the answer."""
+        self._break()
+
+
+class ClientConnections:
+    """The exchanges of one connection that carries several requests, by request id."""
+
+    def __init__(self) -> None:
+        self._unanswered: dict[int | str, StreamConnection] = {}
+
+    def begin(self, request_id: int | str) -> None:
+        replaced = self.pop(request_id)
+        self._unanswered[request_id] = StreamConnection()
+        if replaced is not None:  # the client reused a request id
+            replaced.end(is_delivered=False)
+
+    def find(self, request_id: int | str) -> ClientConnection | None:
+        return self._unanswered.get(request_id)
+
+    def pop(self, request_id: int | str) -> StreamConnection | None:
+        """Return and forget a request's connection; the caller reports its end from now on."""
+        return self._unanswered.pop(request_id, None)
+
+    def break_all(self) -> None:
+        """Report that the client is gone: answers that are not sent yet cannot be delivered."""
+        while self._unanswered:
+            self._unanswered.popitem()[1].lose()
+
+
+def _call(callback: Callable[..., None], *arguments: bool) -> None:
+    try:
+        callback(*arguments)
+    except Exception:
+        _logger.exception("wire.callback_failed")
+
+
+# Responses that a middleware sends itself, before any framework handles the request.
+
+_COMMON = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+async def send_answer(
+    send: Send,
+    status: HTTPStatus,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    is_head: bool = False,
+    prefix: str = "",
+) -> None:
+    """Send a full response, without the body for HEAD. `prefix` precedes ASGI's message types."""
+    sent = {**_COMMON, "content-length": str(len(body)), **headers}
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
+    start = {"type": f"{prefix}http.response.start", "status": int(status), "headers": pairs}
+    await send(start)
+    await send({"type": f"{prefix}http.response.body", "body": b"" if is_head else body})
+
+
+def problem(status: HTTPStatus, *, detail: str, code: str) -> bytes:
+    """Return a problem document (RFC 9457), sent as application/problem+json."""
+    about = {"type": "about:blank", "title": status.phrase, "status": int(status)}
+    return json.dumps({**about, "detail": detail, "code": code}).encode()
+
 
 # The scope key of the owner of the connection, see webapp.identity.local_peer.
 PEER_KEY = "elicit.peer"
@@ -22,14 +176,18 @@ PEER_KEY = "elicit.peer"
 # this machine's user.
 PROXIED_KEY = "elicit.proxied"
 _KEY = "elicit.exchange"
+# Limits of what is read of a request that is refused before its body was read.
+_UNREAD_BYTES_AT_MOST = 64 * 1024
+_UNREAD_SECONDS_AT_MOST = 1.0
 
 
 class Facts:
     """The facts of a request.
 
-    `headers` has the values of each header, by its name in lower case. `judged` is for
-    webapp.identity.local_peer: who decided if the sender is local, and the decision. `caller` is
-    for webapp.mcp.callers: who decided who calls, by which token, and the caller.
+    `headers` has the values of each header, by its name in lower case. `judged` belongs to
+    webapp.identity.local_peer: the object that decided whether the sender is local, and its
+    decision. `caller` belongs to webapp.mcp.callers: the object that identified the caller, the
+    token, and the caller.
     """
 
     __slots__ = ("_host", "caller", "headers", "judged", "peer", "read")
@@ -65,14 +223,19 @@ class Exchange(ClientConnection):
     paths, and `suffix` is a header's name and the text to put after its value. `status` is None
     until the response starts.
 
+    `has_unread_body` is True until `hear` has received the last part of the request's body. If it
+    is still True when the client is refused or redirected, a short body is read before the response
+    starts. Otherwise a proxy written in Go, such as Caddy, sometimes drops the response, because it
+    starts before the proxy has sent the whole request.
+
     In `run`, the exchange also finds out if the client disconnected before the last byte.
     """
 
     __slots__ = (
         *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
-        "_has_pumped",
+        *("_has_pumped", "_is_hearing", "_read_ahead"),
         *("_receive", "_send", "added", "facts", "status"),
-        *("is_watched", "root_path", "segment", "suffix"),
+        *("has_unread_body", "is_watched", "root_path", "segment", "suffix"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,6 +250,14 @@ class Exchange(ClientConnection):
         self.suffix: tuple[bytes, bytes] = b"", b""
         self.status: int | None = None
         self.is_watched = False
+        self.has_unread_body = (
+            str(scope.get("http_version", "")).startswith("1")
+            and not _has_no_body(scope)
+            # A client that sends Expect waits for permission to send the body.
+            and b"expect" not in self.facts.headers
+        )
+        self._is_hearing = False
+        self._read_ahead: list[Message] = []
         self._pump: asyncio.Task[None] | None = None
         self._has_trailers = self._is_ending = self._is_marked = self._is_handed_over = False
         scope[_KEY] = self
@@ -94,7 +265,7 @@ class Exchange(ClientConnection):
     async def run(self, app: ASGIApp, scope: Scope) -> None:
         """Let `app` answer, and watch if the client disconnects before the last byte."""
         self.is_watched = True
-        # not a Queue, whose three deques would use memory in each open call
+        # not a Queue, because its three deques would use memory in each open call
         self._pumped: list[Message | Exception] = []
         self._has_pumped = asyncio.Event()
         try:
@@ -118,7 +289,7 @@ class Exchange(ClientConnection):
         if self._pump is None:
             # The app reads its body at its own pace; reading ahead would disable the server's
             # back-pressure.
-            message = await self._hear()
+            message = await self.hear()
             if message["type"] == "http.request" and not message.get("more_body", False):
                 self._start_pump()
             return message
@@ -136,10 +307,10 @@ class Exchange(ClientConnection):
     async def send(self, message: Message) -> None:
         is_last = False
         if message["type"].endswith("http.response.start"):
-            self.status, self._has_trailers = (
-                message["status"],
-                bool(message.get("trailers", False)),
-            )
+            self.status = status = int(message["status"])
+            self._has_trailers = bool(message.get("trailers", False))
+            if self.has_unread_body and status >= HTTPStatus.MULTIPLE_CHOICES:
+                await self._read_rest()
             if self.added or self.root_path or self.suffix[0]:
                 message = self._changed(message)
         elif self.is_watched and (is_last := self._is_last(message)):
@@ -178,7 +349,7 @@ class Exchange(ClientConnection):
         while True:
             message: Message | Exception
             try:
-                message = await self._hear()
+                message = await self.hear()
             except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
                 message = error
             self._pumped.append(message)
@@ -186,24 +357,45 @@ class Exchange(ClientConnection):
             if isinstance(message, Exception) or message["type"] == "http.disconnect":
                 return
 
-    async def _hear(self) -> Message:
-        """Receive a message, and detect whether a disconnect means that the client was lost.
+    async def hear(self) -> Message:
+        """Receive the next message, and detect whether a disconnect means that the client was lost.
 
         Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`
         before the last byte. If the server knew of a loss before that, this task wakes before
         `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
         """
         was_open = not self._is_ending
+        self._is_hearing = True
         try:
-            message = await self._receive()
+            message = self._read_ahead.pop(0) if self._read_ahead else await self._receive()
         except Exception:
             self._break()
             raise
+        finally:
+            self._is_hearing = False
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.has_unread_body = False
         if message["type"] == "http.disconnect" and (
             not self._is_handed_over or (was_open and not self._is_marked)
         ):
             self._break()
         return message
+
+    async def _read_rest(self) -> None:
+        """Read a short body to its end, and put what was read in front of the next messages."""
+        # If the application is receiving at this moment, it reads the body itself.
+        if self._is_hearing:
+            return
+        size = 0
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_UNREAD_SECONDS_AT_MOST):
+                while self.has_unread_body and size < _UNREAD_BYTES_AT_MOST:
+                    message = await self._receive()
+                    self._read_ahead.append(message)
+                    if message["type"] != "http.request":
+                        return
+                    size += len(message.get("body", b""))
+                    self.has_unread_body = bool(message.get("more_body", False))
 
     def _mark(self) -> None:
         self._is_marked = True

@@ -9,8 +9,7 @@ from litestar.di import Provide
 from litestar.response.base import ASGIResponse
 
 from webapp.http.browser import FirstCookie
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, send_answer
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of, send_answer
 from webapp.http.root_path import ROOT_KEY
 
 PATH_BYTES_AT_MOST = 4 * 1024
@@ -24,8 +23,9 @@ async def answer_from(
 ) -> None:
     """Let one of our own applications answer, whose routes find the server's `parts` in the scope.
 
-    An address that is longer than any of this server's is refused before the framework reads it.
-    The application does not know the root path, so redirects to our own paths get it here.
+    If the address is longer than all addresses of this server, it is refused before the framework
+    reads it. The application does not know the root path, so redirects to our own paths get it
+    here.
     """
     scope[_PARTS] = parts
     exchange_of(scope, receive, send).root_path = scope.get(ROOT_KEY, "").encode()
@@ -66,7 +66,7 @@ async def nothing_to_begin(receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{moment}.complete"})
 
 
-# A response that can set several cookies, in its own module: it needs the web framework.
+# A response that can set several cookies.
 
 
 class Reply(Response[Any]):

@@ -124,7 +124,7 @@ async def own_or_find(
 
 
 class PagesTaken(ElicitError):
-    """Another program or none answers on the pages' port, so no link may be sent."""
+    """Another program answers on the pages' port, or no program does, so no link may be sent."""
 
     name = "ELICITATION_PAGES_TAKEN"
     http_status = 503

@@ -44,12 +44,15 @@ class Rates:
     ) -> None:
         """Raise ValueError for limits that would block or allow everything."""
         if burst < 1 or every <= timedelta() or keys_at_most < 1:
-            raise ValueError("burst and keys_at_most are 1 or more, every is more than nothing")
+            raise ValueError(
+                "burst and keys_at_most must be at least 1, and every must be longer than zero"
+            )
         self._burst = burst
         self._every = every.total_seconds()
         self._ticks = ticks_of(clock)
         self._keys_at_most = keys_at_most
-        # For each key, the time when its bucket is full again. The bucket's content follows.
+        # For each key, the time when its bucket is full again. The content of the bucket can be
+        # computed from this time.
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:

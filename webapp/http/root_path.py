@@ -5,16 +5,16 @@ strips the mount path and adds a slash. The path is therefore read from `raw_pat
 
 Risks: one path is read in two ways. A proxy that blocks /tools/mcp must not be bypassed by
 /tools/tools/mcp. The module therefore never guesses from the path that a prefix was stripped. If
-the host reports a prefix in ASGI's root_path, the request paths must still begin with that prefix.
-If a proxy strips a prefix, the operator sets the prefix in ELICIT_ROOT_PATH. The full path must
-begin with the path of ELICIT_URL.
+the ASGI server reports a prefix in root_path, the request paths must still contain that prefix at
+their beginning. If a proxy strips a prefix, the operator sets the prefix in ELICIT_ROOT_PATH. The
+full path must begin with the path of ELICIT_URL.
 """
 
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from webapp.http.connection import Scope
+from webapp.http.exchange import Scope
 
 _WELL_KNOWN = "/.well-known"
 # Routing state of a framework: another framework inside would use it as its own.

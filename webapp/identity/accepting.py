@@ -4,6 +4,11 @@ Risks: a client closes as soon as it has sent. A later search for the owner of i
 nothing, or another user's program on the same port. The kernel is therefore asked immediately, and
 its answer counts only if the accepted socket is still open afterwards: until then, no other program
 can have the client's port.
+
+Risks: uvicorn limits the request head only with h11; with httptools, an endless head would be
+buffered until the timeout. Trailers of a chunked body (RFC 9112, 7.1.2) would be appended to the
+head of a request that is already being answered. A request for another host's absolute URL (RFC
+9112, 3.2.2) would be answered as one for this host.
 """
 
 import asyncio
@@ -13,8 +18,9 @@ import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import PEER_KEY
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import (
     Peer,
     PeerConnection,
@@ -24,6 +30,54 @@ from webapp.identity.local_peer import (
 )
 from webapp.limits import Arrivals
 
+HEAD_BYTES_AT_MOST = 64 * 1024  # large enough for the cookies of all programs on 127.0.0.1
+
+
+class _ReadHead(list[tuple[bytes, bytes]]):
+    """The headers of a head that ended. Trailers are not added."""
+
+    def append(self, _: tuple[bytes, bytes]) -> None:
+        pass
+
+
+class FastProtocol(HttpToolsProtocol):
+    """An HTTP protocol in which exceptions of the callbacks become a 400 response."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        # The current head's bytes that arrived after its first chunk; None outside of a head.
+        self._head_bytes: int | None = None
+
+    def data_received(self, data: bytes) -> None:
+        goes_on = self._head_bytes is not None
+        super().data_received(data)
+        if goes_on and self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_AT_MOST and not self.transport.is_closing():
+                self._refuse()
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        read_bytes = sum([len(name) + len(value) for name, value in self.headers], len(self.url))
+        if read_bytes > HEAD_BYTES_AT_MOST:
+            raise ValueError("the head is too long")
+        if not self.url.startswith(b"/") and self.url != b"*":
+            raise ValueError("it asks for another host's address")
+        super().on_headers_complete()
+        self.headers = _ReadHead(self.headers)
+
+    def _refuse(self) -> None:
+        earlier: Any = self.cycle  # None before the first request
+        if earlier is None or earlier.response_complete:
+            self.send_400_response("The head of the request is too long.")
+        else:
+            self.transport.close()
+
+
 if TYPE_CHECKING:  # a stand-in for the installed parser
     from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
 
@@ -31,7 +85,7 @@ if TYPE_CHECKING:  # a stand-in for the installed parser
 else:
     _Base = object
     try:
-        from webapp.http.httptools_reader import FastProtocol as HTTPProtocol
+        from webapp.identity.accepting import FastProtocol as HTTPProtocol
     except ImportError:  # httptools has no wheel for some machines
         from uvicorn.protocols.http.h11_impl import H11Protocol as HTTPProtocol
 
@@ -58,7 +112,8 @@ class Arriving(_Base):
         self._timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._is_idle = False  # between two requests, before any byte of the next one
+        # the connection is between two requests: no byte of the next one has arrived
+        self._is_idle = False
         self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -204,7 +259,8 @@ def _is_connected(transport: asyncio.BaseTransport) -> bool:
     Some systems (macOS) do not report the state. There a reset socket has no peer, but a socket
     whose other end was closed still has one. The client's port stays in use until we close ours.
     """
-    if transport.is_closing():  # another socket may have its file descriptor now
+    # the socket may be closed, and another socket may have its file descriptor now
+    if transport.is_closing():
         return False
     number = transport.get_extra_info("socket").fileno()
     with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:

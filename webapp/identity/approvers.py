@@ -6,9 +6,9 @@ only facts that were verified for this request: a subject of the issuer, a claim
 signed, a user of the application, or this machine's own user. An old sign-in does not count, so the
 person has to sign in again. E-mail addresses are never compared.
 
-Two people who are identified by different methods may be the same person, and the server cannot
-know. An approver must therefore be identified by the same method as the asker, unless the operator
-lets askers decide.
+If an asker and an approver are identified by different methods, they may be the same person, and
+the server cannot know. An approver must therefore be identified by the same method as the asker,
+unless the operator lets askers decide.
 """
 
 from collections.abc import Mapping, Sequence

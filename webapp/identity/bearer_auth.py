@@ -18,7 +18,7 @@ from starlette.authentication import AuthCredentials
 
 from flows.errors import Failed
 from flows.oauth.access_token import BadBearer, Resource
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, problem, send_answer
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.rate_limit import address_key
 from webapp.identity.access_tokens import IssuerTokens, log_refusal, one_in
 

@@ -12,8 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.crypto.tokens import Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring, Tokens
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
@@ -156,14 +155,15 @@ class IdentityRules:
 
     `issuer` is where people sign in, and `claim` identifies them there. `binds_by_code` allows
     codes, and `lets_model_answer` allows answers from the model. With `pairs_for_yes`, this
-    machine's user can answer a gate (an approval before a call) only in a paired browser.
+    machine's user can answer a gate (an approval before a tool runs) only in a paired browser.
     """
 
     issuer: str | None = None
     claim: tuple[str, ...] = SUBJECT_CLAIM
     binds_by_code: bool = False
     asks_anonymous: bool = False
-    lets_model_answer: bool = False  # plain forms only; the answer says that it did
+    # plain forms only; the stored answer says that the model gave it
+    lets_model_answer: bool = False
     pairs_for_yes: bool = False
 
 

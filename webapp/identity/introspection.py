@@ -9,8 +9,8 @@ or a hosted client may share. Only refusals count for an address. After too many
 of that address are checked one after another. A token that was valid within the last hour is always
 checked. All other checks share a limited number of concurrent requests.
 
-A cached answer is a value and not an exception: an exception that is raised again collects the
-frames of each raise, which would hold the data of those requests.
+The cache stores an answer as a value and not as an exception. An exception that is raised several
+times collects the frames of each time, and so would hold the data of those requests in memory.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ from webapp.identity.issuer import Issuer
 KNOWN_AT_MOST = 10_000
 RENEWED_FOR = timedelta(hours=1)
 ASKED_AT_ONCE = 8
-REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before a queue
+# refusals for one address, after which its tokens wait in a queue
+REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)
 LINE_AT_MOST = 100
 
 
@@ -118,7 +119,8 @@ class Introspection:
     def _answered(self, key: bytes, task: "asyncio.Task[_Said]") -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # mark as read: every caller may have gone away
+            # read the exception, so that asyncio logs no error if every caller is gone
+            task.exception()
 
     async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
         if key in self._good:

@@ -62,7 +62,8 @@ class Issuer:
         self._error: Failed | None = None  # of the last fetch, if it failed
         self._why = f"{provider.label} does not answer."  # why there are no keys
         self._begun = 0  # the number of fetches that have begun
-        # For the hash of each unknown key name: how many fetches had begun at its first use.
+        # For each unknown key name, by its hash: how many fetches had begun when the name was first
+        # used.
         self._unknown: OrderedDict[int, int] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
 

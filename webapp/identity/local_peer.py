@@ -233,7 +233,9 @@ _ESTABLISHED = 1
 
 
 def _uid_of_kernel(connection: PeerConnection) -> int | None:
-    """Return the uid of one socket in tens of microseconds. Raises OSError if that is impossible.
+    """Return the uid of one socket, which takes tens of microseconds.
+
+    Raises OSError if the kernel does not say.
 
     The tables of /proc have the same data, but the kernel walks its whole hash table for each read
     and blocks the event loop for milliseconds.

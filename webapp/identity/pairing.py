@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.crypto.tokens import Claims, Purpose, Tokens
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Claims, Purpose, Ring, Tokens
 from flows.errors import InvalidToken
 from flows.oauth.sign_in import SignedIn
 from flows.origin import is_loopback

@@ -99,7 +99,7 @@ class Sessions:
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is None or session.issuer != self._issuer:
             return None
-        # The limits may have changed since the expiry in the token was computed.
+        # The operator may have changed the limits since the expiry in the token was computed.
         if self._clock() >= session.expires_at:
             return None
         return None if await self._store.read(SERVICE, ENDED, session.id) else session
@@ -196,7 +196,8 @@ class Sessions:
         try:
             claims = self._tokens.read(cookies[name], purpose=purpose, now=self._clock())
             return msgspec.json.decode(claims.rest, type=kind)
-        except (InvalidToken, msgspec.DecodeError):  # another version may have other fields
+        # the cookie may be from another version, with other fields
+        except (InvalidToken, msgspec.DecodeError):
             return None
 
     def _cookie(self, name: str, value: str, *, life: timedelta) -> str:

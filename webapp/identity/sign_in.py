@@ -1,8 +1,8 @@
 """Signing in: the redirect to the issuer and back, and the resulting session.
 
 Risks: a sign-in that somebody else began (login CSRF). The browser's state is therefore sealed in
-its own cookie, which works once and for ten minutes. Another risk is an answer to another request,
-which is ignored (flows.oauth.sign_in).
+its own cookie, which works once and for ten minutes. Another risk is a response to another sign-in
+request. Such a response is ignored (flows.oauth.sign_in).
 """
 
 from collections.abc import Mapping

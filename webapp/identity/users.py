@@ -55,7 +55,9 @@ def note_request(scope: MutableMapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """The users of one application, kept apart from another one's by the application's name.
+    """The users of one application.
+
+    The application's name distinguishes them from the users of another application.
 
     Without `who`, no browser is identified. `sign_in_url` is where users sign in.
     """

@@ -1,4 +1,4 @@
-"""Approvals: what a person has allowed a tool to do, and for how long nobody is asked again.
+"""Approvals: what a person has allowed a tool to do, and how long that lasts.
 
 Risks: an approval covers more than the person intended. An approval belongs to one owner, client,
 server, tool version and digest of arguments, and lasts 15 minutes. The person can extend the
@@ -13,8 +13,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import seen
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
+from flows.elicitation.tool_call import seen
 from flows.kinds.form import FormTerms
 from flows.kinds.gate import APPROVED_FOR, REMEMBERED_FOR
 from webapp.elicitations.question_kind import AskedBy

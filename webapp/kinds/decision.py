@@ -24,8 +24,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ByApprover
 from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
+from flows.elicitation.traits import ByApprover
 from flows.elicitation.voting import (
     MoreNeeded,
     Vote,

@@ -103,7 +103,7 @@ def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:
 
 
 def _resources(ticks: Collection[str]) -> tuple[bool, bool]:
-    """Return whether the approval is for any arguments, and for all of the person's clients."""
+    """Return two booleans: the approval is for any arguments, and for all the person's clients."""
     return "remember" in ticks, "all_clients" in ticks
 
 

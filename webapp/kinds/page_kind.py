@@ -12,9 +12,8 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Asked, Completion, Elicitation, Json
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import Proof, traits_of
 from flows.errors import Failed
 from flows.kinds.secret import Secret
 from flows.question import Link
@@ -33,7 +32,7 @@ def is_before_tool(elicitation: Elicitation) -> bool:
 def said_in(elicitation: Elicitation) -> str:
     """Return the question as people read it.
 
-    Without a message of the author's, a gate asks with the tool's title: "Delete a repository?"
+    If the author set no message, a gate asks with the tool's title: "Delete a repository?"
     """
     said, described = elicitation.asked.message, elicitation.asked.described
     if described is not None and is_before_tool(elicitation):

@@ -34,7 +34,8 @@ from webapp.settings.quotas import PolicySettings
 from webapp.stores import Record
 
 BETWEEN_COUNTS = timedelta(seconds=10)
-# For each counted question, the next count is this much later: 10 s for a hundred thousand.
+# The time until the next count grows by this much for each counted question: 10 s for a hundred
+# thousand questions.
 LONGER_FOR_EACH = timedelta(milliseconds=0.1)
 NO_FORM = (
     "the client cannot show the form, and this server allows such questions only in the client"
@@ -70,7 +71,8 @@ class Quotas:
         self._settings = settings
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._total = _Total(elicitations, limit=settings.pending_at_most)
-        self._cut = set[tuple[str, str]]()  # tools whose too long timeout was logged
+        # the tools for which a timeout above the maximum was already logged
+        self._cut = set[tuple[str, str]]()
 
     @property
     def gives_tasks(self) -> bool:
@@ -88,7 +90,10 @@ class Quotas:
         return is_plain_form and not self._settings.forms_on_pages
 
     def turn(self, owner: str) -> asyncio.Lock:
-        """Return the owner's lock. Hold it while a question starts, so that calls don't collide."""
+        """Return the owner's lock.
+
+        Hold it while a question starts, to avoid write conflicts between calls.
+        """
         return self._turns.setdefault(owner, asyncio.Lock())
 
     def must_have_form(self, kind: str, *, in_client: bool) -> None:

@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from flows.elicitation.proof import Proof
 from flows.elicitation.states import Asked, Elicitation, Json
-from flows.elicitation.traits import Traits, traits_of
+from flows.elicitation.traits import Proof, Traits, traits_of
 from flows.errors import InvalidAnswer
 from flows.hooks import HookRefused
 from flows.kinds.url import Visit, VisitFlow
@@ -157,7 +156,7 @@ class Kinds:
     async def reduced(
         self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind
     ) -> Json:
-        """Return the answer after the plugins have reduced it. Raises InvalidAnswer."""
+        """Return the answer after the plugins have removed parts of it. Raises InvalidAnswer."""
         if not is_heard(asked.kind) or asked.status.is_final:
             return answer
         schema = by.schema(asked)

@@ -1,13 +1,13 @@
 """Rules: validation of an answer by the author's own code, before it is accepted.
 
-The author's code is the validators of a model and the `check` of a question. Only the names of the
-code can be stored, and a process that serves the tool finds the code by these names. If the process
-with the answer cannot find the code, it writes the answer to the store as a `Check`. A process that
-can find the code replies with the faults.
+The author's code is a model with validators, or the `check` of a question. The store cannot contain
+code, so it has the names of the model and the check. A process that serves the tool finds the code
+by these names. If the process that receives the answer cannot find the code, it stores the answer
+as a `Check`. A process that finds the code then writes the faults into that `Check`.
 
-Risks: no process has the code, or the code hangs or fails. The answer is then not accepted, and the
-person is asked to try again. A client that sends the same wrong answer again and again is asked a
-few times only.
+Risks: no process has the code, or the code hangs or raises an error. The answer is then not
+accepted, and the page asks the person to try again. Another risk is a client that sends the same
+wrong answer again and again. Its form is shown only a few times.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from webapp.kinds.page_kind import has_check, has_rules, terms_in
 from webapp.records.values import KINDS, Check
 from webapp.stores import Conflict, Record
 
-CHECKED_WITHIN: Final = 10.0  # the seconds that an author's check has
-ANSWERED_WITHIN: Final = 5.0  # the seconds that another process has to reply, in addition
+CHECKED_WITHIN: Final = 10.0  # the time limit of an author's check, in seconds
+ANSWERED_WITHIN: Final = 5.0  # the additional seconds in which another process has to reply
 ASKED_AGAIN_AT_MOST: Final = 5  # how often a client's form is shown again
 NOT_CHECKED = Fault(
     path="",
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 class _Code:
     """The author's code for a question: the conversion with its validators, and the check.
 
-    `only` is the field of a form with a single field.
+    `only` is the name of the field if the form has a single field.
     """
 
     typed: _Typed
@@ -62,9 +62,10 @@ class _Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedAnswer:
-    """A client's last answer to an open question, and why it was refused for the `times`-th time.
+    """A client's last answer to an open question, and the faults in it.
 
-    A process remembers it, to show it in the client's form.
+    `times` is the number of refused answers. The process remembers the answer in order to show it
+    in the client's form.
     """
 
     content: Json
@@ -95,7 +96,7 @@ class Rules:
             _store_bounded(self._known, asked.id, code, at_most=_KNOWN_AT_MOST)
 
     async def faults(self, asked: Elicitation, content: Json) -> Sequence[Fault]:
-        """Return the faults that the author's code finds, in whichever process has that code.
+        """Return the faults that the author's code finds, here or in a process that has the code.
 
         `content` has passed the checks of the question's schema.
         """
@@ -125,9 +126,10 @@ class Rules:
             del self._asked[check.id]
 
     def refuse(self, asked: Elicitation, content: Json, faults: Sequence[Fault]) -> bool:
-        """Remember a client's wrong answer. Return True if its form can be shown again.
+        """Remember a client's refused answer.
 
-        Only the form of a question with a check is shown again, and only a few times.
+        Return True if the client's form can be shown again. A form is shown again only if its
+        question has a check, and only a few times.
         """
         if not has_check(asked):
             return False
@@ -205,7 +207,7 @@ async def _faults(code: _Code, content: Json) -> Sequence[Fault]:
     try:
         await asyncio.wait({work}, timeout=CHECKED_WITHIN)
     finally:
-        is_late = work.cancel()  # a check may ignore the cancellation: do not wait for it
+        is_late = work.cancel()  # the check may ignore its cancellation, so do not wait for its end
     if is_late:
         _log.warning("check.timed_out", extra={"check": code.check.__qualname__})
         return [NOT_CHECKED]
@@ -219,14 +221,15 @@ async def _faults(code: _Code, content: Json) -> Sequence[Fault]:
 async def _returned(check: AnyCheck, value: object) -> object:
     try:
         return await result_of(check, value)
-    except SystemExit as error:  # which would end the server
+    except SystemExit as error:  # this exception would end the server
         raise RuntimeError("The check called sys.exit.") from error
 
 
 def _broken(error: BaseException, *, is_secret: bool) -> Fault:
     """Log the exception of the author's code, and return the fault for the person.
 
-    An exception may contain the answer, so the log gets only the place where a secret was checked.
+    An exception may contain the answer. If the answer is a secret, the log therefore gets only the
+    line that raised the exception.
     """
     error_id = secrets.token_hex(6)
     extra = {"error_id": error_id, "type": type(error).__name__, "at": raised_at(error)}

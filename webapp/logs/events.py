@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
 # gunicorn's worker uses uvicorn's logger.
 ACCESS_LOGGERS = ("uvicorn.access", "hypercorn.access", "granian.access")
-LETTERS_AT_MOST = 2000  # of one text in the log
+LETTERS_AT_MOST = 2000  # characters of one text in the log
 TRACE_LETTERS_AT_MOST = 8000
-MASKED_LETTERS_AT_MOST = 64 * 1024  # of a third-party record that contains a secret
+MASKED_LETTERS_AT_MOST = 64 * 1024  # characters of a third-party record that contains a secret
 PLACES_AT_MOST = 6
 _ID_AT_MOST = 200
 CAUSES_AT_MOST = 10

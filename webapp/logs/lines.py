@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_cause
 
 WINDOW_SECONDS = 60.0
-SOUGHT_SECONDS = 10.0  # how long an id waits for others to share a line with
+SOUGHT_SECONDS = 10.0  # how long an id waits for other ids that go into the same line
 SOUGHT_LETTERS = 1500  # in one line: text longer than LETTERS_AT_MOST is cut
 TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
@@ -161,7 +161,7 @@ class _Trouble:
         self.last: logging.LogRecord | None = None
         self._times = 0
         self._sought: dict[str, dict[str, None]] = {name: {} for name in _SOUGHT}
-        self._letters = 0  # the total length of the ids
+        self._letters = 0  # the total length of the ids that wait
 
     def count(self, record: logging.LogRecord) -> None:
         self._times += 1

@@ -1,7 +1,7 @@
 """The latest log lines of this process that carry an id, for the operator's pages.
 
-Risks: an exception that is stored keeps the values of its frames, so only the line is stored. A
-line is made as `Events` makes every line: masked, cut, and without a token or an answer.
+Risks: a stored exception holds the values of its frames in memory, so only the line is stored.
+`Events` formats the line like every other one: masked, cut, and without a token or an answer.
 """
 
 import copy

@@ -24,20 +24,18 @@ from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.elicitations.retry import Erased
-from webapp.http.connection import ClientConnection, ClientConnections
-from webapp.http.exchange import client_connection_of
+from webapp.http.exchange import ClientConnection, ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
-from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.before import watch_inner_calls
-from webapp.mcp.callers import caller_of, issuer_of, must_be_named
-from webapp.mcp.declared import Declared, declared_by
-from webapp.mcp.leg import PreparedLeg, run_request, wire_form
+from webapp.mcp.callers import Declared, caller_of, declared_by, issuer_of, must_be_named
+from webapp.mcp.leg import PreparedLeg, TaskLeg, run_request, wire_form
+from webapp.mcp.messages import must_be_fit
 from webapp.mcp.opened import note_call
-from webapp.mcp.params import must_be_fit
 from webapp.mcp.presenters.chain import merged_responses, read_chain
 from webapp.mcp.presenters.choice import presenter_of
+from webapp.mcp.presenters.on_stream import ConnectionAsks
 from webapp.mcp.received import LARGE_CHARACTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
@@ -48,7 +46,6 @@ from webapp.mcp.results import (
     schema_with_pending,
 )
 from webapp.mcp.resuming import when_read_later
-from webapp.mcp.task_legs import TaskLeg
 from webapp.mcp.task_state import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
 from webapp.mcp.tools import (
@@ -121,7 +118,8 @@ def attach(
     parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
-    # A HostedServer may start again: the earlier middleware belongs to a closed service.
+    # A HostedServer may start again. The middleware of its earlier start then belongs to a closed
+    # service.
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.elicitations.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())

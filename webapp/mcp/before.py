@@ -2,14 +2,14 @@
 
 The answers to the needs (`needs`) are passed to the body's awaits.
 
-Risks: a tool that runs again asks or acts twice. Each request therefore asks the same questions at
-the same places in the run, where earlier answers are found. Functions that run on completion run in
-`once`.
+Risks: a tool that runs again asks a question twice, or does its work twice. Each request therefore
+asks the same questions at the same places in the run, where earlier answers are found. Functions
+that run on completion run in `once`.
 
 On FastMCP, tools call other tools. A model must not reach a gated tool through a tool without a
 gate (FastMCP's search transforms serve a `call_tool`), and no person is asked twice for one call.
-The served FastMCP server and every server mounted below it therefore have this middleware, as the
-innermost of their middlewares, before any tool of a call runs. For the client's own call, and for
+Therefore this middleware is added to the served FastMCP server and to every server mounted below
+it, as the innermost middleware, before any tool of a call runs. For the client's own call, and for
 the tools on mounted servers to which that call delegates, `ask_first` has asked already. If an
 author's middleware changes the arguments, the person is asked about both the sent and the changed
 arguments, and each acceptance is stored. Not every call reaches this middleware, so the sent
@@ -21,14 +21,22 @@ extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A s
 author's own provider knows is covered after the first call of one of its tools. Resources and
 prompts cannot ask questions. If a tool calls itself, an acceptance is stored as for the client's
 call.
+
+The operator's ELICIT_GATE and approvers are checked against the served tools.
+
+Risks: a misspelled name gates nothing, and the intended tool runs without a question. So the server
+does not start with a name that matches no tool. If the server's own list is incomplete (tools of
+another server behind it, or a list made for each caller), an unknown name is only logged.
 """
 
 import copy
+import difflib
 import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,18 +53,19 @@ from flows.errors import (
     NotAccepted,
     NotAsked,
 )
-from flows.kinds.gate import arguments_text, digest_of_arguments, gate_question
-from flows.kinds.needs import Need
+from flows.kinds.gate import GatePolicy, Need, arguments_text, digest_of_arguments, gate_question
 from flows.question import Outcome, Question, asking, current_asker, current_body
 from webapp.calls.leases import Fact
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.mcp.received import not_shown, received
-from webapp.mcp.tools import ServedTool, tool_of
+from webapp.mcp.tools import ServedTool, tool_of, tools_of
 
 # Errors for what the person did or did not do. Technical failures keep their own message.
 _OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
-_log = logging.getLogger("webapp.mcp.needing")  # the name in the log lines of earlier versions
+# The names in the log lines of earlier versions.
+_log = logging.getLogger("webapp.mcp.needing")
+_gate_log = logging.getLogger("webapp.mcp.gated_names")
 
 
 async def ask_first(
@@ -71,7 +80,7 @@ async def ask_first(
     """Ask the questions that come before the body. `verbs` must already be the current Asker.
 
     `name` is the tool's name, and `arguments` are its arguments as canonical JSON. `is_inner`:
-    another tool calls this tool; `given` are then the arguments as that tool passed them.
+    another tool calls this tool; `given` then has the arguments that the other tool passed.
     Exceptions of the asking methods propagate, so the body does not start and the model gets the
     error.
     """
@@ -373,3 +382,73 @@ def _middleware() -> Any:
             return await _run(context, call_next)
 
     return InnerCalls
+
+
+_SIGNS_OF_A_PATTERN = frozenset("*?[")
+
+
+class GateWithoutTool(ValueError):
+    """A name in ELICIT_GATE matches no tool. The message suggests a similar name."""
+
+
+async def must_name_tools(policy: GatePolicy, server: Any) -> None:
+    """Check the names in ELICIT_GATE. Raises GateWithoutTool for a name that matches no tool.
+
+    A pattern that matches no tool is only logged, and so is a name if the tool list is incomplete.
+    """
+    if not policy.patterns:
+        return
+    names, are_all = await _names(server)
+    for word in policy.patterns:
+        if any(fnmatchcase(name, word) for name in names):
+            continue
+        if are_all and not _SIGNS_OF_A_PATTERN & set(word):
+            near = difflib.get_close_matches(word, names, n=1)
+            meant = f"; perhaps {near[0]} is meant" if near else ""
+            raise GateWithoutTool(f"ELICIT_GATE: this server has no tool {word!r}{meant}.")
+        _gate_log.warning("gate.names_no_tool", extra={"word": word})
+
+
+async def warn_of_approvers(approvers: Collection[str], server: Any) -> None:
+    """Log each gate of the server's own tools whose approver is not configured.
+
+    Skip servers with mounted servers or other tool providers, because their list of tools may
+    differ for each request.
+    """
+    if len(servers_below(server)) > 1 or _changes_its_list(server):
+        return
+    try:
+        tools = await tools_of(server)
+    except Exception:  # noqa: BLE001 - the author's own code
+        _gate_log.debug("gate.tools_not_listed", exc_info=True)
+        return
+    for tool in tools:
+        name = None if tool.gate is None else tool.gate.approver
+        if name is not None and name not in approvers:
+            needs = f"[approvers.{name}] in elicit.toml"
+            _gate_log.warning("gate.names_no_approver", extra={"tool": tool.name, "needs": needs})
+
+
+async def _names(server: Any) -> tuple[list[str], bool]:
+    """Return the tools' names, also of mounted servers, and whether the list is complete."""
+    found, are_all = list[str](), True
+    for one in servers_below(server):
+        try:
+            found += [str(tool.name) for tool in await one.list_tools()]
+        except Exception:  # noqa: BLE001 - the author's own code
+            are_all = False
+        are_all = are_all and not _changes_its_list(one)
+    return sorted(set(found)), are_all
+
+
+def _changes_its_list(server: Any) -> bool:
+    """Return True if FastMCP providers or transforms may add tools to the server's own."""
+    providers: list[Any] = getattr(server, "providers", [])
+    local = getattr(server, "_local_provider", None)
+    foreign = [one for one in providers if one is not local and not _is_mounted(one)]
+    return bool(foreign or getattr(server, "transforms", []))
+
+
+def _is_mounted(provider: Any) -> bool:
+    inner = getattr(provider, "_inner", provider)
+    return hasattr(getattr(inner, "server", None), "_mcp_server")

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from flows.elicitation.proof import InClient
 from flows.elicitation.states import DOES_NOT_FIT, Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import InClient, traits_of
 from flows.errors import InvalidAnswer, InvalidSchema
 from flows.kinds.form import on_the_wire
 from flows.schema.fields import fault_in

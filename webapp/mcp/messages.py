@@ -1,19 +1,26 @@
-"""Limits for messages to the MCP endpoint: length, number of values and depth.
+"""Checks of what a client sends to the MCP endpoint: each message, then a request's parameters.
 
 Risks: the library parses a message on the event loop, validates it there, and names each invalid
-value. One message of a few megabytes then blocks all callers for seconds. A message is therefore
-checked before it is parsed. Empty lists and objects are the worst case: each has three bytes, but
-costs an object to create and perhaps an error to report.
+value. One message of a few megabytes then blocks all callers for seconds. So the length, the number
+of values and the depth of a message are checked before it is parsed. Empty lists and objects are
+the worst case: each has three bytes, but costs an object to create and perhaps an error to report.
+
+A value of another type, a lone surrogate or a very long text reaches code that stores it. Then no
+question can be asked, and the log fills with tracebacks. So the parameters that this server reads
+are checked too. The library validates a tool's arguments against the tool's schema, and text for a
+person is checked where it is shown.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, NoReturn, cast
 
+import mcp_types as types
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
+from mcp.shared.exceptions import MCPError
 
-from webapp.http.connection import Message, Receive
+from webapp.http.exchange import Message, Receive
 
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000
@@ -30,7 +37,7 @@ _TOO_MANY = f"This message has more than {VALUES_AT_MOST:,} values. Send fewer a
 
 
 class TooLarge(Exception):
-    """A message over a limit, with the `status` of the response that says so."""
+    """A message that is above a limit. `status` is the HTTP status of the error response."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.REQUEST_ENTITY_TOO_LARGE) -> None:
         super().__init__(why)
@@ -99,3 +106,62 @@ def _marks(text: bytes) -> int:
     Each value follows a comma or is the first value of a list or an object.
     """
     return sum(map(text.count, (b",", b"[", b"{")))
+
+
+NAME_CHARACTERS_AT_MOST: Final = 256
+
+
+def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
+    """Check a request's parameters. Raises MCPError (-32602), without quoting the values."""
+    params = params or {}
+    about = params.get("_meta")
+    infos: list[object] = [params.get("clientInfo")]
+    if isinstance(about, Mapping):
+        infos.append(cast("Mapping[str, object]", about).get(types.CLIENT_INFO_META_KEY))
+    for info in infos:
+        if not isinstance(info, Mapping):
+            continue
+        name = cast("Mapping[str, object]", info).get("name")
+        if isinstance(name, str) and len(name) > NAME_CHARACTERS_AT_MOST:
+            _refuse(
+                f"The client's name (clientInfo) has more than {NAME_CHARACTERS_AT_MOST} "
+                "characters."
+            )
+    if method == "tools/call":
+        _must_be_a_call(params)
+
+
+def _must_be_a_call(params: Mapping[str, Any]) -> None:
+    name, state = params.get("name"), params.get("requestState")
+    if (
+        not isinstance(name, str)
+        or len(name) > NAME_CHARACTERS_AT_MOST
+        or not _is_valid_unicode(name)
+    ):
+        _refuse(
+            f"name must be a tool's name: a string of at most {NAME_CHARACTERS_AT_MOST} characters."
+        )
+    if not isinstance(params.get("arguments"), Mapping | None):
+        _refuse("arguments must be a JSON object.")
+    if state is not None and not isinstance(state, str):
+        _refuse("requestState must be a string: send it back unchanged.")
+    responses = params.get("inputResponses")
+    if responses is None:
+        return
+    if not isinstance(responses, Mapping):
+        _refuse("inputResponses must be a JSON object.")
+    for one in cast("Mapping[str, object]", responses).values():
+        if not isinstance(one, Mapping):
+            _refuse("Each response in inputResponses must be a JSON object.")
+
+
+def _is_valid_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
+def _refuse(why: str) -> NoReturn:
+    raise MCPError(types.INVALID_PARAMS, why)

@@ -21,8 +21,16 @@ from typing import Any
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import Exchange, exchange_in, facts_of
+from webapp.http.exchange import (
+    ASGIApp,
+    Exchange,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    exchange_in,
+    facts_of,
+)
 from webapp.identity.identity import Sender
 from webapp.mcp.messages import TooLarge, read_message
 from webapp.mcp.resuming import Streams
@@ -169,7 +177,8 @@ class OpenedSessions:
             exchange = Exchange(scope, receive, send)
             send = exchange.send
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
-        if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
+        # the library might use another one of the two headers than this code
+        if len(ids) > 1 or len(versions) > 1:
             await refuse(
                 send,
                 HTTPStatus.BAD_REQUEST,
@@ -208,7 +217,7 @@ class OpenedSessions:
         session = self._shares.open(sender, user=scope.get("user"), now=self._clock())
 
         async def noting(message: Message) -> None:
-            """Record the session before its id is sent, even if a middleware holds the response."""
+            """Record the session before its id is sent, even if a middleware delays it."""
             is_start = message["type"] == "http.response.start"
             if is_start and message["status"] < HTTPStatus.BAD_REQUEST:
                 for name, value in message.get("headers", ()):

@@ -3,9 +3,9 @@
 Risks: a person approves one thing and another one runs. A library drops arguments that a tool does
 not declare, fills in defaults, and converts texts to numbers and dates. The library's own
 validation therefore runs here, before the gate, and nobody is asked about a call that the
-validation would refuse. A model may add arguments of its own: arguments that the schema does not
-allow are refused. So are numbers that are not finite and lone surrogates, which no page shows
-correctly.
+validation would refuse. A model may add arguments of its own, so arguments that the schema does not
+allow are refused. Numbers that are not finite and lone surrogates are refused too, because no page
+shows them correctly.
 
 If a tool runs on another machine (behind a proxy), or is made from another tool, this module does
 not know what happens to its arguments. They are shown as sent, with the defaults of the schema.
@@ -222,8 +222,8 @@ def _as_validated(
     validate: Callable[[dict[str, Any]], Mapping[str, Any]],
 ) -> dict[str, Json]:
     try:
-        # Validate twice: a value that differs each time (a time, a random number) is not the one
-        # that runs.
+        # Validate twice: if a value is different each time (the time, a random number), the body
+        # would get another value than the one that is shown.
         first, second = validate(dict(given)), validate(dict(given))
     except ValidationError as error:
         raise InvalidArguments(_faults(error)) from None
@@ -255,7 +255,7 @@ def _shown(value: object, again: object, sent: object) -> Json:
         name: _shown(part, others[name], theirs.get(name, _NONE)) for name, part in parts.items()
     }
     if _keeps_more(value):
-        return {"as the tool keeps it": shown, "as it was sent": cast("Json", sent)}
+        return {"as the tool stores it": shown, "as it was sent": cast("Json", sent)}
     return shown
 
 
@@ -280,7 +280,8 @@ def _same(one: object, other: object) -> str | None:
 
 def _faults(error: ValidationError) -> str:
     """Describe the invalid values, without the values themselves, which may be secret."""
-    if (count := error.error_count()) > _READ_AT_MOST:  # reading one error makes pydantic build all
+    # reading a single error makes pydantic build all errors
+    if (count := error.error_count()) > _READ_AT_MOST:
         return f"{count} of their values are invalid. Call it with arguments that match its schema."
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     texts = [
@@ -336,7 +337,10 @@ def _plain(value: Any) -> Json:  # noqa: C901 - one line for each type
 
 
 def _keeps_more(value: object) -> bool:
-    """Return True if the value holds more than its fields. The sent value is then shown too."""
+    """Return True if the value may contain more than its fields show.
+
+    The sent value is then shown as well.
+    """
     match value:
         case Enum():
             return False

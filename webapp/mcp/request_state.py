@@ -66,7 +66,10 @@ class Rotating:
 
 
 class Shared:
-    """A codec that seals with our keys, and opens with our keys or the boundary's former keys."""
+    """A codec that seals with our keys.
+
+    It opens with our keys, or with the former keys of the boundary.
+    """
 
     def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
         self._ours = ours

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from flows.elicitation.proof import ByModel
 from flows.elicitation.run import Called, Run
 from flows.elicitation.states import Elicitation, Json, checked_content
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import ByModel, traits_of
 from flows.errors import ElicitError, InvalidAnswer, NotAllowed, NotPossible
 from flows.schema.schema import Fault, check
 from webapp.identity.identity import Caller

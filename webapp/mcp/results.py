@@ -38,7 +38,7 @@ _PENDING_SCHEMA: Mapping[str, Any] = {
     "required": [PENDING],
 }
 _WRAPPED = "x-fastmcp-wrap-result"
-# Keywords of an output schema that describe the document and not the result.
+# Keywords of an output schema that describe the schema itself and not the result.
 _OF_DOCUMENT = frozenset({"$schema", "$id", "$defs", "definitions"})
 _OF_ROOT = _OF_DOCUMENT | {"type", "properties", "title", "description", "$comment"}
 _ARGUMENTS_AT_MOST = 49
@@ -298,7 +298,7 @@ def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
         known = cast("Mapping[str, Any]", properties)
         own = {name: value for name, value in known.items() if name != PENDING}
         if schema.get(_WRAPPED) is True and "result" in own:
-            # FastMCP's client reads `result` alone, and a pending result has none.
+            # FastMCP's client reads only the key `result`, which a pending result does not have.
             own["result"] = {"anyOf": [own["result"], {"type": "null"}]}
         widened["properties"] = own
     return {**widened, "anyOf": [rest, _PENDING_SCHEMA]}

@@ -35,7 +35,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, ClientConnection, Message, Receive, Scope, Send
 
 STORED_FOR: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
@@ -156,7 +156,8 @@ class Streams(EventStore):
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
-        # The tasks of a session hold a reference to it, and so keep its events alive.
+        # The session's tasks hold a reference to the session, so its events stay in memory as long
+        # as the tasks run.
         self._sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
         self._open: OrderedDict[_Stream, _Shelf] = OrderedDict()
         self._ended: OrderedDict[_Stream, _Shelf] = OrderedDict()

@@ -8,24 +8,26 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import mcp_types as types
 
-from flows.elicitation.capabilities import modes_of
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.tool_call import modes_of
 from flows.elicitation.traits import traits_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error
 from webapp.identity.identity import Caller
-from webapp.mcp.declared import TASKS, Declared, has_tasks
+from webapp.mcp.callers import TASKS, Declared, has_tasks
 from webapp.mcp.results import MODERN, Result
 from webapp.mcp.tools import low_level_of
 from webapp.payments.verification import ON_ITS_WAY
 
-# The offer of tasks: which clients get tasks, and how each protocol revision declares them.
+# The server's offer of tasks: which clients get tasks, and how the server declares tasks in each
+# protocol revision.
 #
 # Risks: a client without support for tasks sees a difference, or a client gets a task and shows its
 # person nothing. So only a client that declares tasks, shows links and has an identity gets tasks.
-# A caller who needs user codes in the chat gets no tasks, because the codes need an open call. If a
-# server has its own tasks (for example from an extension of its library), this module offers none.
+# A caller that needs user codes in the chat gets no tasks, because a code can be typed only during
+# an open call. If a server has its own tasks (for example from an extension of its library), this
+# module offers none.
 
 
 class TaskOffer:

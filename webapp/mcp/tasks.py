@@ -11,10 +11,10 @@ runs the body again, like a retry. A process may therefore die at any time, and 
 continues.
 
 Risks: a client reads another owner's task. A task is looked up by owner and id, and belongs to the
-client that created it; an anonymous caller has no task. Or two polls come at the same time and both
-run the body: in each process one body runs per task, and between processes the claims on outcomes
-decide, as for any call. Cancelling and finishing a task are compare-and-set operations on the run,
-of which one wins.
+client that created it; an anonymous caller has no task. Another risk is that two polls come at the
+same time and both run the body. Each process runs one body per task. Between processes, the claims
+on outcomes decide, as for any call. Cancelling and finishing a task are compare-and-set operations
+on the run, of which one wins.
 """
 
 import asyncio
@@ -39,15 +39,14 @@ from webapp.calls.call import Presenter
 from webapp.calls.delivery import is_refunded
 from webapp.calls.presenter import name_at
 from webapp.calls.running import Later
-from webapp.http.connection import ClientConnection
+from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
-from webapp.mcp.declared import TASKS, WITH_TASKS, Declared
-from webapp.mcp.leg import PreparedLeg
+from webapp.mcp.callers import TASKS, WITH_TASKS, Declared
+from webapp.mcp.leg import AtWork, PreparedLeg, Prepares, TaskLeg, TaskLegs
 from webapp.mcp.presenters.chain import KEY
 from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
-from webapp.mcp.task_legs import AtWork, Prepares, TaskLeg, TaskLegs
 from webapp.mcp.task_state import TaskOffer, TaskState, fault_of
 from webapp.mcp.tools import with_version
 from webapp.records.ids import owner_of
@@ -58,7 +57,8 @@ ID_CHARACTERS_AT_MOST: Final = 200
 LOOKS_AGAIN: Final = timedelta(seconds=5)  # the longest wait for another process's change
 AT_ONCE_SECONDS: Final = 1.0  # the time that a poll gives the body that it started
 _SHOWN_AT_MOST: Final = 20_000
-_PROGRESS: Final = "progressToken"  # belongs to the polling request, not to the tool's call
+# this belongs to the polling request, and not to the tool's call
+_PROGRESS: Final = "progressToken"
 _UNKNOWN = (
     "You have no task with this id, or the task has expired. Call the tool again: it continues "
     "with its open questions."
@@ -102,7 +102,7 @@ class Tasks:
     def leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller
     ) -> TaskLeg | None:
-        """Return how to present a call's first request, or None if it cannot become a task."""
+        """Return the `TaskLeg` of a call's first request, or None if it cannot become a task."""
         if not self._offer.is_for(declared, lambda: caller):
             return None
         if not declared.is_modern:
@@ -195,7 +195,7 @@ class Tasks:
 
     async def _result(self, request: TaskRequest) -> Result:
         """Send the client the task's questions, wait for the task's result, and return it."""
-        is_outrun = False  # True if a newer tasks/result request may ask the questions
+        is_outrun = False  # True if a newer tasks/result request may ask the questions instead
         while not (state := await self._state(request)).has_ended:
             if self._service.is_draining:
                 raise MCPError(

@@ -15,8 +15,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as LowLevelServer
 
 from flows.elicitation.tool_call import DescribedTool
-from flows.kinds.gate import Gate, mark_of
-from flows.kinds.needs import Need, needs_of
+from flows.kinds.gate import Gate, Need, mark_of, needs_of
 from flows.shown import looks_of, readable_name
 from webapp.mcp.received import validated_by
 
@@ -37,7 +36,7 @@ class Inside:
     server: Any
     name: str
     version: str | None
-    is_given_the_same: bool  # True if nothing on the way changes the arguments
+    is_given_the_same: bool  # True if no layer between the two tools changes the arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +47,9 @@ class ServedTool:
     version: str | None  # the version of the tool that runs, if the author gave it one
     function: Callable[..., Any] | None
     is_destructive: bool | None  # the tool's annotation `destructiveHint`, or None
-    has_output_schema: bool  # True: clients refuse a plain text result that is no error
-    functions: tuple[Callable[..., Any], ...] = ()  # of all layers, the outermost first
+    has_output_schema: bool  # if True, clients refuse a successful result that has only text
+    # the functions of all layers, the outermost first
+    functions: tuple[Callable[..., Any], ...] = ()
     inside: tuple[Inside, ...] = ()
     schema: Mapping[str, Any] | None = None  # the schema of the tool's arguments
     # The library's own validation of arguments, which runs no body. None if a layer changes them.
@@ -287,7 +287,7 @@ async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -
 
 
 def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
-    if isinstance(server, Server):  # one handler runs all tools: its marks apply to each tool
+    if isinstance(server, Server):  # One handler runs all tools, so its marks apply to each tool
         entry = server.get_request_handler("tools/call")
         return None if entry is None else entry.handler
     # MCPServer lists its tools in wire format and stores their functions here.

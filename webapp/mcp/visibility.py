@@ -1,8 +1,9 @@
 """Tools that are hidden until the caller has what they need (`needs(..., hide=True)`).
 
-Risks: a tool is shown to a person because another person has what it needs, or a check changes
-something. Each check reads only data of the caller's own owner, and spends, renews and asks
-nothing. Hiding does not protect a tool: if a client calls a hidden tool, its needs are asked.
+Risks: a tool is shown to a person because another person has what the tool needs, or a check
+changes something. So each check reads only data of the caller's own owner. It spends no payment,
+renews no token and asks no question. Hiding does not protect a tool: if a client calls a hidden
+tool, its needs are asked.
 """
 
 import asyncio
@@ -143,7 +144,7 @@ class Visibility:
 
 
 class _ListedTools:
-    """The tools listed to one client. Implements webapp.elicitations.changes.Listing."""
+    """The tools listed to one client. Implements webapp.elicitations.waiters.Listing."""
 
     def __init__(
         self,

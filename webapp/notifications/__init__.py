@@ -1,7 +1,7 @@
 """Notifications: messages that tell a person that something waits for them.
 
 `tables` defines who is notified, where and when (`[notify.NAME]` in `elicit.toml`), and makes the
-rows of a new question. `message` writes the text. `delivery` passes a message to Apprise, which
+rows of a new question. `delivery` writes the text and passes it to Apprise, which
 knows e-mail, chats and web hooks, in a process of its own (`apprise_program`). `sender` claims due
 rows, sends the messages and schedules reminders and retries.
 
@@ -14,8 +14,8 @@ Guarantees: a message is stored together with its question, so that no restart l
 at least once, and only by the process that claimed it. No message is sent about a question that has
 ended. An unreachable address delays no call and no other address. Messages contain no arguments,
 amounts or secrets, and the question's text only if the operator allows it. Their link leads to a
-page for which people sign in. The addresses, which often contain passwords, reach no log, metric or
-error.
+page for which people sign in. The addresses often contain passwords, so no log, metric or error
+shows them.
 
 Not guaranteed: exactly one message. If the process dies after it has sent the message and before it
 has marked the row, the message is sent again.

@@ -17,7 +17,8 @@ from typing import Any
 import apprise
 from apprise.manager_plugins import NotificationManager
 
-# Words in Apprise's log, and the reason that the server may repeat. Other words may be secrets.
+# Words in Apprise's log, each with the reason that the server may show. Other words of that log may
+# be secrets.
 _REASONS = (
     ("refused", "the connection was refused"),
     ("timed out", "no answer in time"),

@@ -24,18 +24,17 @@ from flows.kinds.form import approver_of
 from webapp.elicitations.service import Elicitations
 from webapp.events.sender import JITTER, SCHEDULE
 from webapp.http.rate_limit import Rates
-from webapp.notifications.delivery import Deliver
-from webapp.notifications.message import Message, message_for
+from webapp.notifications.delivery import Deliver, Message, message_for
 from webapp.notifications.tables import NotifyTable, NotifyTables
 from webapp.records.waiting import Notification
 from webapp.stores import Conflict
 
 CLAIMED: Final = timedelta(seconds=60)  # sending takes at most 20 seconds
-MESSAGES_AT_ONCE: Final = 20  # to one address, from one process
+MESSAGES_AT_ONCE: Final = 20  # messages to one address from one process
 BETWEEN_MESSAGES: Final = timedelta(minutes=1)
 # The pause while somebody answers, or while only another process may know the row's address.
 LATER: Final = timedelta(minutes=1)
-_PROCESSES: Final = 4  # that send at the same time
+_PROCESSES: Final = 4  # processes of Apprise that run at the same time
 _log = logging.getLogger(__name__)
 
 
@@ -155,7 +154,8 @@ class Notifier:
             pause = timedelta(seconds=wait) + BETWEEN_MESSAGES * behind * self._chance()
             await self._write(replace(row, next_at=now + pause))
             return
-        if row.tries > len(SCHEDULE):  # its processes ended before they noted the results
+        # each process that claimed the row ended before it noted the result
+        if row.tries > len(SCHEDULE):
             await self._note(row, table, asked, result="given_up")
             return
         claim = await self._write(replace(row, tries=row.tries + 1, next_at=now + CLAIMED))
@@ -230,5 +230,5 @@ class Notifier:
 
 
 def _is_being_answered(asked: Elicitation) -> bool:
-    """Return True if a person has the page of a question open that they answer themselves."""
+    """Return True if a person has opened the page of their own question and may be answering."""
     return approver_of(asked) is None and asked.status is not Status.PENDING

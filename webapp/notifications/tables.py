@@ -16,7 +16,7 @@ from webapp.records.ids import RowIds
 from webapp.records.values import Value
 from webapp.records.waiting import Notification
 
-ADDRESSES_AT_MOST: Final = 8  # of one table, and as many for its escalation
+ADDRESSES_AT_MOST: Final = 8  # addresses of one table, and as many for its escalation
 # People look at their assistant when it asks: they are notified only if they do not answer soon.
 AFTER_FOR_PEOPLE: Final = timedelta(minutes=1)
 
@@ -25,9 +25,9 @@ AFTER_FOR_PEOPLE: Final = timedelta(minutes=1)
 class NotifyTable:
     """A table of the operator. The addresses are those of Apprise, and may contain passwords.
 
-    The table is about its `subjects`, `users` and this machine's own user (`is_local`), or else
-    about the approvers of its name. `remind_after` is the time between two messages to the same
-    address. `remind_at_most` is the number of reminders.
+    The people to notify are its `subjects`, its `users`, and this machine's own user if `is_local`.
+    If it lists none of these, they are the approvers of its name. `remind_after` is the time
+    between two messages to the same address. `remind_at_most` is the number of reminders.
     """
 
     name: str
@@ -48,7 +48,7 @@ class NotifyTable:
         return bool(self.subjects or self.users or self.is_local)
 
     def address_of(self, row: Notification) -> str | None:
-        """Return the row's address by the current settings, or None if there is none any more."""
+        """Return the row's address from the current settings, or None if they no longer have it."""
         addresses = self.escalate_to if row.is_escalation else self.to
         return addresses[row.address] if row.address < len(addresses) else None
 

@@ -8,9 +8,9 @@ process, and the person has to connect the account once more.
 
 Two more risks: a valid account is ended because its provider is out of order, or an account that
 has ended is refreshed forever. A refusal ends an account if the standard or the provider's
-declaration says so. Any other refusal ends it only with a proof: the provider's API refuses the
-access token too, or the provider refuses a second refresh two minutes later (an hour later if the
-first reply was a page or a redirect and not an error).
+declaration says so. Any other refusal ends it only with a proof. The proof is that the provider's
+API refuses the access token too, or that the provider refuses a second refresh two minutes later.
+The second refresh is an hour later if the first reply was a page or a redirect instead of an error.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.flow import Talk
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
@@ -149,7 +149,7 @@ class AccessTokens:
         await self._elicitations.write_afresh(expired)
 
     async def fall_due(self, found: Connection) -> None:
-        """Ask the provider a second time after a refusal that proved nothing by itself."""
+        """Ask the provider a second time, because the first refusal alone proved nothing."""
         with suppress(Failed):  # the failure is logged, and the row has the time of the next try
             await self._renewed(found, refused=found.access_token)
 
@@ -261,7 +261,7 @@ class AccessTokens:
         if refusal is None or refusal.means != "unsure":
             return await self._write_claimed(claimed, self._later)
         now, first = self._now, claimed.refused_at
-        if first is None or first > now:  # in the future: the clock was set back
+        if first is None or first > now:  # the time is in the future, so the clock was set back
             first = now
         wait = PAGE_AGAIN_AFTER if refusal.is_page else REFUSED_AGAIN_AFTER
         if now - first >= wait:

@@ -12,8 +12,8 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.proof import ConnectedBefore
 from flows.elicitation.states import Asked, Elicitation, Json, Status
+from flows.elicitation.traits import ConnectedBefore
 from flows.errors import Failed
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
@@ -140,8 +140,8 @@ class Accounts:
     ) -> Asked:
         """Return `asked` with the terms of the account request.
 
-        Raises TokenRefused while the provider refuses this server's registration, so that the
-        person is not asked in vain.
+        Raises TokenRefused while the provider refuses this server's registration. The person is
+        then not asked, because they could not connect an account.
         """
         client = self._clients.of(request.provider)
         await self.failures.check(client, owner=by.owner)

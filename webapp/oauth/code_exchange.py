@@ -12,10 +12,10 @@ from datetime import datetime
 
 import msgspec
 
-from flows.elicitation.attempt import come_back
-from flows.elicitation.calling_client import seen
-from flows.elicitation.proof import ConnectedBefore, Exchanged
+from flows.elicitation.flow import come_back
 from flows.elicitation.states import Completion, Elicitation, Json, Status
+from flows.elicitation.tool_call import seen
+from flows.elicitation.traits import ConnectedBefore, Exchanged
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
 from flows.oauth.connection import Connection

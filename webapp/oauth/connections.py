@@ -10,8 +10,8 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Asked, Elicitation, Json
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import Failed, InvalidQuestion, StoreUnavailable
 from flows.oauth.account import Content
 from flows.oauth.connection import (
@@ -32,7 +32,7 @@ from webapp.records.values import Value
 from webapp.stores import Conflict
 
 NOT_SHARED = "The account is no longer shared with this tool. Call again to ask for an account."
-BEGUN_AT_MOST = 16  # calls that share one answer and whose accounts are remembered
+BEGUN_AT_MOST = 16  # the most calls with one shared answer whose accounts are remembered
 
 
 class Connections:
@@ -130,7 +130,8 @@ class Connections:
     ) -> bool:
         """Return True if the token is valid or renewable, and grants all these scopes.
 
-        Unless `asks_again`, scopes that the person was asked for in vain are not required.
+        Unless `asks_again`, scopes that the person was asked for before and did not grant are not
+        required.
         """
         if not connection.is_usable(now=self._elicitations.clock()):
             return False
@@ -167,10 +168,10 @@ class Connections:
         return content
 
     async def same_row(self, new: Connection, *, own_id: str) -> Connection:
-        """Return `new` with the id of the row that stores this account already, if one does.
+        """Return `new` with the id of the row that already stores this account, if any.
 
-        Earlier versions stored an account whose person has an id of several members under the
-        last of them, `own_id`.
+        If the person's id has several members, earlier versions stored the account under the last
+        member (`own_id`).
         """
         by_person = {one.person_id: one for one in await self.of_key(new.owner, new.key)}
         row = by_person.get(new.person_id) or by_person.get(own_id)

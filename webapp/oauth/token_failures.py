@@ -110,7 +110,8 @@ class TokenFailures:
         now = self._elicitations.clock()
         for id in self._ids(client, owner=owner, refreshes=refreshes):
             found = await self._read(id)
-            # Ignore a row that ends later than now + STANDS: the clock was set back since.
+            # Ignore a row that ends later than now + STANDS: the clock was set back after the row
+            # was written.
             if found is not None and found.is_refused and now < found.until <= now + STANDS:
                 refusal = Refusal(
                     status=found.http_status,
@@ -133,7 +134,10 @@ class TokenFailures:
         return [row for row in rows if row.registration in known]
 
     async def _remember(self, client: Client, refusal: Refusal, *, step: Step, owner: str) -> bool:
-        """Store the refusal. Return False while it may be about this owner's account alone."""
+        """Store the refusal.
+
+        Return False as long as the refusal may be about this owner's account alone.
+        """
         fault = "redirect" if refusal.means == "redirect" else "client"
         if step == "refresh" and refusal.error in _NO_REFRESH:
             fault = "refresh"

@@ -31,7 +31,9 @@ _NOTHING = "Nothing was refunded."
 
 
 async def cancel(service: Service, id: str, *, by: str) -> None:
-    """Cancel a question and close its checkout at the provider. Repeating it changes nothing.
+    """Cancel a question and close its checkout at the provider.
+
+    A repeated cancellation changes nothing.
 
     Raises:
         CommandRefused: The question has ended otherwise.

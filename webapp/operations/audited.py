@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from flows.errors import Unreadable
 from webapp.records.chain import AUDIT, begins_after, block_of, opened
-from webapp.records.seal import Locker
+from webapp.records.owners import Locker
 from webapp.service import Service
 
 _PAGE = 100

@@ -45,8 +45,9 @@ _FORMULA: Final = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
 class Catalogued:
     """A list. `row` makes a row of a record, and `time` is the field by which the list is sorted.
 
-    `title` and `shows` are the fields of an entry, `quick` the values of `status` with a link, and
-    `filters` the fields that can be filtered. `has_page`: an entry has a page of its own.
+    `title` and `shows` are the fields that an entry shows, `quick` the values of `status` that have
+    a link as a filter, and `filters` the fields that can be filtered. `has_page`: an entry has a
+    page of its own.
     """
 
     label: str
@@ -156,7 +157,7 @@ LISTS: Final[Mapping[str, Catalogued]] = {
         quick=("waiting", "sent", "given up"),
     ),
 }
-# The list whose pages show a record that a search finds. A call has no list.
+# The list that a record found by the search belongs to. A call has no list.
 PAGES: Final[Mapping[type[Any], str]] = {
     **{listed.kind: name for name, listed in LISTS.items() if listed.has_page},
     Run: "calls",

@@ -46,7 +46,8 @@ LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
 _SHORTEST: Final = 4
 _AUDITED_OPEN: Final = re.compile(r"audit \d+: elicitation opened.*")
 _UNTIMED: Final = "yes; the time is not recorded"
-_AWAY: Final = ("url", "account", "payment")  # pages from which the person leaves
+# kinds of pages with a Continue button that leads elsewhere
+_AWAY: Final = ("url", "account", "payment")
 
 
 class Gathered(NamedTuple):
@@ -58,7 +59,7 @@ class Gathered(NamedTuple):
 
 
 class QuestionStage(Struct, frozen=True, kw_only=True):
-    """A stage of a question. Without `at`, `says` tells whether the stage was reached."""
+    """A stage of a question. Without `at`, `says` is a text about whether the stage was reached."""
 
     name: str
     at: datetime | None
@@ -77,7 +78,8 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
 class History(Struct, frozen=True, kw_only=True):
     """The records that belong to an id. `question`, `payments` and `accounts` are their ids.
 
-    `led_nowhere` counts how often the person pressed Continue while the provider was unreachable.
+    `led_nowhere` is the number of presses of Continue that failed because the provider was
+    unreachable.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Lists of records for a page: one read of the rows, one of the data keys, and the filters.
+"""Lists of records for a page: one read of the rows, one read of the data keys, then the filters.
 
 Risks: a list reads or opens so much that the server stops for others. So it reads a limited number
 of rows at once, says if there are more, and lets other work run while it opens them.

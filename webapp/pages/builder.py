@@ -69,7 +69,8 @@ ENDINGS: dict[Status, Ending] = {
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
 }
-_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)  # the page has its own text for these
+# reasons for which the page has its own text
+_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)
 
 
 class PageBuilder:
@@ -103,7 +104,8 @@ class PageBuilder:
         return await self.with_updates(view)
 
     async def with_updates(self, view: View) -> View:
-        if isinstance(view, (Live, StartDecision)):  # these say themselves what they wait for
+        # the pages of these kinds say themselves what they wait for
+        if isinstance(view, (Live, StartDecision)):
             return view
         updates = await updates_of(self._service, self._elicitation, here=self._here)
         return replace(view, updates=updates)

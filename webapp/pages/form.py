@@ -1,8 +1,8 @@
 """A form on a page: the controls of a schema, the typed values and the faults.
 
 Risks: a secret that the page sends back after a fault stays in the browser's history and caches. So
-a secret field never has a value here, even if the caller passes one. A date and time without its
-time zone is another moment for the tool than for the person, so the person chooses the zone.
+a secret field never has a value here, even if the caller passes one. Without a time zone, a date
+and time could mean another moment for the tool than for the person. So the person chooses the zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ def form_of(
 def with_zones(
     schema: Schema[Any], form: Mapping[str, Sequence[str]]
 ) -> tuple[Mapping[str, Sequence[str]], tuple[Fault, ...]]:
-    """Return the form with the chosen time zone in each date and time, and the faults of these."""
+    """Return the form with the chosen zone in each date and time, and the faults of the zones."""
     changed: dict[str, Sequence[str]] = {}
     faults: list[Fault] = []
     for field in schema.fields:
@@ -135,9 +135,9 @@ def with_zones(
         try:
             local = datetime.fromisoformat(given[0].strip())
         except ValueError:
-            continue  # empty, or unreadable, which `parse` reports
+            continue  # empty, or unreadable; `parse` reports an unreadable one
         if ":" not in given[0]:
-            continue  # a date without a time, which `parse` reports too
+            continue  # a date without a time; `parse` reports this too
         zone = _zone("".join(form.get(_zone_name(field), ())))
         if local.tzinfo is None and zone is None:
             faults.append(Fault(path=field.name, message="Choose the time zone."))

@@ -2,8 +2,8 @@
 
 Risks: the locale library rounds an Iraqi dinar, which has three decimals. "$" and "kr" are several
 currencies. Direction marks reorder digits in an English sentence. Headers with many locales fill
-the memory. So all digits of the amount are shown, left to right, with a sign or code that only one
-currency has. The length of the header and the number of loaded locales are limited.
+the memory. So prices have all digits of the amount, from left to right, with a sign or code that
+only one currency has. The length of the header and the number of loaded locales are limited.
 """
 
 import re
@@ -16,9 +16,9 @@ from babel.numbers import format_currency, get_currency_symbol
 
 from flows.payments.money import Money, digits_of
 
-MOST_CHARACTERS: Final = 1024  # of Accept-Language; browsers send less than 200
+MOST_CHARACTERS: Final = 1024  # characters of Accept-Language; browsers send fewer than 200
 MOST_RANGES: Final = 16
-MOST_LOCALES: Final = 64  # each takes up to 1 MB, and there are a thousand
+MOST_LOCALES: Final = 64  # a loaded locale takes up to 1 MB of memory, and a thousand locales exist
 
 # Signs that mean one currency only, in every locale.
 _SIGNS = frozenset("€₹₪₫₴₸₺₼₽₾₡₦₮₲₭฿៛৳֏")
@@ -47,7 +47,7 @@ def price_in(locale: Locale | None, price: Money) -> str:
     pattern = _FRACTION.sub("0." + "0" * digits if digits else "0", pattern)
     if get_currency_symbol(price.currency, locale) not in _SIGNS:
         pattern = _TOUCHING.sub(_NO_BREAK, pattern.replace("¤", "¤¤"))
-    with localcontext(Context()):  # the caller may have set a context that rounds
+    with localcontext(Context()):  # the caller may have set a decimal context that rounds
         return format_currency(
             price.amount, price.currency, format=pattern, locale=locale, currency_digits=False
         )
@@ -88,7 +88,8 @@ class Locales:
 def _ranges(accepted: str) -> tuple[list[str], set[str]]:
     """Return the ranges in lower case, the most preferred first, and the refused ranges."""
     if len(accepted) > MOST_CHARACTERS:
-        accepted = accepted[:MOST_CHARACTERS].rpartition(",")[0]  # a cut range has lost its weight
+        # the header was cut in this range, so the range has lost its weight
+        accepted = accepted[:MOST_CHARACTERS].rpartition(",")[0]
     weighed: list[tuple[float, str]] = []
     refused: set[str] = set()
     for part in accepted.split(","):

@@ -44,7 +44,7 @@ OWN_TYPES: Mapping[str, str] = {
 class Renderer:
     """Renders views with the templates of some folders.
 
-    The first folder that has a template wins.
+    If several folders have a template, the first folder's template is used.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Updates of a question's page: the status that it listens to, and the next question of its call.
 
-The page contains its status, and the live route sends the current one: the page loads itself again
-when they differ. Both come from here, so that a page that shows the current state stays as it is.
+The page contains its status, and the live route sends the current one: The page loads itself again
+when the two differ. This module computes both, so that a page that shows the current state is not
+loaded again.
 """
 
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
@@ -56,7 +56,7 @@ BETWEEN_FETCHES = timedelta(seconds=2)
 FETCHES_AT_ONCE = 10
 BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
 _LEAST_SECONDS = 0.05  # the shortest wait: the event loop's clock and the wall clock can differ
-PAGES_AT_MOST = 100  # of a provider's list when searching for one question's sessions
+PAGES_AT_MOST = 100  # pages to read of a provider's list when searching for one question's sessions
 _log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""Events: what a provider's webhook changes, on arrival or when it is looked at again.
+"""Events: what a provider's webhook changes, when it arrives or when it is checked again.
 
 The table of changes is `CHANGES` in `flows.payments.events`. Risks: an acknowledged event is lost,
 or an event settles the wrong question. So the reply is 2xx only after the write is durable, and an
@@ -6,12 +6,12 @@ event that contradicts the request is stored and settles nothing. Events arrive 
 order. Each is a snapshot of the time when it was sent, and the result does not depend on the order.
 
 The question may be erased when a bank takes the money months later, so the payment is looked up in
-the ledger, which is stored for years. An event creates no row there: anyone who pays to the
-merchant account can set a reference, and the server would refund such a payment automatically. The
-payment is listed for the operator instead.
+the ledger, which is stored for years. An event does not create a row in the ledger, because anyone
+who pays to the merchant account can set a reference, and the server would refund such a payment
+automatically. Instead, the payment is listed for the operator.
 
-Anyone can send an unsigned notice. The provider is asked only about questions and payments that
-this server has stored, or with a rate limit, which question a payment belongs to.
+Anyone can send an unsigned notice. The server therefore asks the provider only about questions and
+payments that it has stored. It also asks to which question a payment belongs, with a rate limit.
 """
 
 import logging
@@ -89,7 +89,8 @@ class Webhooks:
         self._outbound = outbound
         # The ids of events that this process has applied, with durable results.
         self.applied = OrderedDict[str, None]()
-        elicitations.on_gap.append(self.applied.clear)  # the store may have lost these events
+        # forget them, because the store may have lost these events
+        elicitations.on_gap.append(self.applied.clear)
         self._traces = Rates(burst=TRACES_AT_ONCE, every=BETWEEN_TRACES, clock=elicitations.clock)
 
     async def receive(self, gateway: Signs, delivery: Delivery) -> str:

@@ -4,14 +4,14 @@ Risks: a payment is spent twice, or spent and refunded. A row changes by compare
 table in `flows.payments.receipt` allows. The start of a refund is written together with the
 question that leads to the payment, so that no call claims the payment at the same moment.
 
-Or one thing is paid twice. A permanent purchase (`once=True`) has one key, which one payment owns.
-A payment that becomes usable answers the open question for the same thing in the same write
-(`usable_again`). A payment for something that another payment has paid is a surplus: it is
-refunded at once, and it answers no question.
+Another risk is that one thing is paid twice. A permanent purchase (`once=True`) has one key, which
+one payment owns. A payment that becomes usable answers the open question for the same thing in the
+same write (`usable_again`). A payment for something that another payment has paid is a surplus: it
+is refunded at once, and it answers no question.
 
-Or a payment whose result was delivered is refunded, because the store lost the write that marked
-the payment as used. Payments that may have been used in the lost writes are not refunded
-automatically; the operator has to check them.
+A third risk is that a payment is refunded although its result was delivered, because the store lost
+the write that marked the payment as used. Payments that may have been used in the lost writes are
+not refunded automatically; the operator has to check them.
 """
 
 import hashlib

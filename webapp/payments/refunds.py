@@ -156,7 +156,7 @@ class Refunds:
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
         except UnderWay:
-            pass  # the other process records the result
+            pass  # another process asks the provider, and records the result
         except Failed as error:
             tried = await self._ledger.read(owner, id)
             tries = None if tried is None else tried.refund_tries
@@ -282,10 +282,10 @@ class Refunds:
             return f"{seller.label} has not reported the id of the payment."
         if payment.seller in self._flow.refundable:
             return None
-        by_hand = ""
+        advice = ""
         if isinstance(seller, DeclaredAccount) and seller.declaration.manage is not None:
-            by_hand = f" Refund it there: {seller.declaration.manage}."
-        return f"{seller.label} cannot make refunds for this server.{by_hand}"
+            advice = f" Refund it there: {seller.declaration.manage}."
+        return f"{seller.label} cannot make refunds for this server.{advice}"
 
     def _elsewhere(self, payment: Payment) -> str | None:
         """Return where the payment was made, if not at the configured provider of that name."""

@@ -14,8 +14,8 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.traits import PaidSession
 from flows.payments import receipt as receipts
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.elicitations.service import Elicitations

@@ -6,9 +6,9 @@ session has one complete row in the ledger, written together with the question t
 answers. A payment that differs from what was requested settles nothing and is listed for the
 operator.
 
-Or the money is gone, and a tool still gets a receipt, because the refund or dispute was reported
-before the payment. Such early events are stored by the payment that they name, and applied to the
-payment's row before it is written.
+Another risk is that a tool gets a receipt although the money is gone, because the refund or dispute
+was reported before the payment. Such early events are stored by the payment that they name, and
+applied to the payment's row before it is written.
 """
 
 import logging
@@ -17,7 +17,6 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from flows.elicitation.proof import PaidSession
 from flows.elicitation.states import (
     MONEY_RETURNED,
     NOT_ARRIVED,
@@ -25,6 +24,7 @@ from flows.elicitation.states import (
     Elicitation,
     Status,
 )
+from flows.elicitation.traits import PaidSession
 from flows.errors import NotPossible
 from flows.payments.events import (
     CHANGES,
@@ -111,8 +111,8 @@ class Verification:
     ) -> str:
         """Apply a signed notice, store it in the same write, and return the resulting status.
 
-        A cancelled request must not stop this method: call it through `run_to_completion` or
-        `uncancelled`.
+        Call this method through `run_to_completion` or `uncancelled`, because a cancelled request
+        must not stop it.
 
         Raises:
             Mismatch: The session differs from what was requested.

@@ -1,8 +1,8 @@
 """Records: the only access to a store. A write succeeds only at the version that was read.
 
 `values` defines stored values, next to those of `flows`. `rows` has the only `write`, and the
-reads. `owners` makes the tag that a person's rows start with, and the key that seals them. `ids`
-makes ids that cannot be guessed. `seal` binds each record to its row. Every write records its
+reads. `owners` makes the tag that a person's rows start with, and seals each
+record with its owner's key, bound to its row. `ids` makes ids that cannot be guessed. Every write records its
 changes in its owner's `chain`; `entries` defines what is recorded. `heads` signs the current end of
 all chains, and `verification` compares the chains with heads. `high_water` detects a store that has
 lost acknowledged writes.

@@ -36,8 +36,7 @@ from flows.errors import Unreadable
 from webapp.deadline import Clock
 from webapp.records.entries import Entry
 from webapp.records.ids import Pepper
-from webapp.records.owners import Owners
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import Locker, Owners, Row
 from webapp.stores import Conflict, Record
 from webapp.stores.lanes import Lanes
 
@@ -56,7 +55,7 @@ _WRITES_AT_ONCE: Final = 100
 _RECORDS_AT_ONCE: Final = 400  # without the blocks; a write holds 500 records
 _OWNERS_AT_MOST: Final = 5_000
 _PAGE: Final = 100
-_TRIES_AT_MOST: Final = 1_000  # attempts of one write; only a bug can lose so many races
+_TRIES_AT_MOST: Final = 1_000  # attempts of one write; only a bug can cause so many conflicts
 _log = logging.getLogger(__name__)
 _Until: TypeAlias = Annotated[int, Meta(ge=0, lt=2**37)]  # the range of a datetime
 
@@ -327,7 +326,8 @@ class _OwnersChain:
             entries = [Entry(kind=AUDIT, what="mended", about="", why=self._mends), *entries]
         before, in_block = self._block.before, list(self._block.entries)
         if record is not None and self._mends == _DAMAGED:
-            blocks.append(replace(record, status=_FULL, key=None))  # content unchanged
+            # the content of this block is unchanged
+            blocks.append(replace(record, status=_FULL, key=None))
             record, before, in_block = None, link, []
         size = 0 if record is None else len(record.sealed)
         for number, entry in enumerate(entries):
@@ -416,5 +416,6 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # also the names of the rest: later jobs must not overtake them
+        # also count the names of the waiting jobs, because later jobs must not overtake these
+        touched |= names
     return batch, behind

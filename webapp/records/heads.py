@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import ElicitError, Unreadable
 from webapp.records.chain import AUDIT, HEAD, AuditChain, Linking, block_of
 from webapp.records.owners import SERVICE, Owners

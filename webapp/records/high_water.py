@@ -86,8 +86,8 @@ class Mark(Struct, frozen=True, kw_only=True):
 class StepBack(Struct, frozen=True, kw_only=True):
     """The last time that a process noticed that the store has stepped back.
 
-    Nothing was lost that was written before `survived`. A restored backup is recorded in the same
-    way. `is_handled` means that the checks of payments after the step back were done.
+    Writes that were acknowledged before `survived` were not lost. A restored backup is recorded in
+    the same way. `is_handled` means that the checks of payments after the step back were done.
     """
 
     noticed_at: datetime

@@ -13,7 +13,7 @@ OWNER_TAG_CHARACTERS: Final = 20
 RANDOM_BYTES: Final = 12
 _TIME_BYTES = 6
 _TIME_CHARACTERS = 8
-_TIME_END = 1 << 47  # in milliseconds; times before it have at most twelve hexadecimal digits
+_TIME_END = 1 << 47  # in milliseconds; until then, times have at most twelve hexadecimal digits
 
 
 class Owned(Protocol):

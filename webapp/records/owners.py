@@ -1,14 +1,23 @@
 """Owners: the tags that assign rows to people, and the data key that seals each owner's rows.
 
+A record is encrypted under its owner's data key and bound to its row.
+
 An owner is a keyed hash of issuer and subject, so owners cannot be enumerated. The hash key (the
 pepper) and each owner's data key are random, made once, and stored wrapped under the ring.
 
 Risks: a secret that wraps a data key is lost, and with it the key and all of the owner's data. So a
 rotation wraps each key again under the newest secret, by compare-and-set. A key that cannot be
 unwrapped is never replaced by a new key.
+
+Bytes are copied from one row to another, from one owner to another, or from an older version to a
+newer one. Row, owner and version are associated data, so such bytes do not open. An attacker
+who can write the store's file can still restore a complete old row together with its old version.
+The old row opens, because its version is recorded nowhere else. A nonce repeats. A forked child
+would repeat its parent's nonces, so the child starts with a new pool.
 """
 
 import asyncio
+import os
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -18,14 +27,96 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from flows.crypto.vault import Ring, wrapped_under
+from flows.crypto.tokens import NONCE_BYTES, Ring, wrapped_under
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.records.ids import Pepper
-from webapp.records.seal import Locker, Randomness
 from webapp.stores import Conflict, Record, Store
+
+_POOL_BYTES = 12 * 1024
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """The row of sealed bytes. The bytes open for no other row."""
+
+    owner: str
+    kind: str
+    id: str
+    version: int
+
+
+# The associated data of a row, from its fields in their order.
+_about = "row\x1f{}\x1f{}\x1f{}\x1f{}".format
+
+
+class Locker:
+    """A cipher for one owner's records. It seals with the newest data key and opens with any.
+
+    There are several keys only after a key may have leaked, while all rows are sealed again.
+    """
+
+    __slots__ = ("_ciphers", "_random")
+
+    def __init__(
+        self, *data_keys_newest_first: bytes, random: Callable[[int], bytes] = secrets.token_bytes
+    ) -> None:
+        self._ciphers = [AESGCM(data_key) for data_key in data_keys_newest_first]
+        self._random = random
+
+    def seal(self, row: Row, plain: bytes) -> bytes:
+        nonce = self._random(NONCE_BYTES)
+        return nonce + self._ciphers[0].encrypt(nonce, plain, _about(*astuple(row)).encode())
+
+    def open(self, row: Row, sealed: bytes) -> bytes:
+        return self._open(row, sealed)[0]
+
+    def sealed_anew(self, row: Row, sealed: bytes) -> bytes | None:
+        """Return the bytes sealed with the newest key, for the row's next version.
+
+        Return None if `sealed` is already sealed with the newest key.
+        """
+        plain, is_newest = self._open(row, sealed)
+        return None if is_newest else self.seal(replace(row, version=row.version + 1), plain)
+
+    def _open(self, row: Row, sealed: bytes) -> tuple[bytes, bool]:
+        nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+        about = _about(*astuple(row)).encode()
+        for cipher in self._ciphers:
+            try:
+                return cipher.decrypt(nonce, rest, about), cipher is self._ciphers[0]
+            except (InvalidTag, ValueError):
+                continue
+        raise Unreadable
+
+
+class Randomness:
+    """Random bytes like `secrets.token_bytes`, from a pool. Use it in one thread only.
+
+    Without the pool, each seal would make a system call, during which other threads run and the
+    event loop waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._pool = b""
+        self._used = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def __call__(self, size: int) -> bytes:
+        end = self._used + size
+        if end > len(self._pool):
+            self._pool, self._used, end = secrets.token_bytes(max(size, _POOL_BYTES)), 0, size
+        piece = self._pool[self._used : end]
+        self._used = end
+        return piece
+
+    def _forget(self) -> None:
+        self._pool = b""
+        self._used = 0
+
 
 SERVICE = "~"  # the owner of rows that belong to no person: the pepper, aliases
 CACHED_AT_MOST = 10_000
@@ -38,16 +129,17 @@ _PAGE = 100
 class DataKeys(Struct, frozen=True, kw_only=True):
     """An owner's data keys, newest first. Older keys only open rows.
 
-    `made_under` names the secret that was the newest when the keys were made. Since `since`, no
-    process seals with the older keys, except a process that has not read the new key yet.
-    `is_purged`: the rows sealed under the older keys are being erased.
+    `made_under` names the secret that was the newest when the keys were made. From `since` on, a
+    process seals with an older key only if it has not read the new key yet. `is_purged`: the rows
+    sealed under the older keys are being erased.
     """
 
     keys: tuple[bytes, ...]
     made_under: bytes = b""
     since: datetime | None = None
     is_purged: bool = False
-    former: tuple[bytes, ...] = ()  # open older audit entries, which are never sealed again
+    # these keys open older audit entries, which are never sealed again
+    former: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"

@@ -17,8 +17,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
 from webapp.records.entries import AUDITED, Entry, Move, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
-from webapp.records.owners import Owners
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import Locker, Owners, Row
 from webapp.records.values import KINDS, Value, ValueT
 from webapp.stores import Record
 
@@ -180,7 +179,7 @@ class Rows:
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
         try:
             plain = locker.open(row, record.sealed)
-        except Unreadable:  # possibly sealed under a data key that was just made
+        except Unreadable:  # the record may be sealed under a data key that was just made
             self._owners.forget(record.owner)
             plain = (await self._owners.locker(record.owner)).open(row, record.sealed)
         value = cast("ValueT", _decoders[kind].decode(plain))

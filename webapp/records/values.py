@@ -11,10 +11,10 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.calling_client import SeenClient
 from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.tool_call import SeenClient
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
@@ -165,7 +165,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     why: str | None = None
     replayed_at: datetime | None = None
     said: Notice | None = None
-    again_at: datetime | None = None  # when it is looked into again, if it waits on
+    again_at: datetime | None = None  # when the webhook is checked again, if it is still waiting
     version: int = 0
 
     @property

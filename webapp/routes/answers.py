@@ -23,7 +23,7 @@ from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
-PAGE_LANGUAGE = "en"  # of every template
+PAGE_LANGUAGE = "en"  # the variables of every template
 _PAGE_LOCALE = Locale(PAGE_LANGUAGE)
 # the framework's message if the client disconnects while the body is read
 _LEFT = "client disconnected prematurely"

@@ -25,13 +25,13 @@ from litestar.params import FromPath, RawBody
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.authorization_code import PARAMETERS, Mixed, callback_names
 from flows.payments.session import Mismatch, SessionStatus
 from webapp.completion import RETURN_PARAMETER
-from webapp.http.requests import query_of
+from webapp.http.browser import query_of
 from webapp.identity.identity import Access
 from webapp.pages.builder import PageBuilder
 from webapp.pages.views import BadRequest, Trouble, Unknown, Used
@@ -103,7 +103,9 @@ async def provider_posts(
     if client is None or client.provider.name != provider:
         raise InvalidToken("another provider")
     if client.provider.response_mode != "form_post":
-        raise InvalidToken("a form, although the provider redirects")
+        raise InvalidToken(
+            "the provider sent a form, although its declaration says that it redirects"
+        )
     names = (*PARAMETERS, *callback_names(client.provider))
     named = {name: page.form[name] for name in names if name in page.form}
     return see_other(f"/callback/{provider}?{urlencode(named, doseq=True)}")

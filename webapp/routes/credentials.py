@@ -10,8 +10,8 @@ from typing import Final
 
 from flows.crypto.tokens import Purpose
 from flows.errors import InvalidToken
-from webapp.http.connection import Scope
-from webapp.http.requests import cookies_of, query_of
+from webapp.http.browser import cookies_of, query_of
+from webapp.http.exchange import Scope
 from webapp.service import Service
 
 _IN_PATHS: Final = (("/e/", Purpose.LINK), ("/callback/url/", Purpose.CALLBACK))

@@ -10,9 +10,9 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
+from webapp.http.browser import query_of
 from webapp.http.parts import part
 from webapp.http.port import proof
-from webapp.http.requests import query_of
 from webapp.pages.renderer import our_files, version_of
 from webapp.pages.views_home import Home, UsersHome
 from webapp.routes.page_request import PageRequest

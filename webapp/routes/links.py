@@ -21,10 +21,9 @@ from litestar.params import FromPath
 from litestar.response import Stream
 
 from flows.crypto.tokens import Purpose
-from flows.elicitation.proof import OnPage
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.traits import OnPage, traits_of
 from flows.errors import (
     Failed,
     InvalidAnswer,

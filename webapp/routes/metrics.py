@@ -8,8 +8,7 @@ import secrets
 from http import HTTPStatus
 
 from webapp.collector import Collector
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, problem, send_answer
-from webapp.http.exchange import facts_of
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, facts_of, problem, send_answer
 from webapp.telemetry.families import MEDIA_TYPE
 
 PATH = "/metrics"

@@ -1,7 +1,8 @@
 """The access to the pages for operators, and the one-time link of one's own machine.
 
 Risks: a person who is no operator learns that the pages exist, so the answer is the page for
-unknown addresses. A link scanner opens the link, so it needs a press.
+unknown addresses. Another risk is a link scanner that opens the link. So the link has an effect
+only after a press of a button.
 """
 
 import logging

@@ -113,7 +113,8 @@ async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> tuple[list[st
     kinds, owner = page.service.kinds, viewer.owner
     if of == "connections":
         accounts = await kinds.accounts.connections.all_of(owner)
-        # A use of an account is no change: the page would lose what the person ticks.
+        # The use of an account does not count as a change: otherwise the page would reload, and
+        # lose what the person has ticked.
         facts = [(a.id, a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key) for a in accounts]
         return [owner], _digest(facts)
     if of == "payments":

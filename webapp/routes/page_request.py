@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 from flows.elicitation.flow import CallbackParams
 from flows.elicitation.states import Elicitation
 from flows.errors import InvalidToken
+from webapp.http.browser import Fields, cookies_of, parsed, query_of
 from webapp.http.parts import AnyRequest, part
-from webapp.http.requests import Fields, cookies_of, parsed, query_of
 from webapp.identity.identity import AccessDecision, Viewer
 from webapp.pages.views import NoCookie
 from webapp.routes.answers import Answers, NotShown

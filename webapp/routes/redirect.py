@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from flows.crypto.tokens import Claims, Purpose
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation.flow import Flow, Redirect, RedirectContext
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
+from flows.elicitation.traits import OnPage
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.discovery import MetadataRefused
 from flows.oauth.provider import Client
@@ -130,8 +130,8 @@ class _Press:
             opened = await elicitations.change(
                 id, lambda e: attempts.keep(e, number=number, kept=stored)
             )
-            # The question ended in the meantime, or another process superseded this checkout: the
-            # person must not pay there any more.
+            # The question ended in the meantime, or another process superseded this checkout. In
+            # both cases, the person must not pay there any more.
             if opened.status.is_final or (kind.holds_open and _is_superseded(opened, stored)):
                 raise _has_ended_error(opened)
         if not opened.asked.waits:

@@ -18,8 +18,8 @@ from litestar.exceptions import HTTPException
 
 from flows.question import asking
 from webapp.http.address import PLAIN_PATH
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, problem, send_answer
-from webapp.http.guard import PROBES
+from webapp.http.edge import PROBES
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.http.root_path import ROOT_KEY
 from webapp.identity.users import Users, note_request

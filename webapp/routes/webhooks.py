@@ -2,9 +2,9 @@
 
 Risks: a forged delivery ends a question, or an authentic one is lost. A signature is verified over
 the exact bytes before they are parsed, and the response is 2xx only after the write. Anybody can
-send a hint, so a hint only makes us ask its provider, with a rate limit for each sender, and the
-response reveals nothing. Rejected deliveries are counted, but this module does not store them. If
-the store cannot be written, the provider is asked to send again.
+send a hint. So a hint only causes a request to the provider, with a rate limit for each sender, and
+the response reveals nothing. Rejected deliveries are counted, but this module does not store them.
+If the store cannot be written, the provider is asked to send again.
 """
 
 import json
@@ -92,7 +92,8 @@ async def _hinted(
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
-        # with certificates, only rejected deliveries count: they must not delay authentic ones
+        # for certificates, count only rejected deliveries, so that these do not delay authentic
+        # ones
         service.webhooks.log.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise

@@ -19,9 +19,8 @@ from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.params import RawBody
 
-from webapp.http.connection import Receive, Scope, Send
-from webapp.http.edge import Edge
-from webapp.http.guard import Guard
+from webapp.http.edge import Edge, Guard
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.sandbox.authorization.client import bearer_of
 from webapp.sandbox.authorization.faults import Faults, PlayedFault

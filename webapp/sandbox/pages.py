@@ -14,9 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Response
 
-from webapp.http.browser import Browser, page_headers
+from webapp.http.browser import Browser, cookies_of, page_headers
 from webapp.http.parts import AnyRequest, Reply
-from webapp.http.requests import cookies_of
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",

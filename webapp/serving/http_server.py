@@ -28,11 +28,11 @@ from webapp.command import (
 )
 from webapp.connecting import utc_now
 from webapp.http.client import refuse_packed
-from webapp.http.connection import ASGIApp, ClientConnections
+from webapp.http.exchange import ASGIApp, ClientConnections
 from webapp.http.port import PortUnusable, bind, listen
 from webapp.identity.accepting import Accepted
 from webapp.limits import Arrivals
-from webapp.mcp.gated_names import GateWithoutTool
+from webapp.mcp.before import GateWithoutTool
 from webapp.records.owners import open_owners
 from webapp.sandbox.settings import Sandbox, new_sandbox
 from webapp.service import Service

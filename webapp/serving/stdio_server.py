@@ -1,8 +1,9 @@
 """MCP over stdin and stdout, for clients that start servers themselves; the pages use a port.
 
 Risks: a `print` in a tool ends up in the protocol. The process's own stdin and stdout are therefore
-moved away before the author's code runs, so that prints go to stderr. Or a result that went into a
-broken pipe counts as delivered. The writing thread therefore reports whether each write succeeded.
+moved away before the author's code runs, so that prints go to stderr. Another risk is that a result
+counts as delivered although it went into a broken pipe. The writing thread therefore reports
+whether each write succeeded.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from flows.errors import Unreadable
 from webapp.command import CommandRefused, opened_store, settings_for, under_another_secret
-from webapp.http.connection import ClientConnections
+from webapp.http.exchange import ClientConnections
 from webapp.http.port import PORT_OPTION, PortUnusable, SharedPort, listen, listening
 from webapp.mcp.tools import is_fastmcp, low_level_of
 from webapp.printing import tell

@@ -135,7 +135,7 @@ def accent(text: str) -> Accent | None:
     light, *others = [word.lower() for word in text.replace(",", " ").split()]
     if len(others) > 1 or not all(_COLOUR.fullmatch(one) for one in (light, *others)):
         raise ValueError(
-            "it is a colour such as #0d5f57, or two: one for light and one for dark pages."
+            "must be a colour such as #0d5f57, or two: one for light and one for dark pages."
         )
     _must_contrast(light, _LIGHT, page="light", darker=True)
     dark = others[0] if others else _readable(light, _DARK, darker=False)
@@ -256,7 +256,7 @@ def _logo(text: str) -> Image | None:
 def _line(at_most: int) -> Callable[[str], str | None]:
     def parse(text: str) -> str | None:
         if len(text) > at_most or not text.isprintable():
-            raise ValueError(f"it is one line of at most {at_most} characters.")
+            raise ValueError(f"must be one line of at most {at_most} characters.")
         return text or None
 
     return parse
@@ -265,7 +265,7 @@ def _line(at_most: int) -> Callable[[str], str | None]:
 def _page(text: str) -> str | None:
     """Return the address of a page, or None for an empty text."""
     if text and not is_page(text):
-        raise ValueError("it is an https:// address, such as https://example.com/privacy.")
+        raise ValueError("must be an https:// address, such as https://example.com/privacy.")
     return text or None
 
 
@@ -282,7 +282,7 @@ def is_page(text: str) -> bool:
 
 def _contact(text: str) -> str | None:
     if text and not (_MAIL.fullmatch(text) and text.isprintable()) and not is_page(text):
-        raise ValueError("it is an e-mail address or an https:// address.")
+        raise ValueError("must be an e-mail address or an https:// address.")
     return text or None
 
 

@@ -329,7 +329,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
 def _person_faults(person: Mapping[str, Any]) -> list[str]:
     faults = [f"person.{key}: needed." for key in ("id", "label") if key not in person]
     faults += [
-        f"person.{key}: it is a text."
+        f"person.{key}: must be a text."
         for key, value in person.items()
         if key not in ("id", "label") and not isinstance(value, str)
     ]
@@ -348,7 +348,7 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
         if key not in _REVOCATION_KEYS:
             yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
         elif not isinstance(value, str):
-            yield f"revoke: it is {_PLACE}."
+            yield f"revoke: must be {_PLACE}."
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:

@@ -24,11 +24,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from flows.crypto.vault import SECRET_BYTES, Ring, fingerprint_of
+from flows.crypto.tokens import SECRET_BYTES, Ring, fingerprint_of
 from flows.errors import StoreUnavailable, WeakSecret
 from webapp.settings.table import Setting
 from webapp.stores import without_password
-from webapp.stores.permissions import must_be_ours, must_be_private
+from webapp.stores.sqlite_file import must_be_ours, must_be_private
 
 _HEADER = (
     b"# The secrets of elicit, newest first; with the time at which each of the others "
@@ -187,7 +187,10 @@ class KeyFile:
         return found, _identity(status)
 
     def follow(self, known: Sequence[bytes]) -> tuple[Sequence[bytes] | None, _Seen]:
-        """Return the secrets and the file's state. Secrets are None if no known one is left."""
+        """Return the secrets and the file's state.
+
+        The secrets are None if the file no longer has any of the known secrets.
+        """
         found, seen = self._read()
         values = [secret.value for secret in found]
         is_ours = not known or not set(known).isdisjoint(values)

@@ -35,8 +35,8 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
             await asyncio.to_thread(settings.key_file.note, store.address)
         except OSError as error:
             raise StoreUnavailable(
-                f"{store.address} cannot be noted beside the key file, so that its secrets would "
-                f"be kept for it: {error}"
+                f"{store.address} cannot be added to the list next to the key file, which protects "
+                f"the secrets that this store needs: {error}"
             ) from error
         stack.pop_all()
     return store

@@ -1,8 +1,8 @@
 """The settings of notifications: `[notify.NAME]` in `elicit.toml`, and `ELICIT_NOTIFY_{NAME}`.
 
-Risks: an address with a typing error, which nobody notices until a message is missing; a password
-in a file that others can read; and a password in an error. Apprise therefore checks each address
-when the settings are read, and errors name an address by its table and its position.
+Risks: an address has a typing error, and nobody notices until a message is missing. So Apprise
+checks each address when the settings are read. Or other users can read a password. So a file that
+others can read must not contain one, and an error names an address by its table and its position.
 """
 
 import importlib.util
@@ -93,14 +93,14 @@ def _table(name: str, table: Mapping[str, Any], problems: list[str]) -> NotifyTa
             except ValueError as error:
                 faults += [f"{key}: {sentence}" for sentence in error.args]
     if not 1 <= read.get("remind_at_most", 1) <= REMINDERS_AT_MOST:
-        faults.append(f"remind_at_most: it is a whole number from 1 to {REMINDERS_AT_MOST}.")
+        faults.append(f"remind_at_most: must be a whole number from 1 to {REMINDERS_AT_MOST}.")
     for key, other in (
         ("remind_at_most", "remind_after"),
         ("escalate_after", "escalate_to"),
         ("escalate_to", "escalate_after"),
     ):
         if key in table and other not in table:
-            faults.append(f"{key}: it has no effect without {other}. Add {other}.")
+            faults.append(f"{key}: has no effect without {other}. Add {other}.")
     faults += [
         f"users: {user!r} is not a valid user id."
         for user in read.get("users", ())
@@ -133,7 +133,7 @@ def with_addresses(
 ) -> tuple[NotifyTable, ...]:
     """Return the tables with the addresses of the variables, and add faults to the problems.
 
-    `config` is the file of the tables. An entry of `escalate_to` that is the name of a table
+    `config` is the file of the tables. If an entry of `escalate_to` is the name of a table, it
     stands for the addresses of that table.
     """
     by_name = {table.name: table for table in tables}
@@ -202,21 +202,21 @@ def _faults(
     place, approvers = f"notify.{table.name}", {one.name for one in who.approvers}
     if not has_address:
         yield (
-            f"{place}: it has no address. Add to, or set {NOTIFY.of(table.name).name} to addresses."
+            f"{place}: has no address. Add to, or set {NOTIFY.of(table.name).name} to addresses."
         )
     if not table.lists_people and not is_named and table.name not in approvers:
         yield (
-            f"{place}: it is about nobody, because [approvers.{table.name}] does not exist. Rename "
-            "it to one of your approvers, or add subjects, users or local."
+            f"{place}: nobody would be notified, because [approvers.{table.name}] does not exist. "
+            f"Rename the table to one of your approvers, or add subjects, users or local."
             + meant(table.name, approvers)
         )
     if table.subjects and who.client is None:
-        yield f"{place}.subjects: it needs {ISSUER.name}, where these people sign in."
+        yield f"{place}.subjects: needs {ISSUER.name}, the issuer where these people sign in."
     for number, entry in enumerate(table.escalate_to, 1):
         if "://" not in entry and entry not in by_name:
             yield (
-                f"{place}.escalate_to, entry {number}: it is neither an address nor the name of a "
-                "table [notify.NAME]."
+                f"{place}.escalate_to, entry {number}: is neither an address nor the name of a "
+                f"table [notify.NAME]."
             )
 
 
@@ -228,11 +228,11 @@ def _address_faults(addresses: Sequence[tuple[_Source, str]], *, config: Path) -
     for place, address in addresses:
         if "://" not in address or not address.isprintable() or " " in address:
             yield (
-                f"{_of(place)}: it is not an address. Write one of Apprise's addresses, such as "
-                "mailto://user:password@example.com."
+                f"{_of(place)}: is not an address. Write an address in Apprise's format, such as "
+                f"mailto://user:password@example.com."
             )
         elif len(address) > LETTERS_AT_MOST:
-            yield f"{_of(place)}: it is longer than {LETTERS_AT_MOST:,} characters."
+            yield f"{_of(place)}: must be longer than {LETTERS_AT_MOST:,} characters."
         else:
             plain.append((place, address))
     if importlib.util.find_spec("apprise") is None:
@@ -248,7 +248,7 @@ def _address_faults(addresses: Sequence[tuple[_Source, str]], *, config: Path) -
             yield f"{_of(place)}: {_why(address, one)}"
         elif one.has_secret and place.is_in_file and _others_can_read(config):
             yield (
-                f"{_of(place)}: it contains a password or a token, and other users can read "
+                f"{_of(place)}: contains a password or a token, and other users can read "
                 f"{config}. Run chmod 600 on the file, or move the address to "
                 f"{NOTIFY.of(place.setting.split('.')[1]).name}."
             )
@@ -259,7 +259,7 @@ def _of(place: _Source) -> str:
 
 
 def _why(address: str, checked: CheckedAddress) -> str:
-    # A scheme is letters only; anything else may be a part of a password.
+    # A scheme has only letters. Anything else may be a part of a password, so it is not shown.
     scheme = address.partition("://")[0]
     service = f"{scheme}://" if scheme.isalnum() and len(scheme) <= 20 else "its service"
     match checked.fault:

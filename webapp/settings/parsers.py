@@ -14,9 +14,8 @@ from typing import TypeVar
 from flows.errors import InvalidQuestion
 from flows.kinds.gate import GatePolicy
 from flows.origin import origin_of
-from webapp.http.address import PLAIN_PATH
-from webapp.http.guard import Network
-from webapp.http.trusted_hosts import TrustedHost, read_trusted_host
+from webapp.http.address import PLAIN_PATH, TrustedHost, read_trusted_host
+from webapp.http.edge import Network
 
 _DURATION = re.compile(r"([0-9]{1,4})([dhms])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
@@ -74,13 +73,13 @@ def module_and_object(word: str) -> str:
 
 def switch(text: str) -> bool:
     if text not in ("0", "1"):
-        raise ValueError("it is 1 or 0.")
+        raise ValueError("must be 1 or 0.")
     return text == "1"
 
 
 def live(text: str) -> bool:
     if text not in ("", "0", "1"):
-        raise ValueError("it is 1 for real money, or 0 for the provider's test mode.")
+        raise ValueError("must be 1 for real money, or 0 for the provider's test mode.")
     return text == "1"
 
 
@@ -89,7 +88,7 @@ def only(word: str) -> Callable[[str], bool]:
 
     def parse(text: str) -> bool:
         if text not in ("", word):
-            raise ValueError(f"it is `{word}`, or left out.")
+            raise ValueError(f"must be `{word}`. Otherwise leave it out.")
         return text == word
 
     return parse
@@ -98,7 +97,7 @@ def only(word: str) -> Callable[[str], bool]:
 def one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in choices:
-            raise ValueError(f"it is one of {', '.join(choices)}.")
+            raise ValueError(f"must be one of {', '.join(choices)}.")
         return text.lower()
 
     return parse
@@ -109,7 +108,7 @@ def count(at_most: int) -> Callable[[str], int]:
         is_number = text.isascii() and text.isdigit() and len(text) <= len(str(at_most))
         found = int(text) if is_number else 0
         if not 1 <= found <= at_most:
-            raise ValueError(f"it is a whole number from 1 to {at_most:,}.")
+            raise ValueError(f"must be a whole number from 1 to {at_most:,}.")
         return found
 
     return parse
@@ -126,7 +125,7 @@ def duration(
             found = timedelta(seconds=int(text))
         if found is None or not at_least <= found <= at_most:
             raise ValueError(
-                f"it is a number of seconds, or 7d, 12h, 30m and the like; {says} at most."
+                f"must be a number of seconds, or 7d, 12h, 30m and so on, {says} at most."
             )
         return found
 
@@ -198,7 +197,7 @@ def folders(text: str) -> tuple[Path, ...]:
 def seconds(text: str) -> timedelta | None:
     """Return the duration, or None for an empty text."""
     if text and not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError("it is a number of seconds, as 86400 for a day.")
+        raise ValueError("must be a number of seconds, such as 86400 for a day.")
     return timedelta(seconds=int(text)) if text else None
 
 
@@ -206,13 +205,13 @@ def kept_unused(text: str) -> timedelta | None:
     """Return after how long an unused payment is refunded, or None for never."""
     found = with_unit(text)  # a number alone could mean days
     if found is None and text != "0":
-        raise ValueError("it is 7d, 12h, 30m, 90s and the like, or 0 for never.")
+        raise ValueError("must be a duration such as 7d, 12h, 30m or 90s, or 0 for never.")
     return found
 
 
 def asks_of_payments(text: str) -> bool | None:
     if text not in ("", "0", "1"):
-        raise ValueError("it is 1 to ask about every open payment, or 0 to ask of none.")
+        raise ValueError("must be 1 to poll about every open payment, or 0 to poll about none.")
     return text == "1" if text else None
 
 

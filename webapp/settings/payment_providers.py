@@ -36,7 +36,7 @@ _MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
 _INTEGERS = range(-(2**63), 2**64)  # the integers that JSON can contain
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CARRIERS = frozenset({"authorization", "proxy-authorization", "cookie"})
-_ANY, _MINUTES = "a table of what JSON can say", f"a whole number, 1 to {_MINUTES_AT_MOST}"
+_ANY, _MINUTES = "a table of JSON values", f"a whole number, 1 to {_MINUTES_AT_MOST}"
 _SECONDS = "a list of seconds, each a whole number, 1 at least"
 _REFUNDS = "a table of pending or succeeded"
 _NEWS = f"a table of {', '.join(Dispute)} or returned"
@@ -101,7 +101,7 @@ def _labelled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_value(fault: str) -> str:
-    """Remove a value at the start of the sentence, because it may be a key in the wrong place."""
+    """Remove a value at the start of the sentence, because the value may be a misplaced key."""
     key, _, says = fault.partition(": ")
     return f"{key}: it is {says.rpartition(' is ')[2]}" if says[:1] in ("'", '"') else fault
 
@@ -133,7 +133,7 @@ def _scheme(says: object, faults: list[str]) -> Scheme | None:
             faults.append(f"scheme: unknown; they are {names}, or a table of its own.")
         return SCHEMES.get(says)
     if not isinstance(says, dict):
-        faults.append("scheme: it is a text or a table.")
+        faults.append("scheme: must be a text or a table.")
         return None
     before = len(faults)
     values = {
@@ -145,10 +145,10 @@ def _scheme(says: object, faults: list[str]) -> Scheme | None:
     if not _HEADER.fullmatch(header):
         faults.append("scheme.signature_header: needed, the name of a header.")
     if values.get("encoding", "hex") not in ("hex", "base64"):
-        faults.append(f"scheme.encoding: it is {_ENCODING}.")
+        faults.append(f"scheme.encoding: must be {_ENCODING}.")
     message = values.get("message", "{body}")
     if "{id}" in message:
-        faults.append("scheme.message: {id} is nothing that can stand there.")
+        faults.append("scheme.message: {id} is not a valid name here.")
     if ("time_label" in values) != ("{ts}" in message):
         faults.append("scheme.time_label: needed if the message has {ts}, and only then.")
     if len(faults) > before:
@@ -176,11 +176,11 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
     if minutes in range(1, _MINUTES_AT_MOST + 1):
         values["life"] = timedelta(minutes=minutes)
     elif minutes is not None:
-        faults.append(f"minutes: it is {_MINUTES}.")
+        faults.append(f"minutes: must be {_MINUTES}.")
     if "pace" in values:
         values["pace"] = tuple(timedelta(seconds=seconds) for seconds in values["pace"])
     faults += [
-        f"{key}: it is {_ANY}; a date is not, unless it is a text."
+        f"{key}: must be {_ANY}. Write a date as a text."
         for key in ("create_body", "close_body", "refund_body")
         if not _is_json(values.get(key, ""))
     ]
@@ -196,7 +196,7 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
                 for kind, word in values["news"].items()
             }
         except ValueError:
-            faults.append(f"news: it is {_NEWS}.")
+            faults.append(f"news: must be {_NEWS}.")
 
 
 def _header_faults(headers: Mapping[str, str]) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _header_faults(headers: Mapping[str, str]) -> Iterator[str]:
 def _inner(place: str, table: object, keys: Mapping[str, str], faults: list[str]) -> dict[str, Any]:
     """Return the values of an inner table; `false` means that responses lack the field."""
     if not isinstance(table, dict):
-        faults.append(f"{place}: it is a table.")
+        faults.append(f"{place}: must be a table.")
         return {}
     says = cast("dict[str, Any]", table)
     unknown = [key for key in says if key not in keys]
@@ -220,11 +220,11 @@ def _inner(place: str, table: object, keys: Mapping[str, str], faults: list[str]
     values = _converted(known, keys, found)
     for key in [key for key, value in known.items() if value is False]:
         if key in _ALWAYS_READ:
-            found.append(f"{key}: it is {keys[key]}.")
+            found.append(f"{key}: must be {keys[key]}.")
         else:
             values[key] = {} if key == "live" else None
     if values.get("unit", "minor") not in ("minor", "decimal"):
-        found.append(f"unit: it is {_UNIT}.")
+        found.append(f"unit: must be {_UNIT}.")
     faults += [f"{place}.{fault}" for fault in found]
     return values
 

@@ -134,7 +134,7 @@ _FORMER: Mapping[str, str] = {
 
 
 def former(declared: Container[str]) -> Mapping[str, str]:
-    """Return what became of earlier providers, by the beginning of their variables."""
+    """Return what happened to former providers, by the beginning of their variables."""
     return {f"ELICIT_{name.upper()}_": why for name, why in _FORMER.items() if name not in declared}
 
 
@@ -235,7 +235,7 @@ def _declared(values: Values, declaration: ProviderDeclaration) -> MerchantAccou
     told = len(problems)
     is_live = values.read(live_row)
     if not is_live and declaration.test_api is None and len(problems) == told:
-        problems.append(f"{live_row.name}: {label} has no test mode; it is 1, for real money.")
+        problems.append(f"{live_row.name}: {label} has no test mode. Set it to 1, for real money.")
     origins = values.read(origins_row)
     if len(problems) == before and not (*declaration.origins(is_live=is_live), *origins):
         problems.append(f"{origins_row.name}: required: the origins of {label}'s payment pages.")

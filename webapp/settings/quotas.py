@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from flows.elicitation.capabilities import MODES
+from flows.elicitation.tool_call import MODES
 from flows.question import TIMEOUT_AT_MOST
 from webapp.settings.parsers import count, duration, each, folders, module_and_object, switch
 from webapp.settings.table import setting
@@ -161,7 +161,7 @@ class PolicySettings:
         "person's own rules, `WHAT` lists what it can answer at once, of `form`, `confirm` "
         "and `gate`: `my-bot=answers:form+confirm`",
     )
-    # For tools that run when the process has to stop.
+    # The time for tools that run when the process has to stop.
     grace: timedelta = setting(
         "ELICIT_GRACE",
         parse=duration(timedelta(hours=1), "1 hour"),
@@ -170,7 +170,7 @@ class PolicySettings:
         "a person end at once with a request to repeat them, and `/health` answers 503 in the "
         "meantime: seconds, or a duration such as `12h` or `30m`, 1 hour at most",
     )
-    # For tools whose client has disconnected.
+    # The time for tools whose client has disconnected.
     orphaned_at_most: timedelta = setting(
         "ELICIT_ORPHANED_AT_MOST",
         parse=duration(timedelta(days=1), "1 day"),

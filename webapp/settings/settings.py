@@ -9,7 +9,7 @@ from tempfile import gettempdir
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.client_assertion import key_fault
@@ -19,9 +19,9 @@ from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
-from webapp.http.guard import Network
+from webapp.http.address import TrustedHost
+from webapp.http.edge import Network
 from webapp.http.root_path import is_below
-from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.notifications.tables import NotifyTable

@@ -111,5 +111,5 @@ def converted(
         try:
             values[key] = msgspec.convert(value, types[keys[key]])
         except msgspec.ValidationError:
-            faults.append(f"{key}: it is {keys[key]}.")
+            faults.append(f"{key}: must be {keys[key]}.")
     return values

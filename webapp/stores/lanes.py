@@ -74,5 +74,5 @@ class Lanes(Generic[Item]):
 
 
 def first(most: int) -> Callable[[Sequence[Item]], tuple[list[Item], list[Item]]]:
-    """Return a `fit` for batches of at most `most` items, the oldest first."""
+    """Return a function for `fit` that makes batches of at most `most` items, the oldest first."""
     return lambda items: (list(items[:most]), list(items[most:]))

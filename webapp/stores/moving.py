@@ -7,9 +7,9 @@ say how far the move has got, so a move that was interrupted continues when it i
 Risks: both places are served, and each accepts a payment. The new place therefore opens only after
 the old place says where it has moved to, and data that is no copy of the old place is never
 overwritten. Or two moves run at once, because the first move continues after its terminal was lost.
-If one move ends and the new place is served, the other move could overwrite newer records, for
-example a spent receipt with an unspent one. Each change of a fence therefore names the fences that
-it may replace, and a copy is stored only while the fence of its own move is set.
+If one of the moves ends and servers use the new place, the other move could overwrite newer
+records, for example a spent receipt with an unspent one. Each change of a fence therefore names the
+fences that it may replace, and a copy is stored only while the fence of its own move is set.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -58,7 +58,7 @@ async def move(source: Store, target: Store) -> Moved:
     if standing != moved:
         if there is None:
             await fence_empty(target, copied)
-        else:  # set it again: some servers of a cluster may lack it
+        else:  # set the fence again, because some servers of a cluster may lack it
             await _fence(target, copied, instead_of=(None, copied))
         standing = await _fence_source(source, moving, moved)
     if standing != moved:

@@ -90,7 +90,8 @@ def holds_something(url: str) -> bool:
     try:
         if path.stat().st_size == 0:
             return False
-        address = f"{path.absolute().as_uri()}?mode=rw"  # not ro: all records may be in the log
+        # not with mode=ro, because all records may still be in the log
+        address = f"{path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'")
             if tables.fetchone() is None:

@@ -26,6 +26,7 @@ from webapp.stores.store import (
     Conflict,
     Fences,
     Record,
+    Watch,
     as_written,
     bounds,
     check_copies,
@@ -34,7 +35,6 @@ from webapp.stores.store import (
     check_records,
     check_time,
 )
-from webapp.stores.watch import Watch
 
 # Writes of many callers in one statement, which each succeed or fail alone.
 #
@@ -141,7 +141,8 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # a waiting job's names too: later jobs must not overtake it
+        # also count the names of a waiting job, because later jobs must not overtake it
+        touched |= names
     return batch, behind
 
 

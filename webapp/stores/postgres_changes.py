@@ -2,8 +2,8 @@
 
 Risks: a notification inside the writing transaction would hold one lock during all commits of the
 database, so it is sent after the commit. The notification is lost if its sender or a receiving
-connection ends too early. Each watch is therefore asked to read its
-records again when the connection is back, and every 15 seconds in any case.
+connection ends too early. Each watch is therefore asked to read its records again when the
+connection is back, and also every 15 seconds.
 """
 
 import asyncio
@@ -19,8 +19,7 @@ from flows.errors import StoreUnavailable
 from webapp.stores.lanes import Lanes, first
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, record_of
 from webapp.stores.postgres_server import Server
-from webapp.stores.store import Look, Record
-from webapp.stores.watch import Watch
+from webapp.stores.store import Look, Record, Watch
 
 _CHANNEL = "elicit"
 _PAYLOAD_BYTES = 7_500  # the server's limit is 8,000
@@ -49,7 +48,7 @@ class PostgresChanges:
         self._task: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
-        """Receive notifications from the return on. Without this call, no watch is possible."""
+        """Start to receive notifications. Without this call, no watch is possible."""
         connection = await self._connect()
         self._task = asyncio.get_running_loop().create_task(self._listen(connection))
 

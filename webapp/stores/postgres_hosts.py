@@ -2,11 +2,11 @@
 
 Risks: a host that accepts connections but never answers uses up the time of the other hosts. Each
 host therefore has its own share of the time. Or a replaced primary comes back, and one deployment
-writes to two servers. Every connection is therefore compared with what this process knows: the
+writes to two servers. Every connection is therefore compared with what this process knows. The
 timeline of a server grows with each promotion, so a smaller timeline means that the server was
-replaced, and another system identifier means another database cluster. All connections of an opened
-store lead to one server. When a new connection finds the successor of that server, the
-connections to that server are closed.
+replaced. Another system identifier means another database cluster. All connections of an opened
+store lead to one server. When a new connection finds the successor of that server, the connections
+to that server are closed.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ from webapp.stores.postgres_address import (
 )
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, statements
 
-# The wait for one host before the others are queried too; less if connect_timeout is less.
+# The wait for one host before the others are queried too; a shorter connect_timeout makes it
+# shorter.
 _HOST_SECONDS = 3.0
 _OF_A_HOST: tuple[type[Exception], ...] = (*ERRORS, ValueError, StoreUnavailable)
 _log = logging.getLogger(__name__)

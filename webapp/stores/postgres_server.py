@@ -6,8 +6,8 @@ Such a server is refused before the first use, and the error says what to set.
 A server that does not answer blocks a caller for at most ten seconds. After two seconds the address
 is checked for another server that has taken over. A statement that writes is never cancelled:
 PostgreSQL would stop waiting for a synchronous standby, and other sessions would see data that a
-failover then loses. While such waits last, further writes are refused at once, because each write
-would hold locks without end.
+failover then loses. While a write waits like this, further writes are refused at once, because each
+of them would hold locks without end.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from webapp.stores.store import Fences, OtherFence
 
 T = TypeVar("T")
 _LAYOUT_SECONDS = 60.0
-_CONNECTIONS_AT_MOST = 4  # and one more that listens
+_CONNECTIONS_AT_MOST = 4  # one more connection listens
 _IDLE_SECONDS = 300.0
 _SILENT_SECONDS = 2.0
 # How often to check which server the address leads to: an older server may accept writes.

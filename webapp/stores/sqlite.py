@@ -30,6 +30,7 @@ from webapp.stores.store import (
     RECORDS_AT_MOST,
     Fences,
     Record,
+    Watch,
     as_written,
     bounds,
     check_copies,
@@ -38,7 +39,6 @@ from webapp.stores.store import (
     check_records,
     check_time,
 )
-from webapp.stores.watch import Watch
 
 # Changes by other openings of a SQLite file, polled while there is a watch.
 #

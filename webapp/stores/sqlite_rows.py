@@ -17,12 +17,12 @@ from pathlib import Path
 from msgspec.json import encode
 
 from flows.errors import StoreUnavailable
-from webapp.stores.permissions import must_be_private
 from webapp.stores.sqlite_file import (
     SIDES,
     OpenedFile,
     identity_of,
     must_be_of_this_machine,
+    must_be_private,
 )
 from webapp.stores.store import Record
 

@@ -1,9 +1,13 @@
-"""The protocol of every store: sealed records that change by compare-and-set.
+"""The protocol of every store: sealed records that change by compare-and-set, and are watched.
 
 Risks: two writers both believe that they won, an acknowledged write is lost, or a write changes
 another owner's record. The contract suite tests every store for all three.
+
+A watch that falls behind must not grow without limit. Past a limit, the watch yields None, which
+asks its reader to read all records again.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
@@ -180,7 +184,7 @@ class Store(Protocol):
         ...
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
-        """Block writes by every opening, in any process or version, from the return on.
+        """Block writes by every opening, in any process or version, once this method has returned.
 
         None removes the fence. While it is set, `write`, `due`, `erase` and `check` raise
         StoreUnavailable(why); reads continue. A write that is in progress completes before the
@@ -264,7 +268,7 @@ def check_copies(records: tuple[Record, ...]) -> None:
     _check_each(records)
     _check_together(records)
     if not all(record.version for record in records):
-        raise ValueError("a copy has the version of what it is a copy of, 1 or more")
+        raise ValueError("the version of a copy is that of its original, 1 or more")
 
 
 def _check_each(records: tuple[Record, ...]) -> None:
@@ -324,3 +328,63 @@ def check_erasure(owner: str | None, before: datetime | None, limit: int) -> Non
 def as_written(records: Iterable[Record]) -> tuple[Record, ...]:
     """Return the records with their next versions."""
     return tuple([replace(record, version=record.version + 1) for record in records])
+
+
+_PENDING_LIMIT = 10_000
+
+
+class Watch:
+    """An iterator that a store feeds.
+
+    The store has only a weak reference to the watch, so dropping the watch ends it.
+    """
+
+    __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending", "wants")
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, str, str] | Look | None, Record | Look | None] = {}
+        self._changes = asyncio.Event()
+        self._error: Exception | None = None
+        self._has_ended = False
+        self.wants: Callable[[str, str], bool] = _anything
+
+    def choose(self, wants: Callable[[str, str], bool]) -> None:
+        """See Choosing."""
+        self.wants = wants
+
+    def notify(self, record: Record | Look | None) -> None:
+        """Queue the record in place of its older version.
+
+        None means that changes may be missing.
+        """
+        if len(self._pending) >= _PENDING_LIMIT:
+            self._pending.clear()
+            record = None
+        if record is None or isinstance(record, Look):
+            self._pending[record] = record
+        else:
+            self._pending[record.owner, record.kind, record.id] = record
+        self._changes.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Yield the queued changes, then stop the iterator or raise the error."""
+        self._error = error
+        self._has_ended = True
+        self._changes.set()
+
+    def __aiter__(self) -> "Watch":
+        return self
+
+    async def __anext__(self) -> Record | Look | None:
+        while not self._pending:
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._changes.clear()
+            await self._changes.wait()
+        return self._pending.pop(next(iter(self._pending)))
+
+
+def _anything(_kind: str, _id: str) -> bool:
+    return True

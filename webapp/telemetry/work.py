@@ -1,4 +1,4 @@
-"""Units of work, which give each log line and span the id of the question that they belong to.
+"""Units of work and the telemetry of this process: its observer, its metrics and its tracer.
 
 A unit of work is one request of a browser or a provider, one call of a tool, or one row of the
 sweeper. The first question that the work reads is its subject.
@@ -9,16 +9,24 @@ question of a call is its own unit of work, and the tasks that the work starts i
 The record of a question stores the trace of the call that asked it (W3C Trace Context), so work on
 the question in any process continues that trace. If a call that already has a trace joins a
 question of another trace, the two are linked.
+
+A tracer provider that the application set comes first. Otherwise OpenTelemetry's own settings
+(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go. The OpenTelemetry
+library reads these settings.
 """
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
+from opentelemetry import trace
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
+    NoOpTracerProvider,
+    ProxyTracerProvider,
     Span,
     SpanKind,
     StatusCode,
@@ -28,8 +36,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from webapp.telemetry.observer import UNOBSERVED, Observer
+
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
+
+    from webapp.telemetry.metrics import Metrics
+
 
 _W3C = TraceContextTextMapPropagator()
 _PARENT = "traceparent"
@@ -164,3 +177,56 @@ def _begun(name: str, tracer: Tracer, question: About) -> Span:
 
 def _span_of(work: Work) -> Span:
     return get_current_span() if work.span is None else work.span
+
+
+_NAME = "elicit_url"
+_log = logging.getLogger(
+    "webapp.telemetry.telemetry"
+)  # the name in the log lines of earlier versions
+
+
+class Telemetry:
+    """The observer, the metrics and the tracer (None if no traces are collected)."""
+
+    __slots__ = ("metrics", "observer", "tracer")
+
+    def __init__(self, *, metrics: "Metrics | None" = None, tracer: Tracer | None = None) -> None:
+        self.metrics = metrics
+        self.observer: Observer = metrics or UNOBSERVED
+        self.tracer = tracer
+
+
+NONE = Telemetry()
+
+
+def tracer_here(*, exports: bool) -> Tracer | None:
+    """Return the tracer for our spans, or None if no traces are collected.
+
+    `exports` is True if the environment configures an exporter.
+    """
+    provider = trace.get_tracer_provider()
+    if exports and isinstance(provider, ProxyTracerProvider):
+        _export()
+        provider = trace.get_tracer_provider()
+    if isinstance(provider, ProxyTracerProvider | NoOpTracerProvider):
+        return None
+    return provider.get_tracer(_NAME)
+
+
+def _export() -> None:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+            OTLPSpanExporter,
+        )
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        why = (
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed: pip install "
+            "'elicit-url[otel]', or unset the variable"
+        )
+        _log.warning("traces.not_sent", extra={"why": why})
+        return
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)

@@ -29,8 +29,7 @@ from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.demo.client import DeclaringClient
 from webapp.http.client import Outbound, Transport
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import PEER_KEY
+from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import Peer
 from webapp.limits import CallLimits
 from webapp.sandbox import new_sandbox
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 SANDBOX_URL = "http://127.0.0.1:8766"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
-PATIENCE = timedelta(seconds=60)  # only a call that hangs takes this long
+PATIENCE = timedelta(seconds=60)  # only a call that hangs reaches this limit
 _UID = 1000  # any uid: client, browser and server share it
 # Use nothing from the machine: no key file, no store and no elicit.toml.
 _SETTINGS: Mapping[str, str] = {

@@ -1,8 +1,8 @@
 """Several processes that serve one store, as workers of one socket or instances behind a proxy.
 
-`processes` finds out how many processes were requested and rejects setups that cannot share state.
 `sessions` routes each request of MCP 2025-11-25 to the process that owns its session, by the end of
-the session's id. `relay` passes the request on over a Unix socket of this user, sealed in the
+the session's id. It also finds out how many processes were requested, and rejects setups that
+cannot share state. `relay` passes the request on over a Unix socket of this user, sealed in the
 format of `envelope`. The worker that accepted the connection applies the guard, the rate limits and
 the access token. Then the envelope goes to the application of the other worker, which does not
 check its own peer.
@@ -17,12 +17,12 @@ single process, and why that is safe:
   different result.
 - Caches (elicitations, owners' data keys, client behaviour, registrations): every write is checked
   by compare-and-set, and `Store.watch` reports the writes of other processes. Only this process
-  knows which question a client is showing: another process returns the link in the result, as for
-  an unknown client.
+  knows which question a client is showing at the moment. Another process returns the link in the
+  result, as for an unknown client.
 - Token renewals (under a claim), approvals, quotas, tries of a code, authorization states, used
   pairing addresses and ended sign-ins: in the store.
-- Rate limits by address, and cached answers of a token issuer: per process, so N processes let N
-  times as much through. No security depends on the number.
+- Rate limits by address, and cached answers of a token issuer: each process has its own, so N
+  processes allow N times as many requests. The security does not depend on this number.
 - Validation rules of a form: code of the process that asked. The page asks that process through the
   store.
 - Readiness and draining: reported by each process for itself.

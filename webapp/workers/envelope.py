@@ -21,9 +21,8 @@ from msgspec import DecodeError, Struct
 from msgspec.msgpack import decode, encode
 from starlette.authentication import AuthCredentials
 
-from flows.crypto.vault import FINGERPRINT_BYTES, NONCE_BYTES, Ring
-from webapp.http.connection import Scope
-from webapp.http.exchange import PEER_KEY, PROXIED_KEY
+from flows.crypto.tokens import FINGERPRINT_BYTES, NONCE_BYTES, Ring
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Scope
 from webapp.http.root_path import ROOT_KEY
 from webapp.identity.access_tokens import CheckedToken
 from webapp.identity.local_peer import Peer, PeerConnection
@@ -125,7 +124,7 @@ class Envelope(Struct, array_like=True):
             )
             return decode(plain, type=cls)
         except KeyError:
-            raise BadEnvelope("it is under no secret of ours") from None
+            raise BadEnvelope("it is not sealed with one of this server's secrets") from None
         except (InvalidTag, ValueError, DecodeError):
             raise BadEnvelope("it is forged, or for another worker or connection") from None
 
@@ -150,7 +149,7 @@ class Sealing:
         try:
             return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)
         except (InvalidTag, ValueError):
-            raise BadEnvelope("a piece of it is forged, missing or out of order") from None
+            raise BadEnvelope("a message is forged, missing or out of order") from None
 
 
 def _sided(nonce: bytes, *, is_answer: bool) -> bytes:

@@ -27,9 +27,8 @@ from typing import TypeAlias
 from msgspec import DecodeError, Struct
 from msgspec.msgpack import decode, encode
 
-from flows.crypto.vault import Ring
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import Exchange
+from flows.crypto.tokens import Ring
+from webapp.http.exchange import ASGIApp, Exchange, Message, Receive, Scope, Send
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
 GREETING_SECONDS = 10.0
@@ -299,7 +298,8 @@ class _Exchange:
     async def receive(self) -> Message:
         message = await self._received.get()
         if message["type"] == "http.disconnect":
-            self._received.put_nowait(message)  # put it back: later calls get the disconnect too
+            # put the disconnect back, so that later calls get it too
+            self._received.put_nowait(message)
         return message
 
     async def send(self, message: Message) -> None:
@@ -349,7 +349,7 @@ async def _read(reader: asyncio.StreamReader, *, at_most: int) -> bytes:
     """Read a length-prefixed piece. Raises EOFError, OSError, or BadEnvelope if too long."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > at_most:
-        raise BadEnvelope("it is longer than any of ours")
+        raise BadEnvelope("it is longer than any message of a worker")
     return await reader.readexactly(length)
 
 

@@ -2,8 +2,8 @@
 
 Risks: a declaration accepts another party's claim as a payment. A declaration therefore only says
 where values are. flows.payments.gateway compares the values with the question, as for every other
-provider. The defaults are our own contract for providers that are built for this server: such a
-provider only needs to declare addresses.
+provider. The defaults describe an API of our own design. A provider that was built for this server
+can implement that API, and then only needs to declare addresses.
 """
 
 import re
@@ -124,7 +124,10 @@ class ProviderDeclaration:
             raise InvalidQuestion("\n".join(faults))
 
     def needed(self, *, is_live: bool) -> tuple[str, ...]:
-        """Return the needs for this mode. Test mode omits needs that only the live address uses."""
+        """Return the needs for this mode.
+
+        In test mode, leave out the needs that only the live address uses.
+        """
         if is_live:
             return self.needs
         holding = None if self.holding is None else self.holding.call
@@ -142,7 +145,7 @@ class ProviderDeclaration:
 
     @property
     def has_refund_key(self) -> bool:
-        """True if requesting the same refund twice at once makes only one refund."""
+        """True if two simultaneous requests for the same refund make only one refund."""
         has_key = names_in(self.refund_body) & {"key", "digest"}
         return self.idempotency is not None or bool(has_key)
 

@@ -1,8 +1,8 @@
 """The gateway for declared providers: it executes a declaration.
 
-Risks: everything that can go wrong with a hand-written gateway, plus errors in the declaration.
-Money only counts if the provider reports it, in a fetch or a signed notice, for our session and
-with exactly the terms of the question. A repeated refund request has the same idempotency key.
+Risks: the same as for a gateway that is written in code, and also errors in the declaration. Money
+only counts if the provider reports it, in a fetch or a signed notice, for our session and with
+exactly the terms of the question. A repeated refund request has the same idempotency key.
 """
 
 import hashlib
@@ -137,8 +137,8 @@ class DeclaredGateway:
     ) -> Talk[Refund]:
         theirs = payment_of(payment, self.seller)
         if self._declared.refund is None:
-            by_hand = f" Refund it there: {self._declared.manage}." if self._declared.manage else ""
-            raise Failed(f"{self.seller.label} cannot make refunds for this server.{by_hand}")
+            advice = f" Refund it there: {self._declared.manage}." if self._declared.manage else ""
+            raise Failed(f"{self.seller.label} cannot make refunds for this server.{advice}")
         given, remaining = yield from self._refunded_so_far(payment, theirs)
         total = payment.amount if up_to is None else up_to
         if given >= total:

@@ -18,8 +18,8 @@ class Reading:
     - `states`, `live`: rules such as "data.status=paid". The first matching rule wins.
     - Amounts are whole numbers in minor units, or with `unit` "decimal" text such as "9.00".
     - `refunded`, `charged_back`: several paths joined by a plus are added up.
-    - `session`: if it is "{key}", sessions are identified by our own key of the attempt, found at
-      `reference`, and the provider's id is the `handle`.
+    - `session`: if it is "{key}", sessions are identified by our own key of the attempt, which is
+      found at `reference`. The provider's id is then the `handle`.
     """
 
     session: str = "id"

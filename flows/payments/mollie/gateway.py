@@ -8,9 +8,10 @@ Mollie forgets idempotency keys after an hour and allows refunds above the paid 
 refunds are read before a new refund. If a payment is created twice because its key was forgotten,
 the extra payment expires, since its page is never shown.
 
-Source: Mollie's published OpenAPI document (paths, fields, statuses). Unchecked: the hour, that all
-payment pages are at www.mollie.com, a `webhookUrl` with a query, how long a payment without a
-method stays open, and when `authorized` becomes `paid` automatically (before that it is not money).
+Source: Mollie's published OpenAPI document (paths, fields, statuses). Not checked against Mollie:
+that keys are forgotten after an hour, that all payment pages are at www.mollie.com, that a
+`webhookUrl` can have a query, how long a payment without a method stays open, and when an
+`authorized` payment becomes `paid` automatically (until then, it does not count as paid).
 """
 
 from collections.abc import Sequence

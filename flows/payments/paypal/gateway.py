@@ -13,10 +13,10 @@ lost dispute names only the capture, so the capture is fetched first. An unpaid 
 has expired.
 
 Source: PayPal's published OpenAPI documents (paths, fields, statuses, keys valid for 6 hours, for
-refunds 45 days, approval within 3 hours). Unchecked: that a repeated key returns the first order,
-whether PayPal answers a repeated key of a declined capture with the same decline, that a capture
-event names the order in `supplementary_data.related_ids`, and how long a completed order can be
-fetched.
+refunds 45 days, approval within 3 hours). Not checked against PayPal: that a repeated key returns
+the first order, whether PayPal answers a repeated key of a declined capture with the same decline,
+that a capture event names the order in `supplementary_data.related_ids`, and how long a completed
+order can be fetched.
 """
 
 import base64

@@ -1,11 +1,11 @@
 """Stripe's wire format: amounts, sessions, events and replies.
 
 Risks: a price that is a hundred times too high, because Stripe counts a few currencies differently
-from ISO 4217. An object that a reply only names by id, or an error page, is read as the answer.
-Unsigned data, or an event of another account or mode, is trusted: events are only read from
-verified deliveries, and the session in an event is checked like any other session. An event
-describes the time at which it was created. A reply that cannot be read raises Failed, with a
-sentence for the person.
+from ISO 4217. Another risk is that an error page, or an object of which the reply contains only the
+id, is read as the full answer. Unsigned data, or an event of another account or mode, is trusted:
+events are only read from verified deliveries, and the session in an event is checked like any other
+session. An event describes the time at which it was created. A reply that cannot be read raises
+Failed, with a sentence for the person.
 """
 
 import re

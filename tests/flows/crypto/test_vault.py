@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import Unreadable, WeakSecret
 
 OLD = b"an old secret, thirty-two bytes!"

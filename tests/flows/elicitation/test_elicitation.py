@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from flows.elicitation import attempt as attempts
-from flows.elicitation import proof, states
+from flows.elicitation import flow as attempts
+from flows.elicitation import states, traits
 from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     LATE,
@@ -420,15 +420,15 @@ GOES_BY = {
     "of another version": set[str](),
 }
 PROOFS = (
-    proof.Exchanged(account="a"),
-    proof.ConnectedBefore(account="a"),
-    proof.PaidSession(session="s"),
-    proof.OnPage(),
-    proof.InClient(),
-    proof.TrustedCode(),
-    proof.NamedByAuthor(),
-    proof.ByModel(),
-    proof.ByApprover(
+    traits.Exchanged(account="a"),
+    traits.ConnectedBefore(account="a"),
+    traits.PaidSession(session="s"),
+    traits.OnPage(),
+    traits.InClient(),
+    traits.TrustedCode(),
+    traits.NamedByAuthor(),
+    traits.ByModel(),
+    traits.ByApprover(
         approver="finance",
         vote=Vote(owner="ann", known_by="issuer", name="ann", label="Ann", at=NOON),
     ),
@@ -450,10 +450,10 @@ def test_each_kind_is_completed_only_by_its_own_proofs() -> None:
 
 def test_late_answer_expires_question_unless_exchange_is_running() -> None:
     late = NOON + LIFE
-    ended = states.accept(elicitation(), proof.OnPage(), now=late, content={})
+    ended = states.accept(elicitation(), traits.OnPage(), now=late, content={})
     assert (ended.status, ended.content) == (Status.EXPIRED, None)
     exchanging = elicitation(Status.EXCHANGING, kind="oauth")
-    shown = proof.Exchanged(account="a")
+    shown = traits.Exchanged(account="a")
     assert states.accept(exchanging, shown, now=late, content={}).status is Status.ACCEPTED
     with pytest.raises(NotPossible):
-        states.accept(elicitation(Status.DECLINED), proof.OnPage(), now=late, content={})
+        states.accept(elicitation(Status.DECLINED), traits.OnPage(), now=late, content={})

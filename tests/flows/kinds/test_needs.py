@@ -8,7 +8,7 @@ import pytest
 
 from flows import Money, elicit
 from flows.errors import InvalidQuestion
-from flows.kinds.needs import needs_of
+from flows.kinds.gate import needs_of
 from flows.providers import github
 
 TERMS = elicit.url("Read the terms.", "https://example.com/terms")

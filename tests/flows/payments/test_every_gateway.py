@@ -178,7 +178,7 @@ def test_zero_price_is_refused(case: Case) -> None:
 def test_attempt_without_stored_request_cannot_be_repeated(case: Case) -> None:
     before = case.prepared()
     assert before.attempt is not None
-    with pytest.raises(Failed, match="begun"):
+    with pytest.raises(Failed, match="not been started"):
         next(case.gateway.repeat(before, replace(before.attempt, kept={"verifier": "v"})))
 
 

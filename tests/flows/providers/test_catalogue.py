@@ -396,6 +396,7 @@ def test_every_provider_of_the_catalogue_is_played() -> None:
 def test_account_is_connected_and_refreshed_at_a_server_with_the_habits_of(name: str) -> None:
     # finding: XO2, XO3
     provider, said = CATALOGUE[name], SAID[name]
+    assert provider.has_scopes is (said.scope_parameter is not None)
     # The scopes that the declaration requests, as the provider's reply would spell them.
     spelled = provider.reply_scope_separator.join(provider.asks(()))
     scopes = said.scopes if said.scopes == "" or said.scope_parameter is None else spelled

@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from litestar import get
+from litestar.routes import HTTPRoute
 
 from tests.support.api_program import Program, program_at
 from tests.support.asking_env import asking_env
 from tests.support.living import living
 from tests.support.mcp_server import new_server
 from webapp.api.representations import NewQuestion
+from webapp.api.router import api, needs_of
 from webapp.identity.api_keys import KeyScope
 
 
@@ -60,6 +64,46 @@ async def test_openapi_document_lists_credentials_of_each_route(shop: Program) -
     assert ways(f"post {QUESTION}/answer") == ways("get webhooks") == ["key"]
     assert ways("get inbox") == ["alone"]
     assert all(ways(route) for route in ROUTES)
+
+
+def documented_needs() -> dict[str, tuple[str, ...]]:
+    """Return the credentials of each route in the table of docs/reference/http-api.md."""
+    text = Path("docs/reference/http-api.md").read_text()
+    table = text.partition("<!-- The needs of each route. -->")[2].strip().partition("\n\n")[0]
+    found = dict[str, tuple[str, ...]]()
+    for line in table.splitlines()[2:]:
+        names, *needs = (cell.strip() for cell in line.strip("|").split("|"))
+        for name in re.findall(r"`([A-Z]+ /[^`]+)`", names):
+            assert name not in found
+            found[name] = tuple(needs)
+    return found
+
+
+def test_documented_credentials_are_those_of_all_routes() -> None:
+    # finding: XS12
+    declared = dict[str, tuple[str, ...]]()
+    for route in api().routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            if route.path.startswith("/api/reference") or "OPTIONS" in handler.http_methods:
+                continue
+            needs = needs_of(handler)
+            keys = " or ".join(f"`{scope}`" for scope in sorted(needs.scopes)) or "none"
+            together, alone = {"key": [], "person": []}, {"alone": []}
+            person = ("yes" if each in needs.security else "no" for each in (together, alone))
+            path = re.sub(r"\{[^}]+\}", "ID", route.path.removeprefix("/api"))
+            row = (keys, *person)
+            declared |= {f"{method} {path}": row for method in handler.http_methods}
+    assert documented_needs() == declared
+
+
+def test_route_without_credentials_does_not_compile() -> None:
+    # finding: XS12
+    @get("/api/questions/everything", sync_to_thread=False)
+    def everything() -> str:
+        return "all questions"
+
+    with pytest.raises(RuntimeError, match="declares no credentials"):
+        needs_of(everything)
 
 
 async def test_each_operation_has_resource_name_and_problem_details(shop: Program) -> None:

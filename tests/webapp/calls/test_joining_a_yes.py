@@ -6,7 +6,7 @@ import json
 import pytest
 
 from flows import elicit
-from flows.elicitation.proof import OnPage
+from flows.elicitation.traits import OnPage
 from flows.question import asking
 from tests.support.clock import Clock
 from tests.support.mcp_server import eventually

@@ -9,7 +9,7 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process
 from webapp.calls import once
-from webapp.calls.leases import Leases
+from webapp.calls.leases import CallUse
 from webapp.records.values import DoneOnce
 from webapp.stores.memory import MemoryStore
 
@@ -34,7 +34,7 @@ class Slow:
 async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> None:
     # finding: T4
     slow = Slow()
-    taken = Leases(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    taken = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(taken.claim(current, run="run"))
     await slow.began.wait()
@@ -49,7 +49,7 @@ async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> Non
 
 async def test_claim_that_ends_in_the_turn_of_a_cancellation_is_released() -> None:
     slow = Slow()
-    taken = Leases(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    taken = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(taken.claim(current, run="run"))
     await slow.began.wait()
@@ -71,7 +71,7 @@ async def test_request_of_run_does_not_release_claim_extended_by_other_request()
         await service.completing.complete(question.id, {})
         current = await elicitations.get(question.id)
         assert current is not None
-        first, second = [Leases(elicitations, leg="run", is_shared=True) for _ in range(2)]
+        first, second = [CallUse(elicitations, leg="run", is_shared=True) for _ in range(2)]
         for one in (first, second):
             taken = await one.claim(current, run="run")
             assert taken is not None

@@ -11,7 +11,7 @@ from tests.support.clock import Clock
 from tests.support.legs import answer, id_of, leg, settled_loop, soon
 from tests.support.service_env import Holding, call_of
 from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
-from webapp.http.connection import StreamConnection
+from webapp.http.exchange import StreamConnection
 from webapp.service import Service
 
 LONG = json.dumps("x" * RESULT_BYTES_AT_MOST)

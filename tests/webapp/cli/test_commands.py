@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from tests.support.cli import Server, called, ended, procfile_words, serving, start
 from webapp.cli import main as cli
 from webapp.settings import settings

@@ -377,7 +377,7 @@ async def test_redirect_uri_registration_is_checked_at_issuer(
         assert (
             f"refuses to redirect people to {place} -> register exactly this redirect URI" in told
         )
-        assert f"client {sandbox.client_id} there; or set ELICIT_ISSUER_CLIENT_ID" in told
+        assert f"client {sandbox.client_id} there, or set ELICIT_ISSUER_CLIENT_ID" in told
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ async def test_redirect_uri_to_register_is_shown_if_issuer_gives_no_clear_answer
     at_issuer(httpx_mock, **answer)
     found = await examined(SIGN_IN, tmp_path)
     assert told_of(found, "wrong") == ""
-    assert f"its redirect URI there has to be {URL}/signin/callback" in told_of(found, "ok")
+    assert f"must have this redirect URI: {URL}/signin/callback" in told_of(found, "ok")
 
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey"])
@@ -435,7 +435,7 @@ async def test_correct_configuration_lists_addresses_to_register(
     found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
     assert {each.standing for each in found} == {"ok"}
     told = told_of(found, "ok")
-    assert f"its redirect URI there has to be {URL}/callback/github" in told
+    assert f"must have this redirect URI: {URL}/callback/github" in told
     assert f"redirects people to {URL}/signin/callback" in told
     assert f"Stripe sends all events that payments need to {URL}/webhooks/stripe" in told
     assert "it matches Stripe's" in told

@@ -7,6 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from flows.elicitation.states import Elicitation
 from tests.support.clock import Clock
 from tests.support.event_env import (
     CRM,
@@ -26,6 +27,8 @@ from webapp.cli.table import lines_of
 from webapp.command import CommandRefused
 from webapp.events.addresses import is_secret
 from webapp.events.sender import SCHEDULE
+from webapp.operations.history import show
+from webapp.records.ids import tail_of
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
 from webapp.stores.memory import MemoryStore
@@ -126,6 +129,13 @@ async def test_sent_event_is_listed_and_replayed_by_id_prefix(
     assert "question.asked for crm" in said
     await round_of(here)
     assert receiver.ids == [row.id, row.id]
+
+
+async def test_id_of_an_event_leads_to_its_question(here: Service, receiver: Receiver) -> None:
+    await told_of_one(here, timeout=WEEK)
+    (question,) = await here.elicitations.all(Elicitation)
+    shown = await show(here, receiver.ids[0])
+    assert (shown.kind, shown.question) == ("event", tail_of(question))
 
 
 async def test_all_undelivered_events_of_address_are_replayed_together(

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from flows.crypto.vault import fingerprint_of
+from flows.crypto.tokens import fingerprint_of
 from flows.errors import WeakSecret
 from tests.support.cli import Ended, called, ended, serving, waiting_demo
 from tests.support.valkey_server import own_valkey

@@ -8,7 +8,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from flows import elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable
 from flows.oauth.connection import Connection
 from tests.support.account_env import stored

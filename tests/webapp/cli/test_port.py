@@ -11,7 +11,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import new_server
 from tests.support.serving import bound, serving, serving_at
 from webapp.command import CommandRefused
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.http.port import PagesTaken, PortUnusable, SharedPort, bind, own_or_find, proof
 from webapp.records.ids import Pepper
 from webapp.sandbox.app import SandboxApp

@@ -17,7 +17,7 @@ from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import LISTEN_AGAIN_SECONDS, listen
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
-from webapp.stores.watch import Watch
+from webapp.stores.store import Watch
 
 QUESTION = elicit.url("Please go there.", "https://example.com/")
 

@@ -205,7 +205,7 @@ class Table:
             self.acting.pop(name, None)
 
     def begin_to_act(self, name: str, call: Call) -> None:
-        (id,) = call.leases._is_used
+        (id,) = call.used._is_used
         if id in self.acting.values() and "lease" not in self.tasks:
             self.violations.append(f"{name} acts on what another leg acts on")
         self.acting[name] = id

@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace as changed
 
 from flows import Money, elicit
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Asked, Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import OnPage
 from flows.errors import InvalidAnswer, TooManyPending
 from flows.hooks import (
     STAGES,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from webapp.elicitations.uncancelled import Uncancelled
+from webapp.elicitations.retry import Uncancelled
 
 
 class Work:

@@ -16,7 +16,7 @@ from webapp.elicitations.watcher import listen
 from webapp.settings.quotas import PolicySettings
 from webapp.stores.memory import MemoryStore
 from webapp.telemetry.metrics import Metrics
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 WEEK = timedelta(days=7)
 THREE = PolicySettings(events_waiting=3)

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Lease, Status
+from flows.elicitation.traits import TrustedCode
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
 from tests.support.clock import Clock

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.traits import TrustedCode
 from tests.support.clock import Clock
 from tests.support.event_env import (
     CRM,

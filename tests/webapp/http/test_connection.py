@@ -10,15 +10,16 @@ import httpx
 import pytest
 
 from tests.support.serving import serving
-from webapp.http.connection import (
+from webapp.http.exchange import (
     ASGIApp,
     ClientConnection,
     Message,
     Receive,
     Scope,
     Send,
+    client_connection_of,
+    exchange_of,
 )
-from webapp.http.exchange import client_connection_of, exchange_of
 
 SSE = [(b"content-type", b"text/event-stream")]
 

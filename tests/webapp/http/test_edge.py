@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from tests.support.clock import Clock
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.edge import Edge
-from webapp.http.guard import Guard
+from webapp.http.edge import Edge, Guard
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.http.rate_limit import Rates
 
 URL = "https://tools.example.com"
@@ -109,3 +108,34 @@ async def test_response_of_the_edge_itself_says_that_the_host_is_for_https() -> 
     assert [one["status"] for one in starts] == [421, 200, 429]
     header = (b"strict-transport-security", b"max-age=86400")
     assert all(one["headers"].count(header) == 1 for one in starts)
+
+
+@pytest.mark.parametrize("host", ["tools.example.com", "evil.example"])
+@pytest.mark.parametrize("reads", [True, False])
+async def test_body_is_read_once_before_a_refusal(host: str, reads: bool) -> None:
+    order = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if reads:
+            await receive()
+        await send({"type": "http.response.start", "status": 404})
+
+    async def receive() -> Message:
+        order.append("read")
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Message) -> None:
+        order.append(message["type"].removeprefix("http.response."))
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "client": ("203.0.113.7", 5),
+        "headers": [(b"host", host.encode()), (b"content-length", b"2")],
+    }
+    await Edge(app, guard=Guard(public_url=URL))(scope, receive, send)
+    assert order[:2] == ["read", "start"]
+    assert order.count("read") == 1

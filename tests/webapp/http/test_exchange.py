@@ -1,11 +1,20 @@
 """The facts of a request hold only for the request that they were read from."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from webapp.http.connection import Message, Scope
-from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Exchange, Facts, exchange_of, facts_of
+from webapp.http.exchange import (
+    PEER_KEY,
+    PROXIED_KEY,
+    Exchange,
+    Facts,
+    Message,
+    Scope,
+    exchange_of,
+    facts_of,
+)
 from webapp.identity.local_peer import LocalPeers, Peer
 
 URL = "http://127.0.0.1:8765"
@@ -146,3 +155,88 @@ async def test_exchange_of_another_send_is_begun_anew() -> None:
     other = exchange_of(scope, _nothing, _dropped)
     assert other is not exchange
     assert exchange_of(scope, _nothing, other.send) is other
+
+
+class Sender:
+    """A client whose body arrives in parts. `order` has what the server received and sent."""
+
+    def __init__(self, *parts: bytes, headers: dict[str, str], is_whole: bool = True) -> None:
+        self.order = list[Any]()
+        self._is_whole = is_whole
+        self._parts = [*parts]
+        pairs = [(name.encode(), text.encode()) for name, text in headers.items()]
+        self.exchange = Exchange(request(headers=pairs), self._receive, self._send)
+
+    async def refuse(self, status: int) -> None:
+        await self.exchange.send({"type": "http.response.start", "status": status})
+
+    async def _receive(self) -> Message:
+        if not self._parts:
+            self.order.append("disconnected")
+            return {"type": "http.disconnect"}
+        part = self._parts.pop(0)
+        self.order.append(part)
+        has_more = bool(self._parts) or not self._is_whole
+        return {"type": "http.request", "body": part, "more_body": has_more}
+
+    async def _send(self, message: Message) -> None:
+        self.order.append(message["status"])
+
+
+@pytest.mark.parametrize("status", [302, 401, 404, 503])
+@pytest.mark.parametrize("length", [{"content-length": "2"}, {"transfer-encoding": "chunked"}])
+async def test_short_body_is_read_before_the_refusal(status: int, length: dict[str, str]) -> None:
+    sender = Sender(b"a", b"b", headers=length)
+    await sender.refuse(status)
+    assert sender.order == [b"a", b"b", status]
+
+
+async def test_application_still_receives_the_body_that_was_read_before_the_refusal() -> None:
+    sender = Sender(b"a", b"b", headers={"content-length": "2"})
+    assert (await sender.exchange.hear())["body"] == b"a"
+    await sender.refuse(404)
+    assert sender.order == [b"a", b"b", 404]
+    assert (await sender.exchange.hear())["body"] == b"b"
+    assert (await sender.exchange.hear())["type"] == "http.disconnect"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"content-length": "0"}, {"content-length": "1", "expect": "100-continue"}],
+)
+async def test_nothing_is_read_if_no_body_is_on_its_way(headers: dict[str, str]) -> None:
+    sender = Sender(b"a", headers=headers)
+    await sender.refuse(404)
+    assert sender.order == [404]
+
+
+async def test_body_that_the_application_has_read_is_not_read_again() -> None:
+    sender = Sender(b"a", headers={"content-length": "1"})
+    await sender.exchange.hear()
+    await sender.refuse(404)
+    assert sender.order == [b"a", 404]
+
+
+async def test_long_body_delays_no_refusal() -> None:
+    sender = Sender(*[b"a" * 32 * 1024] * 9, headers={"content-length": "294912"})
+    await sender.refuse(413)
+    assert len(sender.order) == 3
+
+
+async def test_client_that_disconnects_in_its_body_delays_no_refusal() -> None:
+    sender = Sender(b"a", is_whole=False, headers={"content-length": "9"})
+    await sender.refuse(404)
+    assert sender.order == [b"a", "disconnected", 404]
+    await sender.exchange.hear()
+    await sender.exchange.hear()
+    assert sender.exchange.is_broken
+
+
+async def test_body_that_the_application_is_receiving_is_left_to_it() -> None:
+    part = asyncio.get_running_loop().create_future()
+    exchange = Exchange(request(headers=[(b"content-length", b"1")]), lambda: part, _dropped)
+    receiving = asyncio.create_task(exchange.hear())
+    await asyncio.sleep(0)
+    await exchange.send({"type": "http.response.start", "status": 404})
+    part.set_result({"type": "http.request", "body": b"a"})
+    assert (await receiving)["body"] == b"a"

@@ -11,10 +11,8 @@ import httpx
 import pytest
 
 from tests.support.serving import serving_at
-from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.http.edge import Edge
-from webapp.http.exchange import PROXIED_KEY
-from webapp.http.guard import Guard
+from webapp.http.edge import Edge, Guard
+from webapp.http.exchange import PROXIED_KEY, Message, Receive, Scope, Send
 
 HERE = "http://127.0.0.1:8765"
 PUBLIC = "https://tools.example.com"

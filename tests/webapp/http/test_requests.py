@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.work import is_at_most
+from webapp.http.browser import cookies_of, query_of
 from webapp.http.parts import PATH_BYTES_AT_MOST, QUERY_BYTES_AT_MOST, answer_from
-from webapp.http.requests import cookies_of, query_of
 
 
 @dataclass

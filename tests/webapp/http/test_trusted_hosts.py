@@ -10,8 +10,8 @@ from pytest_httpx import HTTPXMock
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.providers import openid
+from webapp.http.address import read_trusted_host
 from webapp.http.client import Outbound
-from webapp.http.trusted_hosts import read_trusted_host
 from webapp.oauth.clients import Clients
 from webapp.settings.settings import BadSettings, read_settings
 

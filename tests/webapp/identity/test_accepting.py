@@ -21,9 +21,15 @@ from tests.support.hand_loop import HandLoop
 from tests.support.local_peers import ME, ON_LINUX
 from tests.support.serving import bound
 from tests.support.users import AS_ROOT, NOBODY, PATIENCE_SECONDS
-from webapp.http.connection import Receive, Scope, Send
-from webapp.http.httptools_reader import HEAD_BYTES_AT_MOST, FastProtocol
-from webapp.identity.accepting import LINGER_SECONDS, Accepted, Arriving, peer_of
+from webapp.http.exchange import Receive, Scope, Send
+from webapp.identity.accepting import (
+    HEAD_BYTES_AT_MOST,
+    LINGER_SECONDS,
+    Accepted,
+    Arriving,
+    FastProtocol,
+    peer_of,
+)
 from webapp.identity.local_peer import Peer, PeerConnection, uid_of_peer
 from webapp.limits import Arrivals
 from webapp.serving.http_server import Pages, loop_factory

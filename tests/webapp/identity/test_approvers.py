@@ -9,10 +9,18 @@ from msgspec import structs
 from flows.elicitation.states import Elicitation
 from flows.errors import NotConfigured
 from flows.oauth.access_token import claim_mark, claim_marks
-from tests.support.clock import Clock
+from tests.support.clock import NOON, Clock
 from tests.support.service_env import question_in_store
-from webapp.identity.approvers import ApprovalRules, Approver, Approvers, Deciding, KnownBy
+from webapp.identity.approvers import (
+    OWN_USER,
+    ApprovalRules,
+    Approver,
+    Approvers,
+    Deciding,
+    KnownBy,
+)
 from webapp.identity.identity import Caller, Viewer
+from webapp.identity.sessions import BrowserSession
 from webapp.service import Service
 
 ISSUER = "https://login.example"
@@ -71,6 +79,17 @@ async def test_person_decides_under_each_matching_approver_name(here: Service) -
         person(here, "ann", known_by=KnownBy.APPLICATION, claims=marks),
     ):
         assert found.names_of(nobody) == []
+
+
+async def test_person_of_paired_browser_is_named_as_the_user_of_the_machine(here: Service) -> None:
+    session = BrowserSession(
+        id="s", issuer="this machine", subject="1", label="you", signed_in_at=NOON, seen_at=NOON
+    )
+    own = approvers(here).deciding(
+        Viewer(owner=here.identity.local_owner, label="you", session=session)
+    )
+    assert own is not None
+    assert (own.known_by, own.name) == (KnownBy.MACHINE, OWN_USER)
 
 
 async def test_claims_are_matched_against_current_settings(here: Service) -> None:

@@ -27,7 +27,7 @@ from tests.support.clock import NOON
 from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.support.serving import serving_at
 from webapp.connecting import utc_now
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import (

@@ -22,8 +22,7 @@ import pytest
 from tests.support.local_peers import ME, ON_LINUX
 from tests.support.serving import bound, serving_at
 from webapp.http.address import plain_ip
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import PEER_KEY, PROXIED_KEY
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY, ASGIApp, Receive, Scope, Send
 from webapp.identity import local_peer as locality
 from webapp.identity.local_peer import LocalPeers, Peer, PeerConnection, uid_of_peer
 

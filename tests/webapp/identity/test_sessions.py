@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.oauth.sign_in import SignedIn
 from tests.support.clock import Clock
 from tests.support.sessions import ISSUER, KEPT, LOCAL, URL, jar, sessions_of, signed_in

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from flows.elicitation.proof import OnPage
 from flows.elicitation.run import Called
 from flows.elicitation.states import Asked, Elicitation, Status, fall_due
+from flows.elicitation.traits import OnPage
 from flows.errors import Declined
 from flows.kinds.gate import Gate, gate_question
 from flows.question import asking

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
-from flows.elicitation import attempt as attempts
+from flows.elicitation import flow as attempts
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Expired, Superseded, TooManyPending
 from flows.question import Outcome, Question, asking

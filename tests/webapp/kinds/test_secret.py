@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import OnPage
 from flows.kinds.secret import SecretTerms
 from flows.schema.schema import schema_of
 from tests.support.clock import Clock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows import CallingPerson, NoAsker, elicit
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from tests.support.issuer import issuing
 from tests.support.mcp_server import ServerEnv, new_server, server_env
 from webapp.records.owners import open_owners, rewrap

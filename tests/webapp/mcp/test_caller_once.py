@@ -6,8 +6,7 @@ from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from webapp.http.connection import Message, Scope
-from webapp.http.exchange import Exchange
+from webapp.http.exchange import Exchange, Message, Scope
 from webapp.identity.identity import Caller, Sender, Subject
 from webapp.mcp.callers import caller_of, sender_of
 

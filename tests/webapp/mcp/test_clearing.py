@@ -191,7 +191,7 @@ async def test_question_containing_a_typed_secret_is_refused(server, revision):
             result = await soon(call)
             said = result.model_dump_json()
             assert result.is_error, kind
-            assert "The question holds a secret that the person typed in this call" in said
+            assert "The question contains a secret that the person typed in this call" in said
             assert not pieces_in(said)
 
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from flows import elicit
-from flows.elicitation.proof import ByModel
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.traits import ByModel
 from flows.payments.money import Money
 from flows.providers import github
 from tests.support.mcp_sandbox import caller_at_sandbox

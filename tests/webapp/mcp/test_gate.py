@@ -758,19 +758,30 @@ async def test_arguments_changed_by_middleware_are_approved_as_changed(ran, revi
         assert (await caller.result(name, count=2)).is_error
 
 
-async def test_nested_call_of_another_version_is_gated_separately(ran, revision):
+@pytest.mark.parametrize("spec", [VersionSpec(eq="1.0"), VersionSpec(lt="2.0")], ids=["eq", "lt"])
+async def test_nested_call_of_another_version_is_gated_separately(ran, revision, spec):
 
     server = FastMCP("shop")
     server.tool(_done, name="wipe", version="1.0", annotations=DESTRUCTIVE)
 
     @server.tool(name="wipe", version="2.0", annotations=DESTRUCTIVE)
     async def wipe_a_copy(ctx: Context) -> str:
-        return str(await ctx.fastmcp.call_tool("wipe", {}, version=VersionSpec(eq="1.0")))
+        return str(await ctx.fastmcp.call_tool("wipe", {}, version=spec))
 
     async with caller_of(server, revision, declares=FORM, fills=[{}, "decline"]) as (_, caller):
         assert (await caller.result("wipe")).is_error
         assert not ran
         assert len(caller.forms) == 2
+
+
+async def test_program_calls_a_tool_of_a_served_server_in_its_own_process(ran):
+    server = FastMCP("shop")
+    server.tool(_done, name="look")
+    async with caller_of(server, MODERN, declares=FORM) as (_, caller):
+        assert await caller.text("look") == "done"
+        await server.call_tool("look", {})
+    await server.call_tool("look", {})  # nothing serves it any more
+    assert ran == ["ran", "ran", "ran"]
 
 
 @pytest.mark.parametrize("ends", ["time", "revoked", "neither"])

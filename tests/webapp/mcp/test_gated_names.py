@@ -11,7 +11,7 @@ from flows import elicit
 from flows.kinds.gate import GatePolicy
 from tests.support.mcp_server import new_server
 from webapp.app import open_app
-from webapp.mcp.gated_names import GateWithoutTool, must_name_tools, warn_of_approvers
+from webapp.mcp.before import GateWithoutTool, must_name_tools, warn_of_approvers
 from webapp.settings.settings import read_settings
 
 

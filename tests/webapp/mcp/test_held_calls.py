@@ -25,7 +25,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.service_env import process
 from webapp.calls.clients import McpClients
-from webapp.http.connection import StreamConnection
+from webapp.http.exchange import StreamConnection
 from webapp.identity.identity import Caller as Identified
 from webapp.limits import CallLimits
 from webapp.settings.quotas import PolicySettings

@@ -18,7 +18,7 @@ from tests.support.kind_tools import PRICE, WAYS, asked_for, bought, connected
 from tests.support.mcp_sandbox import KEY, SandboxEnv, caller_at_sandbox, sandbox_env, went_through
 from tests.support.mcp_server import MODERN, cut, eventually, link_in, links_asked, soon, text_of
 from tests.support.serving import serving
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.limits import CallLimits
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from flows.elicitation.proof import InClient, OnPage
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.elicitation.traits import Traits, declared, traits_of
+from flows.elicitation.traits import InClient, OnPage, Traits, declared, traits_of
 from flows.kinds.form import FormTerms
 from flows.question import Question
 from tests.support.mcp_server import caller_of, new_server, soon, text_of

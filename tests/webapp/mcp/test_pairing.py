@@ -23,8 +23,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from webapp.http.connection import Scope
-from webapp.http.exchange import PEER_KEY
+from webapp.http.exchange import PEER_KEY, Scope
 from webapp.identity.local_peer import Peer
 from webapp.identity.pairing import address_of, key_of
 from webapp.limits import CallLimits

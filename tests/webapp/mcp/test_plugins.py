@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from flows import elicit
-from flows.elicitation.proof import ApprovedByKey
 from flows.elicitation.states import Status
+from flows.elicitation.traits import ApprovedByKey
 from flows.errors import InvalidAnswer
 from flows.hooks import (
     STAGES,

@@ -3,7 +3,7 @@
 import pytest
 from mcp.server.request_state import InvalidRequestState
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from webapp.mcp.request_state import Rotating
 
 OLD, NEW = b"o" * 32, b"n" * 32

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.mcp_server import server_env
 from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Caller, Sender
 from webapp.mcp.opened import OpenedSessions, SessionRoom, note_call
 from webapp.mcp.resuming import Streams

@@ -9,7 +9,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Asked, Elicitation
 from tests.support.clock import NOON
 from tests.support.mcp_server import MODERN
-from webapp.mcp.declared import WITH_TASKS
+from webapp.mcp.callers import WITH_TASKS
 from webapp.mcp.results import text_result
 from webapp.mcp.task_state import TaskState, fault_of, of_fault
 from webapp.payments.verification import ON_ITS_WAY

@@ -10,8 +10,8 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
+from flows.elicitation.traits import OnPage
 from flows.kinds.gate import GatePolicy
 from tests.support.clock import Clock
 from tests.support.mcp_server import (

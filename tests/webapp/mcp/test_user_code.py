@@ -97,6 +97,19 @@ async def test_user_code_never_shown_opens_nothing(revision):
         assert await env.status(link) is Status.PENDING
 
 
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [(Status.CANCELLED, "This request was cancelled"), (Status.DECLINED, "You declined")],
+)
+async def test_link_of_an_ended_question_shows_its_ending_and_no_code(revision, status, says):
+    async with nameless(revision) as (env, caller, _typed):
+        caller.begin("visit")
+        link = await caller.link()
+        await env.service.elicitations.settle(env.id_of(link), status)
+        page = await (await env.person()).visit(link)
+        assert page.heading == says
+
+
 async def test_user_code_in_another_browser_leaves_the_askers_valid(revision):
     # finding: S21
     async with nameless(revision) as (env, caller, typed):

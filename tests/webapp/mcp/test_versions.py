@@ -7,8 +7,8 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
+from flows.elicitation.traits import OnPage
 from tests.support.mcp_server import FORM, Caller, caller_of, soon, text_of
 from webapp.mcp.results import RESULT_TOOL
 

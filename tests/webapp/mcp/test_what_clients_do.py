@@ -9,9 +9,9 @@ import mcp_types as types
 import pytest
 
 from flows import elicit
-from flows.elicitation.calling_client import CallingClient
-from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Status
+from flows.elicitation.tool_call import CallingClient
+from flows.elicitation.traits import OnPage
 from tests.support.client_by_hand import NOBODY, Here, Shows, code_of, here, is_link
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
@@ -31,7 +31,7 @@ from tests.support.mcp_server import (
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as FORM_MODE
 from webapp.calls.clients import ClientName, Deed
-from webapp.mcp.declared import LIBRARY_NAMES
+from webapp.mcp.callers import LIBRARY_NAMES
 from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores.memory import MemoryStore
 

@@ -254,7 +254,7 @@ def test_value_reduced_by_its_type_is_shown_as_sent_and_as_received(kind):
         schema={"properties": {"job": {}}},
         validate=lambda given: {"job": adapter.validate_python(given["job"])},
     )
-    both = {"as the tool keeps it": {"label": "list"}, "as it was sent": sent}
+    both = {"as the tool stores it": {"label": "list"}, "as it was sent": sent}
     assert shown == {"job": both}
 
 

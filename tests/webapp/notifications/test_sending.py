@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Status
+from flows.elicitation.traits import TrustedCode
 from flows.payments.money import Money
 from tests.support.clock import Clock
 from tests.support.notify_env import (
@@ -30,7 +30,7 @@ from webapp.settings.brand import Brand
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 from webapp.telemetry.metrics import Metrics
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 MAIL, CHAT, BOSS = "mailto://mail.example", "chat://chat.example", "mailto://boss.example"
 FINANCE = NotifyTable(name="finance", to=(MAIL,))

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flows.elicitation.calling_client import CallingClient
+from flows.elicitation.tool_call import CallingClient
 from flows.errors import Failed
 from flows.oauth.connection import CLIENTS_AT_MOST, Connection
 from flows.providers import github

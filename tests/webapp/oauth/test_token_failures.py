@@ -34,7 +34,7 @@ from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 from webapp.telemetry.metrics import Metrics
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 SECRET = CREDENTIALS["github"][1]
 WRONG_REDIRECT = httpx.Response(

@@ -98,7 +98,7 @@ SETUPS: dict[str, Setup] = {
     ),
     "keys empty": Setup(
         there={"replies": {"/jwks": answers(200, json={"keys": []})}},
-        found=["contain no key that can verify its signatures (0 keys)", "let it publish a key"],
+        found=["contain no key that can verify its signatures (0 keys)", "add a key for"],
         used=["exchange.failed", "publishes no usable key"],
         model="publishes no usable key",
         person="publishes no usable key",
@@ -127,7 +127,7 @@ SETUPS: dict[str, Setup] = {
     ),
     "only mutual TLS": Setup(
         there={"methods": ["tls_client_auth"], "takes": "tls"},
-        found=["accepts only tls_client_auth", "choose another one for this client"],
+        found=["accepts only tls_client_auth", "allow another one for this client"],
         used=["exchange.failed", "invalid_client"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
@@ -267,7 +267,7 @@ SETUPS: dict[str, Setup] = {
     "token endpoint wants the secret in the body": Setup(
         there={"methods": [], "takes": "post"},
         found=[
-            "refuses the client secret as basic, and accepts it as post",
+            "refuses the client secret sent as basic, and accepts it sent as post",
             'write client_auth = "post" in [providers.hub] of elicit.toml',
         ],
         used=["exchange.failed", "invalid_client"],
@@ -402,7 +402,7 @@ SIGN_INS: dict[str, SignInSetup] = {
     ),
     "pairwise subjects": SignInSetup(
         there={"metadata": {"subject_types_supported": ["pairwise"]}},
-        found=["gives each client another subject", "set ELICIT_SUBJECT_CLAIM"],
+        found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
     ),
     "DPoP demanded": SignInSetup(

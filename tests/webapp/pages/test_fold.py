@@ -8,42 +8,17 @@ from playwright.async_api import Browser, Page, expect
 from flows.schema.schema import schema_of
 from flows.shown import Argument
 from tests.support.page_site import ORIGIN, Site, visit
-from tests.support.page_views import USUAL, usual
+from tests.support.page_states import ASKING, LABEL
+from tests.support.page_views import usual
 from webapp.pages.form import form_of
 from webapp.pages.renderer import Renderer
-from webapp.pages.views import Scope, StartAccount, StartPayment, StartUrl, UseAccount, View
+from webapp.pages.views import StartUrl, View
 from webapp.pages.views_decisions import Decide
-from webapp.pages.views_forms import StartConfirm, StartForm, StartSecret
+from webapp.pages.views_forms import StartConfirm, StartForm
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SCREENS = ((390, 664), (1280, 720))
-LABEL = {"type": "string", "description": "Find it at the service, under Settings."}
-FOUR = form_of(
-    schema_of(
-        {
-            "type": "object",
-            "properties": dict.fromkeys(("name", "street", "city", "country"), LABEL),
-            "required": ["name"],
-        }
-    )
-)
-SCOPES = tuple(
-    Scope(words=f"Read and change all your {thing}", raw=f"{thing}:write")
-    for thing in ("repositories", "teams", "packages", "e-mail addresses")
-)
-ARGUMENTS = tuple(Argument(name=name, value="acme/website") for name in ("repo", "into"))
-(CHOICE,) = USUAL["choices"]
-ASKING: dict[str, View] = {
-    "account": usual(StartAccount, scopes=SCOPES),
-    "one account": usual(UseAccount),
-    "payment": usual(StartPayment),
-    "secret": usual(StartSecret, form=FOUR),
-    "form": usual(StartForm, form=FOUR),
-    "url": usual(StartUrl),
-    "gate": usual(StartConfirm, arguments=ARGUMENTS, message="Run delete_repo?"),
-    "decision": usual(Decide, arguments=ARGUMENTS),
-}
 MAIN = "main .button.primary, main .button.danger"
 LONG = tuple(Argument(name=f"line {number}", value="DROP TABLE x") for number in range(40))
 

@@ -133,6 +133,7 @@ def test_time_without_clear_moment_is_refused_and_stays(
     assert field.fault is not None
     assert field.fault.startswith(says)
     assert field.value == "".join(sent.get("answer.a", []))
+    assert field.zone_name == "zone.a"
     chosen = [zone.value for zone in field.zones if zone.is_chosen]
     assert chosen in ([], sent.get("zone.a"))
 

@@ -7,11 +7,13 @@ import pytest
 
 from flows.elicitation.user_code import USERS_PAGE_WORDS
 from tests.support.page_views import VIEWS, WAITING, Shown, usual
+from webapp.pages.renderer import Renderer
 from webapp.pages.views import StartUrl, View
 from webapp.pages.views_home import Home
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
+    CodePage,
     Pair,
     Paired,
     PairUsed,
@@ -19,6 +21,7 @@ from webapp.pages.views_openers import (
     SignInFailed,
     SomeoneElse,
 )
+from webapp.routes.answers import Answers
 
 # Pages that never show a user's question: sign-in at this server, and pairing a browser with it.
 OTHERS = (Home, Pair, Paired, PairUsed, SignInFailed, SignedOut, Closed)
@@ -58,3 +61,20 @@ def test_page_for_user_links_to_sign_in_of_application(shown: Shown) -> None:
         shown(usual(SomeoneElse, for_user=True, sign_in=None)),
     ):
         assert {"https://shop.example/login"} <= {a.get("href") for a in page.named("a")}
+
+
+@pytest.mark.parametrize(
+    ("has_tools", "for_user", "words"),
+    [
+        (True, False, "Tell your assistant this code"),
+        (True, True, "Type this code where you asked"),
+        (False, False, "Type this code where you asked"),
+        (False, True, "Type this code where you asked"),
+    ],
+)
+def test_each_page_of_a_server_without_tools_is_for_a_user(
+    pages: Renderer, *, has_tools: bool, for_user: bool, words: str
+) -> None:
+    answers = Answers(pages=pages, server="my tools", has_tools=has_tools)
+    page = answers.page(usual(CodePage), for_user=for_user)
+    assert f"<h1>{words}</h1>" in page.content

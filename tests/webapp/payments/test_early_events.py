@@ -191,6 +191,20 @@ async def test_payment_arriving_days_after_its_dispute_is_disputed_at_once(
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
+async def test_waiting_dispute_of_a_payment_that_differs_from_the_request_is_refused(
+    claims_env: PaymentEnv, acme: Acme
+) -> None:
+    await begun(claims_env)
+    await tell(claims_env, lost(acme))
+    acme.pay()
+    acme.checkouts["co-1"]["amount"] = 400
+    claims_env.clock.tick(minutes=1)
+    await claims_env.sweep()
+    assert await kept(claims_env) == [("refused", "amount")]
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(claims_env)
+    assert await ledger(claims_env) == []
+
+
 async def test_waiting_dispute_event_polls_with_backoff_and_is_finally_erased(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:

@@ -20,7 +20,7 @@ from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.command import CommandRefused
-from webapp.http.connection import StreamConnection
+from webapp.http.exchange import StreamConnection
 from webapp.operations.payment_rows import PaymentRow
 
 # finding: XV1

@@ -221,6 +221,7 @@ async def test_lost_checkout_at_a_provider_without_a_list_is_listed_for_the_oper
         )
         (row,) = (await list_payments(env.service, only_open=True)).rows
         assert "lost a payment page" in str(row.note)
+        assert (row.refunded, row.claimed, row.owed) == (0, 0, 0)
         blocking = await env.service.kinds.payments.unresolved.open()
         assert [one.session for one in blocking] == [asked.id]
         await end_payment(env.service, row.id)
@@ -287,6 +288,20 @@ async def test_refund_that_the_store_lost_is_found_by_reconciliation(shop: Shop)
         await shop.sweep()
         await shop.sweep()
         assert await shop.ledger() == ["refunded"]
+
+
+async def test_provider_is_not_asked_about_used_payments_by_reconciliation(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await buy.pay()
+        await buy.result()
+    shop.clock.tick(hours=1)
+    (payment,) = await shop.payments()
+    await shop.service.kinds.payments.reconciling.reconcile(shop.clock())
+    shop.line.calls.clear()
+    await shop.sweep()
+    await shop.sweep()
+    assert (await compared(shop)).status == "done"
+    assert shop.line.count(payment.session or "") == 0
 
 
 async def test_payment_by_a_payment_link_with_our_reference_is_listed_and_settles_nothing(

@@ -23,6 +23,7 @@ from tests.support.acme import (
     DECLARED,
     Acme,
     Forgetful,
+    begun,
     declared,
     ledger,
     left_by,
@@ -252,6 +253,29 @@ class Slow(Acme):
             meanwhile, self.meanwhile = self.meanwhile, None
             await meanwhile()
         return await super().__call__(request)
+
+
+async def test_same_payment_is_not_asked_for_again_after_a_payment_page_was_lost(
+    payment_env: PaymentEnv,
+) -> None:
+    asked = await payment_env.asked()
+    await payment_env.service.kinds.payments.unresolved.lost(asked)
+    says = "A payment page was opened for the same request before, and the server cannot find it"
+    with pytest.raises(Failed) as failed:
+        await ask_the_same(payment_env, asked)
+    assert str(failed.value).startswith(says)
+
+
+async def test_ended_question_keeps_its_reason_after_a_different_amount_was_paid(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await begun(payment_env)
+    await payment_env.service.elicitations.settle(asked.id, Status.SUPERSEDED)
+    ended = await payment_env.now(asked)
+    assert (await tell(payment_env, acme.pay(amount=400))).json() == {"received": "refused"}
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
+    now = await payment_env.now(asked)
+    assert (now.status, now.why, now.progress) == (Status.SUPERSEDED, ended.why, ended.progress)
 
 
 async def nobody_is_asked_again(payment_env: PaymentEnv, acme: Acme) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.disputes import claim, kept
 from tests.support.mcp_server import LEGACY, eventually, soon, text_of
-from tests.support.paying import give_up
+from tests.support.paying import give_up, two_tabs
 from tests.support.payment_events import COMPLETED, told
 from tests.support.shop_env import Buying, Shop, buying
 from tests.support.webhook_log import only, replayed
@@ -96,6 +96,19 @@ async def test_concurrent_webhooks_of_the_same_transition_are_applied_once(shop:
         assert await statuses(shop) == ["applied", "repeated", "repeated"]
         assert await buy.result() == "paid 9.00 EUR"
     await other.ended()
+
+
+async def test_webhook_of_a_second_payment_is_applied_and_only_its_copy_is_repeated(
+    shop: Shop,
+) -> None:
+    async with buying(shop) as buy:
+        for page in await two_tabs(shop, buy):
+            await buy.person.press_there(page, "card")
+        second = json.loads(shop.post[-1])
+        await shop.tell_all()
+        assert await statuses(shop) == ["applied", "applied"]
+        await shop.tell({**second, "id": "evt_copy"})
+        assert await statuses(shop) == ["applied", "applied", "repeated"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

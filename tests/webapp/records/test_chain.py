@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from flows.elicitation import states
-from flows.elicitation.proof import TrustedCode
 from flows.elicitation.states import Elicitation, Lease, Status
+from flows.elicitation.traits import TrustedCode
 from tests.support.chains import audited, faults_of, put, told_of
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process, question_in_store

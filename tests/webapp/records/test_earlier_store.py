@@ -15,9 +15,8 @@ from tests.support.clock import Clock
 from tests.support.service_env import RING, process
 from webapp.calls.once import OncePlace, numbered
 from webapp.records.ids import RowIds
-from webapp.records.owners import SERVICE, open_owners
+from webapp.records.owners import SERVICE, Row, open_owners
 from webapp.records.rows import Rows
-from webapp.records.seal import Row
 from webapp.records.values import KINDS
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore

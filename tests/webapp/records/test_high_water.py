@@ -1,6 +1,7 @@
 """A store that lost its last writes: a process's memory or a copy of its mark reveals the loss."""
 
 import asyncio
+from contextlib import aclosing
 from datetime import timedelta
 
 import pytest
@@ -8,10 +9,14 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from tests.support.records import go_back, record, scanned
+from tests.support.service_env import plain_settings
 from tests.support.shared_stores import STORES
 from webapp.deadline import NOON, HandClock
 from webapp.records.high_water import MARK, STEP_BACK, HighWater, StepBack, mark_of
 from webapp.records.owners import SERVICE
+from webapp.service import open_service
+from webapp.settings.key_file import KeyFile
+from webapp.settings.quotas import PolicySettings
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
 
@@ -195,6 +200,32 @@ async def test_new_process_detects_older_store_from_copy_of_mark(store, clock, t
     assert oct(folder.stat().st_mode)[-3:] == "700"
     copy.write_text("no mark")
     assert not await HighWater(store, clock=clock, folder=folder).look()
+
+
+@pytest.mark.parametrize(
+    ("store_type", "store_marks", "copies_in"),
+    [
+        ("sqlite", None, "home/marks"),
+        ("sqlite", "elsewhere", "elsewhere"),
+        ("memory", None, None),
+        ("memory", "elsewhere", "elsewhere"),
+    ],
+)
+async def test_copy_of_mark_is_in_the_folder_of_the_setting_or_next_to_the_key_file(
+    tmp_path, clock, store_type, store_marks, copies_in
+):
+    settings = plain_settings(
+        key_file=KeyFile(tmp_path / "home" / "key"),
+        policies=PolicySettings(store_marks=tmp_path / store_marks if store_marks else None),
+    )
+    address = "memory:" if store_type == "memory" else f"sqlite:///{tmp_path}/store.db"
+    async with (
+        aclosing(await open_store(address)) as store,
+        open_service(settings, store=store, clock=clock) as service,
+    ):
+        await with_marks(service.elicitations.high_water, clock, number=1)
+    copies = [path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.mark")]
+    assert copies == ([] if copies_in is None else [copies_in])
 
 
 async def test_failed_copy_of_mark_is_logged_and_stops_nothing(clock, tmp_path, caplog):

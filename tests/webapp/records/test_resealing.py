@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable
 from tests.support.chains import audited
 from tests.support.clock import Clock
@@ -16,8 +16,7 @@ from webapp.cli.audit import export_chain, verify_chains
 from webapp.cli.keys import Keys, rotate
 from webapp.cli.resealing import HEARD_AFTER, is_under_way
 from webapp.elicitations.watcher import listen
-from webapp.records.owners import DATA_KEY, SERVICE, pages, unwrapped
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import DATA_KEY, SERVICE, Locker, Row, pages, unwrapped
 from webapp.records.values import KINDS
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store

@@ -49,6 +49,7 @@ async def test_default_retention_follows_rules_of_each_kind() -> None:
         ("ELICIT_KEEP_RECORDS", "12h"),
         ("ELICIT_KEEP_RECORDS", "20y"),
         ("ELICIT_KEEP_WEBHOOKS", "6d"),
+        ("ELICIT_KEEP_EVENTS", "6d"),
     ],
 )
 def test_too_short_or_invalid_retention_is_refused(tmp_path: Path, name: str, text: str) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from flows.crypto.tokens import Claims, Purpose, Tokens
-from flows.crypto.vault import Ring, fingerprint_of, wrapped_under
+from flows.crypto.tokens import Claims, Purpose, Ring, Tokens, fingerprint_of, wrapped_under
 from flows.errors import StoreUnavailable, Unreadable
 from tests.support.clock import Clock
 from tests.support.rotation import Interrupted, local

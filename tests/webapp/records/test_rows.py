@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Unreadable

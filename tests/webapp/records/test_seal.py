@@ -2,10 +2,10 @@
 
 import pytest
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.errors import Unreadable
 from webapp.records.ids import Pepper
-from webapp.records.seal import Locker, Row
+from webapp.records.owners import Locker, Row
 
 OLD = b"an old secret, thirty-two bytes!"
 NEW = b"a new secret of thirty-two bytes"

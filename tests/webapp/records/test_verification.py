@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from flows.crypto.vault import Ring
+from flows.crypto.tokens import Ring
 from flows.elicitation.states import Status
 from tests.support.chains import AUDITED, audited, faults_of, put
 from tests.support.clock import Clock

@@ -27,7 +27,7 @@ from tests.support.issuer import sign_in
 from tests.support.mcp_server import Page, Person, eventually, new_browser, soon
 from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env, with_providers
 from webapp.demo.walker import Page as Forms
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import Receive, Scope, Send
 from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
 from webapp.sandbox import Sandbox
 from webapp.settings.settings import Settings

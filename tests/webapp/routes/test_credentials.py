@@ -8,7 +8,7 @@ from flows.crypto.tokens import Claims, Purpose
 from flows.oauth.sign_in import SignedIn
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process
-from webapp.http.connection import Scope
+from webapp.http.exchange import Scope
 from webapp.identity.sessions import IDLE_AT_MOST, LOCAL_ISSUER
 from webapp.routes.credentials import credential_of
 from webapp.service import Service

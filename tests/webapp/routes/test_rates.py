@@ -3,9 +3,8 @@
 from datetime import timedelta
 
 from tests.support.clock import Clock
-from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.http.edge import Edge
-from webapp.http.guard import Guard
+from webapp.http.edge import Edge, Guard
+from webapp.http.exchange import Message, Receive, Scope, Send
 from webapp.http.rate_limit import Rates
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.elicitation.attempt import ATTEMPTS_AT_MOST
+from flows.elicitation.flow import ATTEMPTS_AT_MOST
 from tests.support.mcp_server import LEGACY, MODERN, eventually, soon, text_of
 from tests.support.paying import give_up
 from tests.support.shop_env import CREATE, FETCH, Shop, buying

@@ -20,7 +20,7 @@ from flows.webhooks.certificates import sign_certified
 from tests.support import signing
 from tests.support.mcp_server import eventually
 from tests.support.shop_env import Buying, Process, Shop, buying, open_shop
-from webapp.http.connection import Message
+from webapp.http.exchange import Message
 from webapp.records.values import KINDS, TurnedAway
 from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, sandbox_scheme, signers_key
 from webapp.stores import Record

@@ -11,7 +11,7 @@ import stripe
 from tests.support.clock import NOON
 from tests.support.sandbox_checkout import BACK, KEY, ServerEnv, order
 from tests.support.serving import serving_at
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 
 FORM = "mode=payment&success_url=http%3A%2F%2F127.0.0.1%3A1%2F"
 ITEM = "&line_items[0][quantity]=1&line_items[0][price_data][currency]=eur"

@@ -12,7 +12,7 @@ from flows.webhooks.signatures import verify
 from tests.support.clock import NOON
 from tests.support.sandbox_checkout import KEY, SECRET, SHOP, ServerEnv
 from tests.support.serving import serving_at
-from webapp.http.connection import ASGIApp
+from webapp.http.exchange import ASGIApp
 from webapp.sandbox.checkout.deliveries import RETRY_AFTER_SECONDS
 
 COMPLETED, ENDED = "checkout.session.completed", "checkout.session.expired"

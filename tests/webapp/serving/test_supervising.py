@@ -75,7 +75,9 @@ async def pids_of(server: Server, *, are: Callable[[set[int]], bool]) -> set[int
             # A new connection each time, which any process may accept.
             async with httpx.AsyncClient() as browser:
                 with suppress(httpx.HTTPError):
-                    found.add((await browser.get(f"{server.url}/process")).json())
+                    answer = await browser.get(f"{server.url}/process")
+                    # A process that shuts down answers with an error.
+                    found.add(answer.raise_for_status().json())
             if len(found) > 2:
                 found.clear()
     return found

@@ -55,7 +55,7 @@ def test_claim_editable_by_user_cannot_define_approver(claim: str) -> None:
         ("[approvers.finance]", "approvers.finance: names nobody"),
         ("[approvers.finance]\nlocal = false\nusers = []", "approvers.finance: names nobody"),
         ("[approvers.finance]\nemails = []", "approvers.finance.emails: unknown"),
-        ('[approvers.finance]\nsubjects = "x"', "approvers.finance.subjects: it is a list"),
+        ('[approvers.finance]\nsubjects = "x"', "approvers.finance.subjects: must be a list"),
         ('[approvers.finance]\nusers = [""]', "approvers.finance.users: '' is not a valid user id"),
         ("[approvers]\nfinance = 1", "approvers.finance: it must be a table"),
         (
@@ -80,7 +80,7 @@ def test_approvers_of_issuer_need_issuer_setting(tmp_path: Path) -> None:
     assert found.identity.approval.sign_in_counts_for.total_seconds() == 1800
     assert not found.identity.approval.lets_askers_decide
     assert problems_in({**environment, **ISSUER, "ELICIT_APPROVERS_ASKER": "never"}) == [
-        "ELICIT_APPROVERS_ASKER: it is `may`, or left out."
+        "ELICIT_APPROVERS_ASKER: must be `may`. Otherwise leave it out."
     ]
 
 

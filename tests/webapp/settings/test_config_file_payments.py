@@ -313,9 +313,9 @@ ORIGIN = "checkout_origins: it is not an https origin."
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("label = 7", "label: it is a text."),
+        ("label = 7", "label: must be a text."),
         ('label = " "', "label: must be a printable name, which people see."),
-        ('needs = "shop"', "needs: it is a list of texts."),
+        ('needs = "shop"', "needs: must be a list of texts."),
         ('needs = ["Shop!"]', "needs: it is reserved or not a valid name; choose another name."),
         ('needs = ["minor"]', "needs: it is reserved or not a valid name; choose another name."),
         ('needs = ["live"]', "needs: live is a setting of every provider."),
@@ -330,29 +330,29 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ('test_checkout_origins = ["https://x.example/pay"]', ORIGIN),
         ('test_checkout_origins = ["hunter2"]', ORIGIN),
         ("unit_digits = 7", "unit_digits: must be from 0 to 6."),
-        ("unit_digits = true", "unit_digits: it is a whole number."),
+        ("unit_digits = true", "unit_digits: must be a whole number."),
         ("what_at_most = 0", "what_at_most: must be at least 1."),
-        ("minutes = 0", "minutes: it is a whole number, 1 to 10080."),
-        ("minutes = 10081", "minutes: it is a whole number, 1 to 10080."),
-        (f"minutes = 1{'0' * 40}", "minutes: it is a whole number, 1 to 10080."),
-        ("minutes = 1.5", "minutes: it is a whole number, 1 to 10080."),
-        ("text_minor = 1", "text_minor: it is true or false."),
-        ("create = 1979-05-27", "create: it is a text."),
+        ("minutes = 0", "minutes: must be a whole number, 1 to 10080."),
+        ("minutes = 10081", "minutes: must be a whole number, 1 to 10080."),
+        (f"minutes = 1{'0' * 40}", "minutes: must be a whole number, 1 to 10080."),
+        ("minutes = 1.5", "minutes: must be a whole number, 1 to 10080."),
+        ("text_minor = 1", "text_minor: must be true or false."),
+        ("create = 1979-05-27", "create: must be a text."),
         ('create = "/orders"', 'create: must be a method and a path, such as "POST /checkouts".'),
         ('create = "POST /{session}"', "create: {session} is not allowed here."),
-        ("create = false", "create: it is a text."),
-        ('create_body = "x"', "create_body: it is a table of what JSON can say."),
-        ("create_body = { a = 1979-05-27 }", "create_body: it is a table of what JSON can say;"),
-        ("create_body = { a = [[nan]] }", "create_body: it is a table of what JSON can say;"),
-        (f"create_body = {{ a = 1{'0' * 20} }}", "create_body: it is a table of what JSON can"),
+        ("create = false", "create: must be a text."),
+        ('create_body = "x"', "create_body: must be a table of JSON values."),
+        ("create_body = { a = 1979-05-27 }", "create_body: must be a table of JSON values. Write"),
+        ("create_body = { a = [[nan]] }", "create_body: must be a table of JSON values. Write"),
+        (f"create_body = {{ a = 1{'0' * 20} }}", "create_body: must be a table of JSON values"),
         ('create_body = { a = "{shop}" }', "create_body: {shop} is not allowed here."),
         ('create_body = { "{shop}" = 1 }', "create_body: {shop} is not allowed here."),
         ('create_body = { a = "{secret}" }', "create_body: {secret} is not allowed here."),
         ('close_body = { a = "{minor}" }', "close_body: {minor} is not allowed here."),
         ('refund_body = { a = "{return_url}" }', "refund_body: {return_url} is not allowed here."),
         ('refund_id = "a b"', "refund_id: it is not a valid path."),
-        ("refund_id = false", "refund_id: it is a text."),
-        ('refund_states = { "a=b" = "done" }', "refund_states: it is a table of pending or suc"),
+        ("refund_id = false", "refund_id: must be a text."),
+        ('refund_states = { "a=b" = "done" }', "refund_states: must be a table of pending or suc"),
         (
             'refund_states = { "hunter2" = "pending" }',
             "refund_states: it is not of the form path=value.",
@@ -369,36 +369,36 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ('headers = { "a b" = "{secret}" }', "headers: it is not a valid header."),
         ('headers = { A = "{secret}\\n" }', "headers: it is not a valid header."),
         ('headers = { A = "{secret} {shop}" }', "headers.A: {shop} is not allowed here."),
-        ("headers = { A = 7 }", "headers: it is a table of texts."),
+        ("headers = { A = 7 }", "headers: must be a table of texts."),
         ('scheme = "hunter2"', "scheme: unknown; they are github, mollie, "),
-        ("scheme = 7", "scheme: it is a text or a table."),
+        ("scheme = 7", "scheme: must be a text or a table."),
         ("scheme = {}", "scheme.signature_header: needed, the name of a header."),
         (_scheme(signature_header="x y"), "scheme.signature_header: needed"),
         (_scheme(signature_header=False), "scheme.signature_header: needed"),
-        (_scheme(encoding="hunter2"), "scheme.encoding: it is hex or base64."),
+        (_scheme(encoding="hunter2"), "scheme.encoding: must be hex or base64."),
         (_scheme(message="{ts}.{body}"), "scheme.time_label: needed if the message has {ts}"),
         (_scheme(time_label="t="), "scheme.time_label: needed if the message has {ts}"),
-        (_scheme(message="{id}.{body}"), "scheme.message: {id} is nothing that can stand there."),
+        (_scheme(message="{id}.{body}"), "scheme.message: {id} is not a valid name here."),
         (_scheme(message="hunter2"), "scheme.message: a message has {body} once"),
         (_scheme(message="{body}{hunter2}"), "scheme.message: a message has {body} once"),
-        (_scheme(separator=7), "scheme.separator: it is a text."),
+        (_scheme(separator=7), "scheme.separator: must be a text."),
         (_scheme(secret="hunter2"), "scheme.secret: unknown; they are signature_header, "),
-        ("event_type = false", "event_type: it is a text."),
+        ("event_type = false", "event_type: must be a text."),
         ('event_type = "sk hunter2"', "event_type: it is not a valid path."),
-        ('news = { a = "hunter2" }', f"news: it is {NEWS}."),
-        ("news = { a = false }", f"news: it is {NEWS}."),
+        ('news = { a = "hunter2" }', f"news: must be {NEWS}."),
+        ("news = { a = false }", f"news: must be {NEWS}."),
         (
             "settles = false\nfetch = false",
             "settles: if the webhook does not settle the payment, set `fetch`.",
         ),
-        ("told = 7", "told: it is a table."),
-        ("told = { states = false }", f"told.states: it is {STATES}"),
-        ('told = { states = { "a=b" = "hunter2" } }', f"told.states: it is {STATES}"),
+        ("told = 7", "told: must be a table."),
+        ("told = { states = false }", f"told.states: must be {STATES}"),
+        ('told = { states = { "a=b" = "hunter2" } }', f"told.states: must be {STATES}"),
         ('told = { states = { "a" = "paid" } }', "told.states: it is not of the form path=value."),
-        ('told = { live = { "a=b" = "yes" } }', "told.live: it is a table of true or false."),
-        ('told = { unit = "euros" }', "told.unit: it is minor or decimal."),
-        ("told = { unit = false }", "told.unit: it is minor or decimal."),
-        ("told = { session = false }", "told.session: it is a text."),
+        ('told = { live = { "a=b" = "yes" } }', "told.live: must be a table of true or false."),
+        ('told = { unit = "euros" }', "told.unit: must be minor or decimal."),
+        ("told = { unit = false }", "told.unit: must be minor or decimal."),
+        ("told = { session = false }", "told.session: must be a text."),
         ('told = { amount = "a..b" }', "told.amount: it is not a valid path."),
         ('told = { amount = "a+b" }', "told.amount: it is not a valid path."),
         ('told = { amuont = "a" }', "told.amuont: unknown; they are session, handle, states, "),
@@ -524,7 +524,7 @@ def test_value_of_wrong_type_is_reported_with_expected_type(
     read_merchant_accounts({"acme": {**needed, key: value}}, problems)
     if not isinstance(value, int):
         assert problems
-        assert problems[0].startswith(f"sellers.acme.{key}: it is ")
+        assert problems[0].startswith(f"sellers.acme.{key}: must be ")
     assert all(str(value) not in problem for problem in problems if len(str(value)) > 5)
 
 
@@ -676,14 +676,14 @@ def test_live_setting_alone_is_reported_as_incomplete(home: dict[str, str]) -> N
 @pytest.mark.parametrize("word", ["yes", "true", "2", "live"])
 def test_live_setting_accepts_only_1_and_0(home: dict[str, str], word: str) -> None:
     assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
-        "ELICIT_ACME_LIVE: it is 1 for real money, or 0 for the provider's test mode."
+        "ELICIT_ACME_LIVE: must be 1 for real money, or 0 for the provider's test mode."
     ]
 
 
 @pytest.mark.parametrize("word", ["", "0"])
 def test_provider_without_test_mode_needs_live_setting(home: dict[str, str], word: str) -> None:
     assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
-        "ELICIT_ACME_LIVE: Acme has no test mode; it is 1, for real money."
+        "ELICIT_ACME_LIVE: Acme has no test mode. Set it to 1, for real money."
     ]
 
 

@@ -78,6 +78,14 @@ def test_issuer_with_registration_is_read() -> None:
     assert "our secret" not in repr(found)
 
 
+@pytest.mark.parametrize("name", ["ELICIT_API_SCOPE", "ELICIT_INBOX_SCOPE"])
+def test_scope_that_gives_a_right_is_exactly_one(name: str) -> None:
+    found, problems = read({**ISSUER, name: "person:act"})
+    assert problems == []
+    assert "person:act" in (found.act_scope, found.own_scope)
+    assert read({**ISSUER, name: "person:act person:own"})[1] == [f"{name}: set only one scope."]
+
+
 @pytest.mark.parametrize("missing", ["ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET"])
 def test_incomplete_registration_names_missing_variable(missing: str) -> None:
     _, problems = read({name: value for name, value in ISSUER.items() if name != missing})
@@ -179,7 +187,7 @@ def test_model_answers_setting_accepts_only_1_and_0() -> None:
         assert (found.rules.lets_model_answer, problems) == (lets, [])
     found, problems = read({"ELICIT_MODEL_ANSWERS": "yes"})
     assert not found.rules.lets_model_answer
-    assert problems == ["ELICIT_MODEL_ANSWERS: it is 1 or 0."]
+    assert problems == ["ELICIT_MODEL_ANSWERS: must be 1 or 0."]
 
 
 def test_paired_browser_setting_is_refused_with_issuer() -> None:
@@ -188,7 +196,7 @@ def test_paired_browser_setting_is_refused_with_issuer() -> None:
     found, problems = read({"ELICIT_LOCAL_YES": "paired"})
     assert (found.pairs_for_yes, found.rules.pairs_for_yes, problems) == (True, True, [])
     assert read({"ELICIT_LOCAL_YES": "yes"})[1] == [
-        "ELICIT_LOCAL_YES: it is `paired`, or left out."
+        "ELICIT_LOCAL_YES: must be `paired`. Otherwise leave it out."
     ]
     (problem,) = read({**ISSUER, "ELICIT_LOCAL_YES": "paired"})[1]
     assert problem.startswith("ELICIT_LOCAL_YES: unset it")
@@ -212,7 +220,7 @@ def test_client_authentication_and_dpop_of_sign_in_are_settings() -> None:
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"ELICIT_ISSUER_CLIENT_AUTH": "mtls"}, "ELICIT_ISSUER_CLIENT_AUTH: it is one of basic"),
+        ({"ELICIT_ISSUER_CLIENT_AUTH": "mtls"}, "ELICIT_ISSUER_CLIENT_AUTH: must be one of basic"),
         ({"ELICIT_ISSUER_CLIENT_AUTH": "none"}, "ELICIT_ISSUER_CLIENT_SECRET: remove it"),
         (
             {"ELICIT_ISSUER_CLIENT_AUTH": "private_key_jwt"},
@@ -222,7 +230,7 @@ def test_client_authentication_and_dpop_of_sign_in_are_settings() -> None:
             {"ELICIT_ISSUER_CLIENT_AUTH": "client_secret_jwt"},
             "ELICIT_ISSUER_CLIENT_SECRET: must have at least 32 bytes",
         ),
-        ({"ELICIT_ISSUER_DPOP": "yes"}, "ELICIT_ISSUER_DPOP: it is 1 or 0"),
+        ({"ELICIT_ISSUER_DPOP": "yes"}, "ELICIT_ISSUER_DPOP: must be 1 or 0"),
         ({"ELICIT_ISSUER": "", "ELICIT_ISSUER_DPOP": "1"}, "ELICIT_ISSUER_DPOP: set, but"),
     ],
 )

@@ -80,15 +80,15 @@ def test_every_key_is_read_with_addresses_of_variables_and_named_tables(tmp_path
     [
         ("slak://T1JJ3T3L2/A1BRTD4JD/hunter2", "no service slak://. Perhaps slack:// is meant."),
         ("slack://T1JJ3T3L2/hunter2", "not a valid address of slack://: a part is missing"),
-        ("slack//T1JJ3T3L2/hunter2", "it is not an address. Write one of Apprise's addresses"),
+        ("slack//T1JJ3T3L2/hunter2", "is not an address. Write an address in Apprise's"),
         ("https://chat.example/hunter2", "Apprise has no service https://."),
         ("mailto://user:hunter2@example.com:x/?to=", "not a valid address of mailto://"),
         ("mailto://localhost?from=a@example.com&to=hunter2", "not a valid address of mailto://"),
-        ("json://hooks.example/\nhunter2", "it is not an address"),
+        ("json://hooks.example/\nhunter2", "is not an address"),
         ("json://hooks.example/" + "hunter2" * 400, "longer than 2,000 characters"),
-        ("hunter2://x y", "it is not an address"),
+        ("hunter2://x y", "is not an address"),
         ("hun_ter2://x", "no service its service"),
-        ("", "it is not an address"),
+        ("", "is not an address"),
     ],
 )
 def test_address_with_a_typing_error_is_refused_at_the_start_with_its_table(
@@ -109,15 +109,18 @@ def test_address_with_a_typing_error_is_refused_at_the_start_with_its_table(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("to = 3", "notify.finance.to: it is a list of texts."),
+        ("to = 3", "notify.finance.to: must be a list of texts."),
         ('To = ["json://x"]', "notify.finance.To: unknown; the keys are"),
-        ("remind_after = 5", "notify.finance.remind_after: it is a duration in quotation marks"),
-        ('remind_after = "1s"', "notify.finance.remind_after: it is a number of seconds, or 7d"),
-        ('remind_after = "60d"', "notify.finance.remind_after: it is a number of seconds, or 7d"),
-        ("remind_at_most = 3", "remind_at_most: it has no effect without remind_after."),
-        ('remind_after = "1h"\nremind_at_most = 0', "remind_at_most: it is a whole number from 1"),
-        ('escalate_after = "1h"', "escalate_after: it has no effect without escalate_to."),
-        ('escalate_to = ["json://x"]', "escalate_to: it has no effect without escalate_after."),
+        ("remind_after = 5", "notify.finance.remind_after: must be a duration in quotation marks"),
+        ('remind_after = "1s"', "notify.finance.remind_after: must be a number of seconds, or 7d"),
+        ('remind_after = "60d"', "notify.finance.remind_after: must be a number of seconds, or 7d"),
+        ("remind_at_most = 3", "remind_at_most: has no effect without remind_after."),
+        (
+            'remind_after = "1h"\nremind_at_most = 0',
+            "remind_at_most: must be a whole number from 1",
+        ),
+        ('escalate_after = "1h"', "escalate_after: has no effect without escalate_to."),
+        ('escalate_to = ["json://x"]', "escalate_to: has no effect without escalate_after."),
         ('users = [""]', "notify.finance.users: '' is not a valid user id."),
         ("[notify.Fin]", "notify.Fin: a name has 1 to 32 of a-z, 0-9 and _"),
     ],
@@ -131,10 +134,10 @@ def test_invalid_table_is_refused_with_its_key(text: str, says: str) -> None:
     ("text", "says"),
     [
         (f'[notify.finanse]\nto = ["{HOOK}"]', "[approvers.finanse] does not exist"),
-        ("[notify.finance]", "notify.finance: it has no address. Add to, or set ELICIT_NOTIFY_FIN"),
+        ("[notify.finance]", "notify.finance: has no address. Add to, or set ELICIT_NOTIFY_FIN"),
         (
             f'[notify.finance]\nto = ["{HOOK}"]\nescalate_after = "1h"\nescalate_to = ["boss"]',
-            "notify.finance.escalate_to, entry 1: it is neither an address nor the name of a table",
+            "notify.finance.escalate_to, entry 1: is neither an address nor the name of a table",
         ),
         (
             "[notify.finance]\nto = [" + ", ".join([f'"{HOOK}"'] * 9) + "]",
@@ -150,7 +153,7 @@ def test_table_without_people_or_addresses_is_refused(tmp_path: Path, text: str,
 def test_subjects_need_the_issuer_where_they_sign_in(tmp_path: Path) -> None:
     given = environment(tmp_path, f'[notify.ada]\nsubjects = ["1"]\nto = ["{HOOK}"]')
     (problem,) = problems_in({name: given[name] for name in given.keys() - ISSUER.keys()})
-    assert "notify.ada.subjects: it needs ELICIT_ISSUER" in problem
+    assert "notify.ada.subjects: needs ELICIT_ISSUER" in problem
 
 
 def test_variable_of_an_unknown_table_is_refused(tmp_path: Path) -> None:
@@ -165,7 +168,7 @@ def test_variable_of_an_unknown_table_is_refused(tmp_path: Path) -> None:
 def test_file_with_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
     text = f'{APPROVERS}[notify.finance]\nto = ["json://robot:hunter2@hooks.example"]\n'
     (problem,) = problems_in(environment(tmp_path, text, mode=0o644))
-    assert "notify.finance.to, address 1: it contains a password or a token" in problem
+    assert "notify.finance.to, address 1: contains a password or a token" in problem
     assert "chmod 600" in problem
     assert "ELICIT_NOTIFY_FINANCE" in problem
     assert read_settings(environment(tmp_path, text, mode=0o640)).notify

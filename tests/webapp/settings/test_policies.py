@@ -47,6 +47,7 @@ def test_each_policy_setting_is_read() -> None:
         [],
     )
     assert read({NAMES[0]: "1", NAMES[1]: "0"}) == (PolicySettings(), [])
+    assert read({NAMES[2]: "200"}) == (PolicySettings(pending_per_owner=200), [])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_min_answer_is_number_of_seconds_and_can_be_zero(text: str, seconds: int
 @pytest.mark.parametrize("text", ["61", "2m", "-1", "1.5", "1w", "soon"])
 def test_min_answer_is_at_most_a_minute(text: str) -> None:
     (problem,) = read({"ELICIT_MIN_ANSWER": text})[1]
-    assert problem.startswith("ELICIT_MIN_ANSWER: it is a number of seconds")
+    assert problem.startswith("ELICIT_MIN_ANSWER: must be a number of seconds")
 
 
 def test_clients_are_listed_by_name_with_optional_version() -> None:

@@ -378,7 +378,7 @@ def test_read_timeout_and_number_of_connections_are_settings() -> None:
     assert read_settings({"ELICIT_SECRET": SECRET}).arrivals == Arrivals()
     for name in ("ELICIT_READ_SECONDS", "ELICIT_CONNECTIONS"):
         for wrong in ("0", "-1", "soon", "1.5"):
-            with pytest.raises(BadSettings, match=f"{name}: it is a whole number from 1"):
+            with pytest.raises(BadSettings, match=f"{name}: must be a whole number from 1"):
                 read_settings({"ELICIT_SECRET": SECRET, name: wrong})
 
 
@@ -464,7 +464,7 @@ def test_hsts_setting_needs_https_url() -> None:
     assert read_settings({**given, "ELICIT_HSTS": "86400"}).hsts == timedelta(days=1)
     assert read_settings({**given, "ELICIT_HSTS": "0"}).hsts == timedelta()
     for wrong in ("-1", "a day", "1.5"):
-        with pytest.raises(BadSettings, match="ELICIT_HSTS: it is a number of seconds"):
+        with pytest.raises(BadSettings, match="ELICIT_HSTS: must be a number of seconds"):
             read_settings({**given, "ELICIT_HSTS": wrong})
     with pytest.raises(BadSettings, match="ELICIT_HSTS: it needs a server behind https"):
         read_settings({"ELICIT_SECRET": SECRET, "ELICIT_HSTS": "60"})

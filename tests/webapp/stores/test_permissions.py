@@ -9,8 +9,8 @@ import pytest
 from flows.errors import StoreUnavailable
 from tests.support.records import record
 from webapp.settings.key_file import KeyFile
-from webapp.stores.permissions import Exposed, must_be_private
 from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite_file import Exposed, must_be_private
 
 Change = Callable[[Path], None]
 

@@ -212,6 +212,10 @@ def test_hosts_and_connect_timeout_are_parsed_from_address():
     assert several.seconds == 4
     sockets = parse_address("postgresql://u@/d?host=/run/one,/run/two&port=5433")
     assert sockets.hosts == (Host("/run/one", "5433"), Host("/run/two", "5433"))
+    three = parse_address("postgresql://u@one,two,three/d?port=5433").hosts
+    assert [str(host) for host in three] == ["one:5433", "two:5433", "three:5433"]
+    each = parse_address("postgresql://u@one,two/d?port=5433,5434").hosts
+    assert [str(host) for host in each] == ["one:5433", "two:5434"]
     assert parse_address("postgresql://u@one/d?connect_timeout=0").seconds == 10
     assert parse_address("postgresql://u@one/d").hosts == (Host(),)
 

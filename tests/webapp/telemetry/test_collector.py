@@ -23,9 +23,9 @@ from webapp.service import Service, open_service
 from webapp.stores import Look, Record, Store
 from webapp.stores.memory import MemoryStore
 from webapp.stores.sqlite import SqliteStore
-from webapp.stores.watch import Watch
+from webapp.stores.store import Watch
 from webapp.telemetry.metrics import Metrics
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 
 
 @asynccontextmanager

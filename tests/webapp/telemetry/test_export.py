@@ -13,28 +13,28 @@ from tests.support.cli import HOUSE
 
 SENDS = """
 from opentelemetry import trace
-from webapp.telemetry.telemetry import tracer_here
+from webapp.telemetry.work import tracer_here
 tracer_here(exports=True).start_span("ask url").end()
 trace.get_tracer_provider().force_flush()
 """
 OWN = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from webapp.telemetry.telemetry import tracer_here
+from webapp.telemetry.work import tracer_here
 own = TracerProvider()
 trace.set_tracer_provider(own)
 assert tracer_here(exports=True) is not None
 assert trace.get_tracer_provider() is own
 """
 NOBODY = """
-from webapp.telemetry.telemetry import tracer_here
+from webapp.telemetry.work import tracer_here
 assert tracer_here(exports=False) is None
 """
 LACKS_THE_EXTRA = """
 import logging, sys
 logging.basicConfig(format="%(message)s: %(why)s")
 sys.modules["opentelemetry.exporter.otlp.proto.http.trace_exporter"] = None
-from webapp.telemetry.telemetry import tracer_here
+from webapp.telemetry.work import tracer_here
 assert tracer_here(exports=True) is None
 """
 

@@ -37,7 +37,7 @@ from webapp.stores.observed import ObservedStore, observed
 from webapp.telemetry.families import FAMILIES
 from webapp.telemetry.metrics import SHARED, Metrics, counted_together
 from webapp.telemetry.observer import UNOBSERVED
-from webapp.telemetry.telemetry import Telemetry
+from webapp.telemetry.work import Telemetry
 from webapp.testing import elicit_person
 from webapp.testing.person import URL
 

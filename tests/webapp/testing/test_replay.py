@@ -125,7 +125,7 @@ async def test_table_names_lines_and_questions(library, tmp_path):
     call = await replayed(library, tmp_path, "count_calls", revision="2025-11-25")
     head, names, first, second = str(call).splitlines()[:4]
     assert head == "replay: count_calls ran 2 times"
-    assert names.split() == ["from", "to", "ran", "from", "the", "record"]
+    assert names.split() == ["from", "to", "times", "run", "stored", "answers"]
     assert "the start" in first
     assert "form 'Who are you?'" in first
     assert first.split()[-2:] == ["2", "1"]

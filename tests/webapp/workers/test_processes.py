@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from flows.errors import StoreUnavailable
-from webapp.workers.processes import must_share
+from webapp.workers.sessions import must_share
 
 
 @pytest.mark.parametrize(

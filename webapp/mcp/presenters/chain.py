@@ -28,13 +28,16 @@ MARK: Final = "elicit-url:"
 BY_LINK, BY_FORM = _MODES = "uf"  # the ways in which a question was shown
 # If an answer to a repeated question comes this soon, the client already had the answer.
 REPLAYED_WITHIN: Final = timedelta(seconds=5)
-_AT = "@"  # precedes the time when the following questions were sent
+_AT = "@"  # before this mark comes the time at which the following questions were sent
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Out(NamedTuple):
-    """The way a question was sent: by link or form. `at`: first sent then, not yet answered."""
+    """The way in which a question was sent: by link or form.
+
+    `at` is the time when it was first sent, if it is not answered yet.
+    """
 
     mode: str
     at: datetime | None = None
@@ -51,8 +54,8 @@ class Chain:
 
     `accounts` are the accounts that the body received, by question digest. `run_key` is the key of
     the call that received the accounts; the call's run may not be stored yet. `began_again_at` is
-    when this chain began, if the same call had been made before. `replayed` are the rounds of an
-    engine that replays, see `AskedStep.after`.
+    the time when this chain began, if the client had made the same call before. `replayed` are the
+    rounds of an engine that replays, see `AskedStep.after`.
     """
 
     __slots__ = (
@@ -145,10 +148,10 @@ def in_hex(at: datetime | None) -> str:
 async def settled_round(
     call: Call, parts: Sequence[Prompt], *, done: Sequence[str], client: AskedClient
 ) -> list[Prompt]:
-    """Return the next round that a replaying engine has to be asked before `parts`.
+    """Return the next settled round that a replaying engine has to get before `parts`.
 
-    All questions of that round are settled. The list is empty if no round is left, or if the client
-    does not replay. `done` are the rounds of this chain so far.
+    The list is empty if no round is left, or if the client does not replay. `done` are the rounds
+    of this chain so far.
     """
     asked, first = call.run.value.asked, min(part.index for part in parts)
     rounds = asked[first].after

@@ -17,13 +17,13 @@ from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.kinds.page_kind import arguments_in
-from webapp.mcp.asks import ClientAsks
-from webapp.mcp.declared import Declared
+from webapp.mcp.callers import Declared
 from webapp.mcp.forms import may_be_asked
 from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold, HoldForm
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
+from webapp.mcp.presenters.on_stream import ClientAsks
 from webapp.mcp.presenters.retry import Retry
 from webapp.mcp.results import Result
 from webapp.service import Service
@@ -201,8 +201,8 @@ def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
     """Return True if a person can answer this kind on our page.
 
-    The person of an anonymous caller cannot: the page needs a user code, which a later call of the
-    same caller would have to bring.
+    If the caller is anonymous, its person cannot: the page needs a user code, which a later call
+    would have to bring, and no later call is known to be from the same caller.
     """
     is_found = caller.refusal is None and not caller.is_anonymous
     return is_found and not service.kinds.quotas.is_for_client_only(kind)

@@ -1,7 +1,7 @@
 """hold: the call stays open while the person answers (2025-11-25 with URL mode).
 
 The presenter waits for the client's answer and for a change in the store at the same time. If the
-client accepts, the person only agrees to open the link; the answer comes from the page. For the
+client accepts, the person has only agreed to open the link. The answer comes from the page. For the
 client's own form, the answer comes from the client.
 """
 
@@ -24,7 +24,6 @@ from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
 from webapp.kinds.quotas import NO_FORM
-from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.forms import (
     USER_CODE_SCHEMA,
     acted,
@@ -38,10 +37,11 @@ from webapp.mcp.forms import (
     user_code_in,
 )
 from webapp.mcp.presenters.link import LinkInResult
-from webapp.mcp.presenters.on_stream import OnStream
+from webapp.mcp.presenters.on_stream import Asking, ClientAnswer, ClientAsks, OnStream
 
 UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
-FORMS_AT_MOST = 60  # forms for one user code: stops a client that fills them automatically
+# the maximum of forms for one user code, because some clients fill them in automatically
+FORMS_AT_MOST = 60
 
 
 class Hold(OnStream):

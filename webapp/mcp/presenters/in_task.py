@@ -100,7 +100,7 @@ class InTask:
         """Act on the client's answer. Return False if the client dismissed the question.
 
         If the client accepts a link, the person only agrees to open the link. The question then
-        stays open, unless its tool waits for no more than that.
+        stays open, unless its tool waits only for this agreement.
         """
         mode, action, content = self.mode_of(asked), response.get("action"), response.get("content")
         if action not in ACTIONS:

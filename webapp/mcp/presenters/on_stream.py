@@ -6,16 +6,24 @@ client's answer and the store.
 Risks: the client sends an invalid answer, which the library would drop silently. Answers are
 therefore parsed here. Or the client shows the person nothing. After a time without an answer, the
 person gets the link, and the request stays open for a late answer.
+
+A call ends before its client gives up, and an identical call continues.
+
+Risks between the two calls: a form that a person is filling in disappears, or a link that the
+person has opened is shown again. A request that is open when its call ends is therefore passed to
+the next call, and an accepted link is not shown again on this connection. An answer that comes
+between calls settles its question, because the next call may get the link instead.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 from mcp.server.context import ServerRequestContext
@@ -34,10 +42,160 @@ from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient, Deed, Mode
 from webapp.calls.presenter import AUTOMATIC, RESULT, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
+from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
-from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import Result, busy_result, related_task
+
+# The actions that count between two calls. A person who dismissed a question is asked again.
+_COUNTS = ("accept", "decline")
+_log_of_asks = logging.getLogger("webapp.mcp.asks")  # the name in the log lines of earlier versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientAnswer:
+    """A client's answer, `after` seconds after the client was asked."""
+
+    action: str
+    content: object = None
+    after: float = 0.0
+
+
+# Called with an answer that comes after its call has ended, or with None after an error.
+Late: TypeAlias = Callable[[ClientAnswer | None], Awaitable[None]]
+Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _PassedOn:
+    """A request that is still open at the client. The request ends when its question ends."""
+
+    asking: Asking
+    end: asyncio.TimerHandle
+    on_answer: Callable[[Asking], None]  # callback for the answer
+
+
+class ClientAsks:
+    """The questions of one connection, by elicitation id."""
+
+    def __init__(self) -> None:
+        self._passed_on: dict[str, _PassedOn] = {}
+        self._open: dict[str, Asking] = {}
+        self._accepted: set[str] = set()
+        self._given_up: set[str] = set()
+        self._to_notify: set[str] = set()  # left open by a call: notify the client when they end
+        self._works: set[asyncio.Task[None]] = set()
+
+    def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
+        """Ask the client, or continue a request that an earlier call left open."""
+        self._given_up.discard(id)
+        passed_on = self._passed_on.pop(id, None)
+        if passed_on is not None:
+            passed_on.end.cancel()
+            passed_on.asking.remove_done_callback(passed_on.on_answer)
+            if not passed_on.asking.done() or _action_of(passed_on.asking) in _COUNTS:
+                return passed_on.asking
+        asking = self._open[id] = asyncio.create_task(ask())
+        asking.add_done_callback(partial(self._closed, id))
+        return asking
+
+    def is_open(self, id: str) -> bool:
+        """Return True if the client was asked this question and has not answered."""
+        return id in self._open
+
+    def _closed(self, id: str, asking: Asking) -> None:
+        if self._open.get(id) is asking:
+            del self._open[id]
+
+    def leave(
+        self, id: str, asking: Asking, *, life: timedelta, late: Late, is_to_newer: bool
+    ) -> None:
+        """Leave the request open for the next call.
+
+        `late` handles an answer that comes before the next call. The request is cancelled after
+        `life`. With `is_to_newer`, a newer identical call already waits for the answer.
+        """
+        if not is_to_newer:
+            self.give_up(id)
+        end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
+        on_answer = partial(self._received, id, late)
+        self._passed_on[id] = _PassedOn(asking, end, on_answer)
+        self._to_notify.add(id)
+        asking.add_done_callback(on_answer)
+
+    def is_passed_on(self, id: str) -> bool:
+        return id in self._passed_on
+
+    def is_awaited(self, id: str) -> bool:
+        """Return True if the client was asked, and a call still waits for its answer."""
+        return id in self._open and id not in self._given_up
+
+    def give_up(self, id: str) -> None:
+        """Record that no call waits for the client's answer, although the client can still give it.
+
+        The next call that asks this question waits for the answer again.
+        """
+        self._given_up.add(id)
+
+    def accept(self, id: str) -> None:
+        """Record that the client shows this link."""
+        self._accepted.add(id)
+
+    def has_accepted(self, id: str) -> bool:
+        return id in self._accepted
+
+    def _received(self, id: str, late: Late, asking: Asking) -> None:
+        if id not in self._passed_on or asking.cancelled() or asking.exception() is not None:
+            return  # the question has ended or a newer call waits for the answer
+        work = asyncio.create_task(_logged(late(asking.result())))
+        self._works.add(work)
+        work.add_done_callback(self._works.discard)
+
+    def end(self, id: str) -> None:
+        """Drop a question that has ended and whose end the client knows."""
+        self._to_notify.discard(id)
+        self._accepted.discard(id)
+        self._given_up.discard(id)
+        if (passed_on := self._passed_on.pop(id, None)) is not None:
+            passed_on.end.cancel()
+            passed_on.asking.cancel()
+
+    async def ended(self, elicitations: Elicitations) -> list[str]:
+        """Return and drop the questions that ended between calls. The client is to be notified."""
+        ended: list[str] = []
+        for id in tuple(self._to_notify):
+            found = await elicitations.get(id)
+            if found is None or found.status.is_final:
+                self.end(id)
+                ended.append(id)
+        return ended
+
+
+class ConnectionAsks:
+    """The questions on each connection of one server, while the library holds the connection."""
+
+    def __init__(self) -> None:
+        self._asks: WeakKeyDictionary[object, ClientAsks] = WeakKeyDictionary()
+
+    def of(self, context: ServerRequestContext[Any, Any]) -> ClientAsks:
+        # The library makes a session for each request and has no public name for the connection.
+        connection = getattr(context.session, "_connection", context.session)
+        return self._asks.setdefault(connection, ClientAsks())
+
+
+def _action_of(asking: Asking) -> str | None:
+    if asking.cancelled() or asking.exception() is not None:
+        return None
+    answer = asking.result()
+    return None if answer is None else answer.action
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - a task's edge
+        _log_of_asks.exception("client.late_answer_lost")
+
 
 ACTIONS = ("accept", "decline", "cancel")
 _log = logging.getLogger(__name__)
@@ -117,8 +275,8 @@ class OnStream:
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         """Return True if the person gets the link and the client is not asked again.
 
-        Return False for a task: a request for its result waits in any case, and the task's status
-        message has the link.
+        Return False for a task, because a request for the task's result waits in any case, and the
+        task's status message has the link.
         """
         if self._task_id is not None:
             return False
@@ -150,7 +308,9 @@ class OnStream:
             raise
 
     async def _silence(self, call: Call, asked: Elicitation) -> Deadline | None:
-        """Return the deadline for the client's answer, after which the result has the link.
+        """Return the time until which the client has to answer.
+
+        After that, the result has the link.
 
         Return None if there is no deadline: the client was seen to let people answer, no page can
         answer this kind, or the request is a task's, whose result no model reads.
@@ -201,7 +361,7 @@ class OnStream:
 
     @property
     def _is_given_up(self) -> bool:
-        """True if the client cancelled the call, and not a shutdown of this process."""
+        """True if the client has cancelled the call. False if this process is shutting down."""
         outbound = getattr(self._context.session, "_request_outbound", None)
         cancelled = getattr(outbound, "cancel_requested", None)
         return cancelled is not None and bool(cancelled.is_set())

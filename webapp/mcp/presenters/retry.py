@@ -13,8 +13,9 @@ result.
 
 An engine that replays (LangGraph and others) repeats the call from its first request before it
 brings the person's answer. The repeated first request therefore gets the same question under the
-same key. With several questions, the engine gets the same rounds in the same order, including
-questions that are already settled. An answer to a settled question changes nothing.
+same key. If there are several questions, the engine gets the same rounds in the same order,
+including rounds whose questions are already settled. An answer to a settled question changes
+nothing.
 """
 
 import json
@@ -342,7 +343,8 @@ class Retry:
         for part in parts:
             if not part.is_out:
                 out[part.shown.index] = self._record_sent(part.shown, before, now=now)
-                # If the call has ended, another group's result is sent and not this one.
+                # If the call has already ended, the client gets the result of another group of
+                # questions instead of this one.
                 if not (call.has_ended or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
         if again or self._replayed:
@@ -390,7 +392,7 @@ class Retry:
     ) -> Out:
         """Return how the question is sent, and when it was first sent to the client.
 
-        A question that was sent before retains its first time.
+        A question that was sent before keeps the time of its first sending.
         """
         known = before.get(shown.index) if shown.is_again else None
         mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK

@@ -21,7 +21,7 @@ def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: San
     basic = basic_of(headers)
     posted = (form.get("client_id"), form.get("client_secret"))
     if basic is not None and posted[1] is not None:
-        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client said twice who it is.")
+        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client sent its name twice.")
     if basic is not None and posted[0] not in (None, basic[0]):
         raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client named itself in two ways.")
     id, secret = basic or posted

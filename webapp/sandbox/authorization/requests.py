@@ -146,7 +146,7 @@ def read_request(
     if client_id != sandbox.client_id:
         raise NotRedirected("No application with this client id is known here.")
     if redirect_uri is None or not _is_accepted(redirect_uri, sandbox=sandbox):
-        raise NotRedirected("The application wants you sent to an address that is not its own.")
+        raise NotRedirected("The application wants to send you to an address that is not its own.")
     issuer = None if habits.issuer is None else sandbox.url + habits.issuer
     states = parameters.all("state")
     redirect = ClientRedirect(
@@ -187,7 +187,7 @@ def _problems(
     # A tool can ask for any scope of its real provider, and there are thousands of them.
     for scopes in lists:
         if len(scopes) > _SCOPES_AT_MOST or not all(map(_SCOPE.fullmatch, scopes)):
-            yield "invalid_scope", "A scope is asked for that cannot be one."
+            yield "invalid_scope", "One of the scopes is not valid."
     if habits.needs_scope and not any(lists):
         yield "invalid_scope", "No scope is asked for."
 

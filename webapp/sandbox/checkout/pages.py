@@ -13,8 +13,8 @@ from litestar import MediaType, Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, RawBody
 
+from webapp.http.browser import parsed
 from webapp.http.parts import AnyRequest, provided
-from webapp.http.requests import parsed
 from webapp.sandbox.checkout.sales import Sale, Sales
 from webapp.sandbox.pages import NO_STORE, SandboxPages
 

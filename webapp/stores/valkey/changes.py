@@ -16,9 +16,8 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as LostConnection
 
 from webapp.stores.lanes import Lanes, first
-from webapp.stores.store import Look, Record
+from webapp.stores.store import Look, Record, Watch
 from webapp.stores.valkey.server import FAILED, ValkeyServer, stop
-from webapp.stores.watch import Watch
 
 # Batches of jobs for a Valkey server, with an answer for each job.
 

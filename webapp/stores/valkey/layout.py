@@ -62,7 +62,7 @@ def check_texts(records: Sequence[Record]) -> None:
     for record in records:
         texts = (record.owner, record.kind, record.id, record.key or "")
         if any("\0" in text for text in texts):
-            raise ValueError("a zero byte stands in a record's owner, kind, id or key")
+            raise ValueError("a record's owner, kind, id or key contains a zero byte")
 
 
 def entry_of(record: Record, *, expected: str | None) -> Entry:
@@ -131,9 +131,13 @@ class Script:
         self._keys = _in_order(name, [each[1:] for each in named if each[0] == "KEYS"])
         declared = _in_order(name, [each[1:] for each in named if each[0] == "ARGV"])
         if declared != arguments:
-            raise AssertionError(f"{name}.lua takes {declared}, and is given {arguments}")
+            raise AssertionError(
+                f"{name}.lua declares the arguments {declared}, but its caller passes {arguments}"
+            )
         if not {*self._keys} <= {*KEYS, "names"}:
-            raise AssertionError(f"{name}.lua has keys of its own: {self._keys}")
+            raise AssertionError(
+                f"{name}.lua declares other keys than those of a shard: {self._keys}"
+            )
         digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
         self._head = lru_cache(self._head_for)
         self._by_digest = ("EVALSHA", digest)
@@ -156,7 +160,7 @@ class Script:
 
 def _in_order(script: str, numbered: list[tuple[str, str]]) -> tuple[str, ...]:
     if [int(number) for number, _ in numbered] != list(range(1, len(numbered) + 1)):
-        raise AssertionError(f"the head of {script}.lua counts wrongly")
+        raise AssertionError(f"the head of {script}.lua has a wrong number of keys or arguments")
     return tuple(name for _, name in numbered)
 
 

@@ -239,7 +239,8 @@ class ValkeyServer:
         """Return a new connection that is not yet connected and not in the client's pool."""
         client: Any = self._client
         if self.is_cluster:
-            node = client.get_random_primary_node()  # random: a later try skips a dead node
+            # choose at random, so that a later try avoids a dead node
+            node = client.get_random_primary_node()
             connection: AbstractConnection = node.connection_class(**node.connection_kwargs)
         else:
             connection = client.connection_pool.make_connection()

@@ -22,6 +22,7 @@ from webapp.stores.store import (
     Fences,
     OtherFence,
     Record,
+    Watch,
     as_written,
     check_copies,
     check_erasure,
@@ -53,7 +54,6 @@ from webapp.stores.valkey.server import (
     shards_of,
     unavailable,
 )
-from webapp.stores.watch import Watch
 
 _READS_AT_ONCE = 1000
 _WRITES_AT_ONCE = 256
