@@ -481,13 +481,13 @@ def test_provider_with_api_keys_needs_no_oauth() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("status = 201", 'status = "201"', "providers.desk.key.status: it is a whole number."),
+        ("status = 201", 'status = "201"', "providers.desk.key.status: must be a whole number."),
         ("status = 201", "statsu = 201", "providers.desk.key.statsu: unknown"),
         ('page = "https://desk.example/keys", ', "", "providers.desk.key.page: needed"),
         ("header =", "query =", "providers.desk.key.query: must be"),
         ('api = "https://api.desk.example/v1"\n', "", "providers.desk.api: required"),
         ("person =", "device = 'https://desk.example/d'\nperson =", "providers.desk.device: leave"),
-        ("key = {", "key = 7 #", "providers.desk.key: it is a table of texts"),
+        ("key = {", "key = 7 #", "providers.desk.key: must be a table of texts"),
     ],
 )
 def test_faults_of_api_keys_are_reported(before: str, after: str, problem: str) -> None:
