@@ -66,7 +66,8 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
+            *("limits", "printing", "importing", "languages", "telemetry", "logs", "stores"),
+            *("deadline", "http"),
             *("records", "elicitations", "events", "notifications"),
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),

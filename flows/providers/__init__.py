@@ -5,7 +5,7 @@ Providers that depend on an address or a tenant are functions that return a decl
 
 from collections.abc import Mapping
 
-from flows.oauth.provider import ApiKey, PersonProbe, Provider
+from flows.oauth.provider import PersonProbe, Provider, ProviderKey
 from flows.providers.atlassian import atlassian
 from flows.providers.discord import discord
 from flows.providers.dropbox import dropbox
@@ -35,9 +35,9 @@ PROVIDERS: Mapping[str, Provider] = {
 
 __all__ = [
     "PROVIDERS",
-    "ApiKey",
     "PersonProbe",
     "Provider",
+    "ProviderKey",
     "atlassian",
     "discord",
     "dropbox",

@@ -48,7 +48,7 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users. The fields depend on the question's kind.
 
-    An `oauth` question with `again` asks the user also for scopes that they did not grant before.
+    An `oauth` question with `again` also asks for scopes that the user did not grant before.
 
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.

@@ -56,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(done, end_payment)
     comparing = commands.add_parser(
         "reconcile",
-        help="compare the payments that the providers have had since a time with this store",
+        help="compare the providers' payments since a time with this store's",
     )
     comparing.add_argument(
         "--since",

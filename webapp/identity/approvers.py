@@ -8,7 +8,7 @@ person has to sign in again. E-mail addresses are never compared.
 
 If an asker and an approver are identified by different methods, they may be the same person, and
 the server cannot know. An approver must therefore be identified by the same method as the asker,
-unless the operator lets askers decide.
+and by the same issuer if there are several, unless the operator lets askers decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from flows.elicitation.states import Elicitation
 from flows.errors import NotConfigured
+from flows.kinds.form import asker_of
 from flows.oauth.access_token import claim_mark
 from webapp.deadline import Clock
 from webapp.elicitations.question_kind import missing_table
@@ -152,6 +153,7 @@ class Approvers:
         self._config = config
         self._rules = rules
         self._issuers = issuers
+        self._tags = owners
         self._identity = identity
         self._clock = clock
         self._by_name = {one.name: one for one in rules.approvers}
@@ -182,10 +184,13 @@ class Approvers:
                 "ELICIT_APPROVERS_ASKER",
                 how="To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may.",
             )
-        if not self._by_name[name].is_among(known_by):
+        issuers = self._by_name[name].issuers or self._issuers
+        is_elsewhere = known_by is KnownBy.ISSUER and caller.issuer not in (None, *issuers)
+        if is_elsewhere or not self._by_name[name].is_among(known_by):
+            method = caller.issuer if is_elsewhere else known_by.value
             raise NotConfigured(
                 f"people in [approvers.{name}] of elicit.toml who are known by the same method as "
-                f"the asker ({known_by.value})",
+                f"the asker ({method})",
                 how="Approver and asker must be identified by the same method, or they may be one "
                 f"person. Add such people to [approvers.{name}] in {self._config}, or set "
                 "ELICIT_APPROVERS_ASKER=may.",
@@ -246,7 +251,13 @@ class Approvers:
         known_by = self._known_by(
             asked.owner, is_for_user=asked.is_for_user, is_by_code=asked.is_by_code
         )
-        return person.owner == asked.owner or person.known_by is not known_by
+        if person.owner == asked.owner or person.known_by is not known_by:
+            return True
+        if known_by is not KnownBy.ISSUER or not self._identity.has_several_issuers:
+            return False
+        # Somebody may have an account at each issuer.
+        issuer, asker = person.issuer or "", asker_of(asked) or ""
+        return self._tags.tag(issuer=issuer, subject=asker) != asked.owner
 
     def _is(self, person: Deciding, name: str) -> bool:
         if person.owner in self._owners[name]:

@@ -17,10 +17,10 @@ from urllib.parse import parse_qsl, urlsplit
 from flows.errors import InvalidQuestion
 from flows.oauth.provider import (
     OUR_PARAMETERS,
-    ApiKey,
     KnownRefusal,
     PersonProbe,
     Provider,
+    ProviderKey,
     Revocation,
 )
 from flows.payments.declared.declaration import ProviderDeclaration
@@ -74,7 +74,7 @@ _KEYS = {
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
-_KEY_KEYS = keys_of(ApiKey)
+_KEY_KEYS = keys_of(ProviderKey)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
 _TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
 _PAIRS = (
@@ -273,7 +273,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
-    key = {"key": ApiKey(**read.pop("key"))} if "key" in read else {}
+    key = {"key": ProviderKey(**read.pop("key"))} if "key" in read else {}
     refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
     pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
     if like is not None:
