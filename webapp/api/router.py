@@ -38,7 +38,7 @@ from webapp.api.access import (
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
-from webapp.api.decisions import answer_request, list_inbox
+from webapp.api.decisions import answer_request, delegate_request, list_inbox
 from webapp.api.events import list_events, list_webhooks, read_webhook, replay_event, replay_webhook
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
@@ -154,6 +154,7 @@ def api() -> Litestar:
             replay_event,
             list_inbox,
             answer_request,
+            delegate_request,
         ],
         dependencies={
             **provided(service="service"),

@@ -396,6 +396,7 @@ class Elicit:
                     question, state, reach=self._reach, with_token=self._with_tokens
                 ),
                 is_late=bool(state["is_late"]),
+                comments=tuple(state.get("comments", ())),
             )
         error = refusal(
             status,
