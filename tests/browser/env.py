@@ -167,7 +167,7 @@ async def open_env() -> AsyncIterator[ServerEnv]:
 
 
 def _server() -> MCPServer:
-    """Return the demo's server with two more tools: one for the same account, one with a form."""
+    """Return the demo's server with a tool for each kind of question that the demo does not ask."""
     server = MCPServer(SERVER, log_level="WARNING")
     add_tools(server)
 
@@ -203,5 +203,24 @@ def _server() -> MCPServer:
         return (
             f"Station {given['station']} was added with a key of {len(str(given['key']))} letters."
         )
+
+    @server.tool()
+    async def order_lunch() -> str:
+        """Order lunch."""
+        lunch = await elicit.form(
+            "What shall I order?",
+            {
+                "type": "object",
+                "properties": {"dish": {"type": "string", "title": "Dish"}},
+                "required": ["dish"],
+            },
+        )
+        return f"Ordered {lunch['dish']}."
+
+    @server.tool(title="Delete the notes")
+    @elicit.gate
+    async def delete_notes() -> str:
+        """Delete all field notes."""
+        return "The notes are gone."
 
     return server

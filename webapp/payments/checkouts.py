@@ -39,11 +39,12 @@ from flows.payments.session import (
     Mismatch,
     SessionStatus,
     StoredCheckout,
+    UnresolvedPayment,
+    UnresolvedStatus,
     kept_of,
     sessions_of,
     terms_of,
 )
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates

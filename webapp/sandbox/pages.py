@@ -16,6 +16,7 @@ from litestar import MediaType, Response
 
 from webapp.http.browser import Browser, cookies_of, page_headers
 from webapp.http.parts import AnyRequest, Reply
+from webapp.sandbox.checkout.sales import shown
 
 NO_STORE: Mapping[str, str] = {
     "cache-control": "no-store",
@@ -72,7 +73,7 @@ class SandboxPages:
 @cache
 def _environment() -> Environment:
     """Return the shared environment, which compiles each template once."""
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -80,6 +81,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    environment.filters["shown"] = shown
+    return environment
 
 
 @cache

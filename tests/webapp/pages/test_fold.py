@@ -7,6 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from flows.schema.schema import schema_of
 from flows.shown import Argument
+from tests.support.page_measures import MAIN, SCREENS
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_states import ASKING, LABEL
 from tests.support.page_views import usual
@@ -18,8 +19,6 @@ from webapp.pages.views_forms import StartConfirm, StartForm
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SCREENS = ((390, 664), (1280, 720))
-MAIN = "main .button.primary, main .button.danger"
 LONG = tuple(Argument(name=f"line {number}", value="DROP TABLE x") for number in range(40))
 
 

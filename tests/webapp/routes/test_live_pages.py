@@ -103,6 +103,32 @@ async def test_done_page_leads_to_next_question_of_the_call() -> None:
         assert "Go on to the next step" not in (await person.visit(link)).text
 
 
+async def test_done_page_leads_to_the_other_question_that_was_asked_together() -> None:
+    # finding: XP6
+    server = new_server("mcp")
+
+    @server.tool()
+    async def look() -> str:
+        keys = (elicit.secret(f"Key {number}, please.") for number in (1, 2))
+        first, second = await elicit.together(*keys)
+        return str(len(first) + len(second))
+
+    async with server_env(server) as env, env.caller(MODERN) as caller:
+        asked = await caller.asked("look")
+        links = links_asked(asked)
+        assert len(links) == 2
+        person = await env.person()
+        await typed(person, links[0])
+        done = await person.visit(links[0])
+        assert "Step 1 of 2" in done.text
+        (leads_to,) = re.findall(r'class="button primary" href="([^"]*)"', done.text)
+        await typed(person, unescape(leads_to))
+        last = await person.visit(links[1])
+        assert "Step 2 of 2" in last.text
+        assert "Go on to the next step" not in last.text
+        assert await caller.last_text("look", after=asked) == "8"
+
+
 async def typed(person: Person, link: str) -> None:
     form = {"csrf": (await person.visit(link)).csrf or "", "answer.value": "ak_1"}
     assert (await person.browser.post(link, data=form)).status_code == 303

@@ -90,7 +90,7 @@ async def test_stripe_client_reaches_sandbox_on_real_connection() -> None:
 
 @pytest.mark.parametrize(
     ("currency", "amount", "shown"),
-    [("EUR", 900, "9.00\u00a0€"), ("jpy", 500, "500\u00a0JPY"), ("kwd", 1230, "1.230\u00a0KWD")],
+    [("EUR", 900, "€9.00"), ("jpy", 500, "JPY\u00a0500"), ("kwd", 1230, "KWD\u00a01.230")],
 )
 async def test_amount_is_shown_with_digits_of_its_currency(
     currency: str, amount: int, shown: str, env: ServerEnv

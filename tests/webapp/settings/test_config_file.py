@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.oauth.provider import ApiKey, KnownRefusal, PersonProbe, Revocation
+from flows.oauth.provider import KnownRefusal, PersonProbe, ProviderKey, Revocation
 from flows.providers import PROVIDERS
 from webapp.settings.config_file import (
     _KEYS,
@@ -472,7 +472,9 @@ person = { url = "https://api.desk.example/v1/me", id = "id", label = "email" }
 
 def test_provider_with_api_keys_needs_no_oauth() -> None:
     desk = read_declarations(KEYED, source="elicit.toml").providers["desk"]
-    assert desk.key == ApiKey(page="https://desk.example/keys", header="X-Desk-Key", status=201)
+    assert desk.key == ProviderKey(
+        page="https://desk.example/keys", header="X-Desk-Key", status=201
+    )
     assert not desk.discovers
 
 

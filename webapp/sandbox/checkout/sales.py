@@ -12,10 +12,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from babel import Locale
+
 from flows.elicitation.states import Json
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute
+from webapp.pages.locale import price_in
 from webapp.sandbox.checkout.deliveries import Deliveries, Outside, SandboxEvent
+
+
+def shown(price: Money) -> str:
+    """Return a price as our own English pages write it."""
+    return price_in(Locale("en"), price)
 
 
 class SaleState(StrEnum):
@@ -190,7 +198,7 @@ class Sales(Generic[P]):
         notes = list(self.vendor.notes(sale))
         if sale.refunds:
             given = Money.from_minor_units(sale.refunded, sale.price.currency)
-            notes.insert(0, f"{given.shown} of it was refunded.")
+            notes.insert(0, f"{shown(given)} of it was refunded.")
         return notes
 
     def press(self, sale: P, name: str) -> str | None:

@@ -1,0 +1,223 @@
+"""Browsers over WebDriver: any Chromium, Firefox and WebKitGTK that the system's packages install.
+
+Firefox without geckodriver speaks the same commands over Marionette, its own socket. A browser that
+is not installed skips its tests.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import pytest
+
+from tests.support.serving import free_port
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, 12.4: the key of an element's id
+PATIENCE = 300  # seconds
+PLACES = ("/usr/lib/*/webkit2gtk-4.1/MiniBrowser", "/usr/libexec/webkit2gtk-4.1/MiniBrowser")
+NAMES = ("chromium", "firefox", "webkit")
+
+
+class CommandFailed(Exception):
+    """The browser refused a command."""
+
+
+class Session(Protocol):
+    """A session of a browser."""
+
+    async def command(self, name: str, **arguments: Any) -> Any:
+        """Send the command, and return its value."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpSession:
+    """A session over WebDriver's HTTP requests."""
+
+    client: httpx.AsyncClient
+    path: str
+
+    async def command(self, name: str, **arguments: Any) -> Any:
+        element = arguments.pop("element", "")
+        path, method = {
+            "Navigate": ("url", "POST"),
+            "FindElement": ("element", "POST"),
+            "ElementClick": (f"element/{element}/click", "POST"),
+            "ElementSendKeys": (f"element/{element}/value", "POST"),
+            "GetElementText": (f"element/{element}/text", "GET"),
+        }[name]
+        body = None if method == "GET" else arguments
+        answer = await self.client.request(method, f"{self.path}/{path}", json=body)
+        value = answer.json()["value"]
+        if answer.is_error:
+            raise CommandFailed(value)
+        return value
+
+
+@dataclass(slots=True, kw_only=True)
+class Marionette:
+    """A session over the socket of Firefox: each message is its length, a colon and JSON."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    number: int = 0
+
+    async def command(self, name: str, **arguments: Any) -> Any:
+        self.number += 1
+        element = {"id": arguments.pop("element")} if "element" in arguments else {}
+        message = json.dumps([0, self.number, f"WebDriver:{name}", {**arguments, **element}])
+        self.writer.write(f"{len(message)}:{message}".encode())
+        _, _, error, result = await self.receive()
+        if error is not None:
+            raise CommandFailed(error)
+        return result["value"] if isinstance(result, Mapping) and "value" in result else result
+
+    async def receive(self) -> Any:
+        size = (await self.reader.readuntil(b":")).rstrip(b":")
+        return json.loads(await self.reader.readexactly(int(size)))
+
+
+@dataclass(slots=True, kw_only=True)
+class Driven:
+    """A person's browser."""
+
+    session: Session
+
+    async def open(self, url: str) -> None:
+        await self.session.command("Navigate", url=url)
+
+    async def press(self, name: str) -> None:
+        await self._act("ElementClick", f"//*[self::a or self::button][contains(., '{name}')]")
+
+    async def type(self, text: str) -> None:
+        """Type into the first field that the page shows."""
+        await self._act("ElementSendKeys", "//*[@id='answer-1']", text=text, value=list(text))
+
+    async def reads(self, heading: str) -> None:
+        """Wait for a page with this text in its heading."""
+        await self._act("GetElementText", f"//h1[contains(normalize-space(.), '{heading}')]")
+
+    async def _act(self, name: str, xpath: str, **arguments: Any) -> None:
+        found = await self._found(xpath)
+        await self.session.command(name, element=found, **arguments)
+
+    async def _found(self, xpath: str) -> str:
+        """Return the id of the first such element, as soon as a page has one.
+
+        The driver itself could wait, but WebKit's never returns if another page comes meanwhile.
+        """
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    found = await self.session.command("FindElement", using="xpath", value=xpath)
+                except CommandFailed:  # no such element, or the page is going
+                    await asyncio.sleep(0.05)
+                else:
+                    return str(found[ELEMENT])
+
+
+@asynccontextmanager
+async def process(*command: str, **variables: str) -> AsyncIterator[None]:
+    started = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **variables},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        started.terminate()
+        await started.wait()
+
+
+def program(name: str) -> str:
+    """Return the path of an installed program, or skip the test."""
+    found = shutil.which(name)
+    if not found:
+        pytest.skip(f"no {name} on this machine")
+    return found
+
+
+@asynccontextmanager
+async def driven(name: str, folder: Path) -> AsyncIterator[Driven]:
+    """Start the browser with an empty profile in `folder`."""
+    start = {"chromium": _chromium, "firefox": _firefox, "webkit": _webkit}[name]
+    async with start(folder) as session:
+        yield Driven(session=session)
+
+
+@asynccontextmanager
+async def _chromium(folder: Path) -> AsyncIterator[Session]:
+    port = free_port()
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
+    options = {"goog:chromeOptions": {"args": arguments, "binary": program("chromium")}}
+    async with process(program("chromedriver"), f"--port={port}"), _http(port, options) as session:
+        yield session
+
+
+@asynccontextmanager
+async def _webkit(folder: Path) -> AsyncIterator[Session]:
+    port, display = free_port(), f":{free_port()}"
+    options = {
+        "webkitgtk:browserOptions": {"binary": _mini_browser(), "args": ["--automation"]},
+    }
+    screen = (program("Xvfb"), display, "-screen", "0", "1280x800x24", "-nolisten", "tcp")
+    variables = {"DISPLAY": display, "HOME": str(folder), "LIBGL_ALWAYS_SOFTWARE": "1"}
+    driver = (program("WebKitWebDriver"), f"--port={port}")
+    async with process(*screen), process(*driver, **variables), _http(port, options) as session:
+        yield session
+
+
+def _mini_browser() -> str:
+    """Return the path of WebKitGTK's small browser, which is on no PATH, or skip the test."""
+    for place in PLACES:
+        for path in Path("/").glob(place.lstrip("/")):
+            return str(path)
+    pytest.skip("no MiniBrowser of WebKitGTK on this machine")
+
+
+@asynccontextmanager
+async def _http(port: int, options: Mapping[str, Any]) -> AsyncIterator[HttpSession]:
+    transport = httpx.AsyncHTTPTransport(retries=8)  # until the driver listens, with a growing wait
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=300
+    ) as client:
+        body = {"capabilities": {"alwaysMatch": options}}
+        value = (await client.post("/session", json=body)).json()["value"]
+        path = f"/session/{value['sessionId']}"
+        yield HttpSession(client=client, path=path)
+        await client.delete(path)
+
+
+@asynccontextmanager
+async def _firefox(folder: Path) -> AsyncIterator[Session]:
+    (folder / "user.js").write_text('user_pref("marionette.port", 0);\n')
+    command = (program("firefox-esr"), "--headless", "--marionette", "--no-remote")
+    async with process(*command, "--profile", str(folder)):
+        port = await _marionette_port(folder / "MarionetteActivePort")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        session = Marionette(reader=reader, writer=writer)
+        await session.receive()  # the greeting
+        await session.command("NewSession", capabilities={})
+        yield session
+        writer.close()
+
+
+async def _marionette_port(file: Path) -> int:
+    """Return the port that Firefox writes into its profile when it listens."""
+    async with asyncio.timeout(300):
+        while not (text := _text_of(file)):  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.05)
+    return int(text)
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text() if file.exists() else ""

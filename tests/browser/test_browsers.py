@@ -1,0 +1,107 @@
+"""Each kind of question, answered in each browser, by a person whose client shows no links."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import product
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import TextContent
+
+from tests.browser.drivers import NAMES, Driven, driven
+from tests.browser.env import open_env
+from tests.browser.shop_env import open_shop
+from tests.browser.visits import REPOSITORIES
+from tests.crash.shop_env import no_certificates
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+Steps = Callable[[Driven], Awaitable[None]]
+
+
+async def account(ann: Driven) -> None:
+    await ann.reads("use your GitHub account?")
+    await ann.press("Continue")
+    await ann.press("Approve")
+    await ann.reads("GitHub is connected")
+
+
+async def payment(ann: Driven) -> None:
+    await ann.reads("Pay €9.00 to")
+    await ann.press("Continue to payment")
+    await ann.press("Pay with a test card")
+    await ann.reads("Paid €9.00")
+
+
+async def secret(ann: Driven) -> None:
+    await ann.reads("Enter your key")
+    await ann.type("kestrel")
+    await ann.press("Save")
+    await ann.reads("Saved")
+
+
+async def form(ann: Driven) -> None:
+    await ann.reads("What shall I order?")
+    await ann.type("soup")
+    await ann.press("Send")
+    await ann.reads("Sent")
+
+
+async def approval(ann: Driven) -> None:
+    await ann.reads("Delete the notes?")
+    await ann.press("Approve")
+    await ann.reads("Approved")
+
+
+async def url(ann: Driven) -> None:
+    await ann.press("Continue to localhost")
+    await ann.press("Pay")
+    await ann.reads("Done")
+
+
+KINDS: dict[str, tuple[str, Steps, str]] = {
+    "account": ("list_my_repositories", account, REPOSITORIES),
+    "payment": ("buy_report", payment, "The premium report is yours"),
+    "secret": ("use_key", secret, "a key of 7 letters"),
+    "form": ("order_lunch", form, "Ordered soup."),
+    "approval": ("delete_notes", approval, "The notes are gone."),
+    "url": ("book_a_table", url, "Booked"),
+}
+
+
+@asynccontextmanager
+async def calling(server: str) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
+        Client(streamable_http_client(f"{server}/mcp", http_client=http_client)) as client,
+    ):
+        yield client
+
+
+async def said(client: Client, tool: str, arguments: dict[str, str]) -> str:
+    (content,) = (await client.call_tool(tool, arguments)).content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+# One axis: each kind in each browser, also in a run of the diagonal only.
+@pytest.mark.parametrize(("browser_name", "kind"), list(product(NAMES, KINDS)))
+async def test_person_answers_each_kind_of_question(
+    browser_name: str, kind: str, tmp_path: Path
+) -> None:
+    tool, steps, result = KINDS[kind]
+    arguments = {"way": "checkout"} if kind == "url" else {}
+    opened = open_shop() if kind == "url" else open_env()
+    async with (
+        opened as env,
+        calling(env.url) as client,
+        driven(browser_name, tmp_path) as ann,
+    ):
+        text = await said(client, tool, arguments)
+        (link,) = set(re.findall(rf"{env.url}/e/[\w.~-]+", text))
+        await ann.open(link)
+        await steps(ann)
+        assert result in await said(client, tool, arguments)
