@@ -1,7 +1,7 @@
 """An approval by two people over two days, escalated once, for each door that can ask for it."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -68,7 +68,7 @@ async def ask_as_program(here: ApprovalEnv) -> Result:
     )
 
     @asynccontextmanager
-    async def program(at: ApprovalEnv) -> AsyncIterator[httpx.AsyncClient]:
+    async def program(at: ApprovalEnv) -> AsyncGenerator[httpx.AsyncClient]:
         token = at.bearer("alice", use="api")["authorization"].removeprefix("Bearer ")
         about = {"authorization": f"Bearer {key}", PERSON_HEADER: token}
         async with httpx.AsyncClient(base_url=at.env.url, headers=about, verify=TLS) as client:

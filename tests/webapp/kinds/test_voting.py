@@ -1,6 +1,6 @@
 """Approvals that need several people, comments, delegation, and escalation to other people."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -152,7 +152,7 @@ async def test_request_is_escalated_once_and_both_groups_can_decide() -> None:
 
 
 @asynccontextmanager
-async def two_processes(*approvers: Approver) -> AsyncIterator[tuple[ApprovalEnv, ApprovalEnv]]:
+async def two_processes(*approvers: Approver) -> AsyncGenerator[tuple[ApprovalEnv, ApprovalEnv]]:
     """Serve the shop in two processes with one store, with a request that waits."""
     clock, store = Clock(), Interrupting()
     async with AsyncExitStack() as stack:
