@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs pictures bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs messages pictures bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -22,6 +22,7 @@ help:
 	@echo 'make check    ruff, mypy, pyright'
 	@echo 'make pictures  the pictures of pages in docs/pictures, with Chromium'
 	@echo 'make docs     the site of docs/, in build/site'
+	@echo 'make messages the texts of the pages, into the catalogues that translators fill'
 	@echo 'make pythons  the quick tests on the other Pythons here'
 	@echo 'make bench    the cost, beside its baselines'
 	@echo 'make clean    removes what the others made'
@@ -79,6 +80,10 @@ pythons:
 docs: $(VENV)-docs/docs.stamp
 	$(VENV)-docs/bin/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/site
 	@echo 'build/site/index.html'
+
+# The catalogues of webapp/catalogues: new texts are added, those that are gone are removed.
+messages: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.messages
 
 # README and docs show these; a test fails if a page has changed and its picture has not.
 pictures: $(VENV)/dev.stamp

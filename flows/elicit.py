@@ -197,7 +197,7 @@ def api_key(
     the provider tests it before it is stored. The tool gets an account like that of `oauth`, and
     the person sees it among their accounts.
 
-    `provider` is a declaration with `key` (`flows.providers.ApiKey`), or the name of one in
+    `provider` is a declaration with `key` (`flows.providers.ProviderKey`), or the name of one in
     `elicit.toml`. Raises InvalidQuestion for a provider without API keys. `account`, `tenant` and
     `reason` are as for `oauth`, `key` and `timeout` as for `url`.
     """

@@ -110,6 +110,8 @@ class Outcome(Generic[T_co]):
     is_late: bool = False
     # answered by the model, not the person; only if ELICIT_MODEL_ANSWERS allows it
     is_by_model: bool = False
+    # what approvers wrote when they approved, in their order
+    comments: tuple[str, ...] = ()
 
     @property
     def accepted(self) -> bool:

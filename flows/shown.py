@@ -22,7 +22,7 @@ LINES_AT_MOST: Final = 2_000
 VALUES_AT_MOST: Final = 4_000
 CHARACTERS_AT_MOST: Final = 48 * 1024
 TOOL_CHARACTERS_AT_MOST: Final = 200
-_LINE: Final = 60  # JSON of more characters is split into lines
+_LINE: Final = 60  # longer JSON is shown on several lines
 # Combining marks that are piled on one letter cover the lines above it.
 _MARK = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
 PILED_MARKS = re.compile(f"({_MARK}{{3}}){_MARK}+")

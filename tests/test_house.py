@@ -66,7 +66,8 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
+            *("limits", "printing", "importing", "languages", "telemetry", "logs", "stores"),
+            *("deadline", "http"),
             *("records", "elicitations", "events", "notifications"),
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
@@ -411,7 +412,7 @@ PROOFS_ARE_MADE_IN = {
     "TrustedCode": {"webapp/completion.py"},
     "NamedByAuthor": {"webapp/completion.py"},
     "ByModel": {"webapp/mcp/result_tool.py"},
-    "ApprovedByKey": {"webapp/api/resolving.py"},
+    "ApprovedByKey": {"webapp/api/questions.py"},
     "ByApprover": {"webapp/kinds/decision.py"},
 }
 

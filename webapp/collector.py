@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import StoreUnavailable, Unreadable
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.session import UnresolvedPayment, UnresolvedStatus
 from webapp.records.values import KINDS
 from webapp.service import Service
 from webapp.stores import Record

@@ -203,7 +203,7 @@ async def _logged(service: Service, work: Any) -> None:
 
 
 class _BlockVerbs(Verbs):
-    """The methods that a block asks with. They raise where the body of a tool would be stopped."""
+    """The verbs in a block. Where a tool's body would be stopped, they raise instead."""
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         with self._interrupted():

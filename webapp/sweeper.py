@@ -14,7 +14,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.records.heads import BadHead
 from webapp.records.high_water import STEP_BACK, step_back_of
 from webapp.records.values import (
@@ -120,7 +120,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         Run: partial(_run_falls_due, service),
         StoredWebhook: service.webhooks.reconcile,
         Payment: payments.refunds.fall_due,
-        Connection: service.kinds.accounts.keys.fall_due,
+        Connection: service.kinds.accounts.keeping.fall_due,
         UnresolvedPayment: payments.checkouts.ask_again,
         Reconciliation: payments.reconciling.go_on,
         OutgoingEvent: service.events.sender.fall_due,

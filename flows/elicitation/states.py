@@ -340,8 +340,9 @@ def accept(
     has_expired = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
     if has_expired and not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now, take=take)
+    require(elicitation, Status.ACCEPTED)
     return settle(
-        elicitation,
+        replace(elicitation, asked=proof.counted(elicitation.asked)),
         Status.ACCEPTED,
         now=now,
         content=content,

@@ -19,6 +19,8 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from flows.elicitation.voting import AskedT, MoreNeeded, Vote, is_enough, with_vote
+
 
 class Decider(Struct, frozen=True, kw_only=True):
     """The person who decided for another person.
@@ -45,6 +47,10 @@ class Proof:
     def decider(self) -> Decider | None:
         """The person who decided, if that was not the person who asked."""
         return None
+
+    def counted(self, asked: AskedT) -> AskedT:
+        """Return the question with this answer counted. Raises if the answer is not enough."""
+        return asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +121,18 @@ class ByApprover(Proof):
     """An approver decided, identified and different from the person who asked."""
 
     approver: str
-    person: Decider
+    vote: Vote
 
     @property
     def decider(self) -> Decider:
-        return self.person
+        return Decider(name=self.vote.name, label=self.vote.label)
+
+    def counted(self, asked: AskedT) -> AskedT:
+        """Return the question with this vote. Raises MoreNeeded or NotAllowed."""
+        counted = with_vote(asked, self.vote)
+        if not is_enough(counted):
+            raise MoreNeeded
+        return counted
 
 
 PageName: TypeAlias = Literal["url", "account", "payment", "secret", "form", "confirm", "decision"]

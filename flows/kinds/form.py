@@ -16,6 +16,7 @@ from msgspec import Struct
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
+from flows.elicitation.voting import Voting, voting_in
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.kinds.checking import AnyCheck, CheckOf, must_be_check, name_of, with_initial
 from flows.oauth.provider import NAME
@@ -234,12 +235,27 @@ def confirm(
 
 def approver_of(asked: Elicitation) -> str | None:
     """Return the name of the approver who decides, or None if the person who asked decides."""
-    return _term(asked, "approver")
+    voting = voting_of(asked)
+    return None if voting is None else voting.approver
+
+
+def voting_of(asked: Elicitation) -> Voting | None:
+    """Return the approvers and their votes, or None if the person who asked decides."""
+    return voting_in(asked.asked.terms) if traits_of(asked.kind).is_anothers else None
+
+
+def comments_of(asked: Elicitation) -> tuple[str, ...]:
+    """Return the comments of the people who approved, for the tool. () if nobody has commented."""
+    voting = voting_of(asked)
+    return () if voting is None else voting.comments
 
 
 def asker_of(asked: Elicitation) -> str | None:
     """Return the description of the asker for the approver."""
-    return _term(asked, "asker")
+    terms = asked.asked.terms
+    if not traits_of(asked.kind).is_anothers or not isinstance(terms, Mapping):
+        return None
+    return cast("str | None", terms.get("asker"))
 
 
 def must_be_approver(name: str | None) -> str | None:
@@ -346,10 +362,3 @@ def _yes(_: Json) -> bool:
 
 def _no(_: NotAccepted) -> bool:
     return False
-
-
-def _term(asked: Elicitation, name: str) -> str | None:
-    terms = asked.asked.terms
-    if not traits_of(asked.kind).is_anothers or not isinstance(terms, Mapping):
-        return None
-    return cast("str | None", terms.get(name))

@@ -9,21 +9,17 @@ import base64
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from flows.elicitation.flow import Talk
 from flows.elicitation.states import Json
 from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.oauth.authorization_code import Grant
-from flows.oauth.declaration import ApiKey
+from flows.oauth.declaration import ProviderKey
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ApiAccess, asked_who
-from flows.oauth.responses import TOKEN_BYTES_AT_MOST, TokenSet, read_person
-from flows.schema.schema import Schema, schema_of
+from flows.oauth.responses import TokenSet, read_person
 
 KEY, USER, TENANT = "key", "user", "tenant"
-_USER_AT_MOST = 255
-_TENANT_AT_MOST = 300
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
 # Refusals of the moment: they say nothing about the key (RFC 9110, 15.5; RFC 6585, 4; RFC 8470).
 _PASSING = frozenset({408, 425, 429})
@@ -40,31 +36,13 @@ class KeyRefused(ElicitError):
         super().__init__(message)
 
 
-def key_form(provider: Provider, *, asks_tenant: bool) -> Schema[Any]:
-    """Return the schema of what the person types: the tenant, the user name, and the key."""
-    declared = _declared(provider)
-    fields: dict[str, Json] = {}
-    if asks_tenant:
-        title = provider.tenant_label
-        fields[TENANT] = {"type": "string", "title": title, "maxLength": _TENANT_AT_MOST}
-    if declared.user is not None:
-        fields[USER] = {"type": "string", "title": declared.user, "maxLength": _USER_AT_MOST}
-    fields[KEY] = {
-        "type": "string",
-        "title": declared.label,
-        "writeOnly": True,
-        "maxLength": TOKEN_BYTES_AT_MOST // 2,
-    }
-    return schema_of({"type": "object", "properties": fields, "required": [*fields]})
-
-
 def token_of(provider: Provider, typed: Mapping[str, Json]) -> str:
     """Return the token that requests carry: the key, or user name and password for Basic.
 
     Raises:
         KeyRefused: No request can carry what was typed.
     """
-    declared, key = _declared(provider), str(typed[KEY])
+    declared, key = declared_key(provider), str(typed[KEY])
     if declared.user is not None:
         user = str(typed[USER]).strip()
         if not user or ":" in user or not user.isprintable():
@@ -87,7 +65,7 @@ def tested(client: Client, token: str, *, now: datetime) -> Talk[Grant]:
         KeyRefused: The provider refuses the key.
         Failed: The provider did not answer, or is out of order.
     """
-    provider, declared = client.provider, _declared(client.provider)
+    provider, declared = client.provider, declared_key(client.provider)
     assert provider.person is not None  # a declaration with `key` has one
     access = ApiAccess(token=token, now=now)
     reply = yield from asked_who(provider, provider.person, access=access)
@@ -115,7 +93,8 @@ def tested(client: Client, token: str, *, now: datetime) -> Talk[Grant]:
     )
 
 
-def _declared(provider: Provider) -> ApiKey:
+def declared_key(provider: Provider) -> ProviderKey:
+    """Return how the keys of the provider are sent. Raises InvalidQuestion if it has none."""
     if provider.key is None:
         raise InvalidQuestion(f"{provider.label} has no API keys: ask with elicit.oauth.")
     return provider.key

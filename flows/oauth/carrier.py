@@ -28,7 +28,7 @@ class Carrier(Struct, frozen=True, kw_only=True):
     def has(self, request: httpx.Request, token: str) -> bool:
         """Return True if the request carries this token."""
         if self.query is None:
-            return request.headers.get(self.header) == self._value(token)
+            return bool(request.headers.get(self.header) == self._value(token))
         url = request.url
         return isinstance(url, _KeyedUrl) and bool(url.params[self.query] == token)
 
@@ -51,4 +51,4 @@ class _KeyedUrl(httpx.URL):
         return self._shown
 
     def __repr__(self) -> str:
-        return f"URL({self._shown!r})"
+        return f"_KeyedUrl({self._shown!r})"

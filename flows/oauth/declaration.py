@@ -57,7 +57,7 @@ class Revocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
+class ProviderKey:
     """The keys of a provider that people make themselves and type on this server's page.
 
     `page` is the address where a person makes a key, and `label` its name there. Requests carry the
@@ -184,7 +184,7 @@ class Declaration:
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
-    key: ApiKey | None = None
+    key: ProviderKey | None = None
     client_auth: ClientAuth = "basic"
     dpop: bool = False
     resource: str | None = None

@@ -21,7 +21,7 @@ from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
-_NAMES_AT_MOST: Final = 100  # of one list in the metadata
+_NAMES_AT_MOST: Final = 100  # names in one list of the metadata
 # The registered names of the methods of client authentication, with this server's names for them.
 METHODS: Final = {
     "client_secret_basic": "basic",

@@ -1,4 +1,4 @@
-"""When an account ends without use: a refresh in time, and a warning before the end.
+"""Times for an account that ends without use: for a refresh, and for a warning before the end.
 
 Risks: a refresh token dies of disuse, and the person learns of it when a tool fails. Or all
 accounts that were connected in one minute are refreshed in one minute. So each account has its own

@@ -15,10 +15,10 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.oauth.carrier import AUTHORIZATION, Carrier
 from flows.oauth.declaration import (
-    ApiKey,
     Declaration,
     KnownRefusal,
     PersonProbe,
+    ProviderKey,
     RefusalClass,
     Revocation,
 )
@@ -37,11 +37,11 @@ __all__ = [
     "NAME",
     "OUR_PARAMETERS",
     "SCOPE",
-    "ApiKey",
     "Client",
     "KnownRefusal",
     "PersonProbe",
     "Provider",
+    "ProviderKey",
     "RefusalClass",
     "Revocation",
     "as_data",

@@ -7,8 +7,8 @@ webhook or of a fetch.
 The path of a payment: `session` requests a checkout, with an idempotency key made of our id and the
 attempt. The person pays there, and an event or a fetch reports the result. `gateway` compares
 amount, currency, live mode, account and session with the question. The receipt in `receipt` is then
-open, claimed, spent or refunded, by one transition table. `unresolved` are payments that may still
-arrive after their question ended.
+open, claimed, spent or refunded, by one transition table. An UnresolvedPayment may still arrive
+after its question ended.
 
 Each folder contains one provider's wire format: `stripe`, `paypal`, `mollie`, and `declared` for
 providers that are described as data. Vendor names appear only there.

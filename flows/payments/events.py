@@ -24,8 +24,7 @@ from flows.payments.gateway import (
 )
 from flows.payments.receipt import Payment
 from flows.payments.refunds import failed_since, refund_changed
-from flows.payments.session import sessions_of
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import is_paid_otherwise, sessions_of
 
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 

@@ -1,20 +1,27 @@
-"""Checkout sessions: the terms of a payment, and the checkout that an attempt stores.
+"""Checkout sessions: the terms of a payment, its checkout, and payments whose result is unknown.
 
 Risks: another party's paid session, or a payment link with our reference, is treated as ours. The
 sessions of an elicitation are therefore only those stored in its attempts.
+
+Risks: nobody notices that money arrived after the question ended, or that the person paid another
+amount than requested. The provider is therefore polled with growing pauses until the result is
+final. A payment without a final result, or that differs from the question, stays until an operator
+has reviewed it.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from flows.elicitation.states import Attempt, Elicitation
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError
+from flows.errors import ElicitError, InvalidQuestion
 from flows.payments.money import Money
+from flows.payments.receipt import RECEIPT_KEPT
 
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # it becomes part of paths
 REFERENCE_KEY = "elicitation"  # metadata key in the session and the payment
@@ -128,3 +135,131 @@ def began_before(elicitation: Elicitation, session: str, moment: datetime) -> bo
             continue
         return attempt.started_at <= moment or not stored.request
     return elicitation.created_at <= moment
+
+
+# The `progress` of a question whose payment differs from what was asked for. The tool receives this
+# text too.
+PAID_OTHERWISE = (
+    "paid differently than requested (amount, currency or mode): the operator of this server has "
+    "to check the payment"
+)
+# The same in questions that an earlier version stored.
+_FORMER_PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
+ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
+ASK_AGAIN_AT_MOST = timedelta(days=1)
+TRIES_THAT_COUNT = 8
+KEPT = timedelta(days=30)  # after the unresolved payment has ended
+
+
+def is_paid_otherwise(progress: str | None) -> bool:
+    """Return True if this `progress` says that the payment differs from what was asked for."""
+    return progress in (PAID_OTHERWISE, _FORMER_PAID_OTHERWISE)
+
+
+class UnresolvedStatus(StrEnum):
+    WAITING = "waiting"  # the provider is polled again
+    UNANSWERED = "unanswered"  # no longer polled, and the provider never reported a result
+    OTHERWISE = "otherwise"  # paid, but not the requested amount, currency or mode
+    OVER = "over"  # settled, or ended without a payment
+    DONE = "done"  # reviewed by an operator
+
+
+class UnresolvedPayment(Struct, frozen=True, kw_only=True):
+    """An unresolved payment.
+
+    `amount` is what was asked for, in minor units. `paid` and `paid_currency` are what the person
+    paid, if that differs.
+    """
+
+    id: str
+    owner: str
+    elicitation_id: str
+    tool: str
+    seller: str
+    what: str
+    amount: int
+    currency: str
+    is_live: bool
+    session: str
+    found_at: datetime
+    until: datetime  # when polling ends
+    status: UnresolvedStatus = UnresolvedStatus.WAITING
+    look_at: datetime | None = None
+    tries: int = 0
+    paid: int | None = None
+    paid_currency: str | None = None
+    paid_live: bool = False
+    ended_at: datetime | None = None
+    version: int = 0
+
+    def __repr__(self) -> str:
+        return f"UnresolvedPayment({self.id!r}, {self.status.value!r})"
+
+    @property
+    def price(self) -> Money:
+        return Money.from_minor_units(self.amount, self.currency)
+
+    @property
+    def paid_price(self) -> str:
+        """The paid amount as the provider reported it, which may not be a valid amount."""
+        try:
+            return str(Money.from_minor_units(self.paid or 0, self.paid_currency or ""))
+        except InvalidQuestion:
+            return f"{self.paid} {self.paid_currency}"
+
+    @property
+    def is_open(self) -> bool:
+        """True if an operator has to review the payment."""
+        return self.status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE)
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.look_at  # set only while WAITING
+
+    @property
+    def erase_at(self) -> datetime:
+        ended = self.ended_at
+        return self.found_at + RECEIPT_KEPT if ended is None else ended + KEPT
+
+
+def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment:
+    """Schedule the next poll, or stop polling at `until` without a final result."""
+    if unresolved.status is not UnresolvedStatus.WAITING:
+        return unresolved
+    if unresolved.look_at is not None and now < unresolved.look_at:
+        return unresolved  # another process has polled and scheduled the next poll
+    if now >= unresolved.until:
+        return give_up(unresolved)
+    pause = min(ASK_AGAIN_AFTER * 2 ** min(unresolved.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
+    return replace(
+        unresolved, look_at=min(now + pause, unresolved.until), tries=unresolved.tries + 1
+    )
+
+
+def give_up(unresolved: UnresolvedPayment) -> UnresolvedPayment:
+    """Stop polling: the provider never reported a result."""
+    if unresolved.status is not UnresolvedStatus.WAITING:
+        return unresolved
+    return replace(unresolved, status=UnresolvedStatus.UNANSWERED, look_at=None)
+
+
+def paid_otherwise(
+    unresolved: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
+) -> UnresolvedPayment:
+    """Record a payment that differs from the question, unless an operator has reviewed it."""
+    changed = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
+    if unresolved.status is UnresolvedStatus.DONE and changed == unresolved:
+        return unresolved
+    return replace(changed, status=UnresolvedStatus.OTHERWISE, look_at=None, ended_at=None)
+
+
+def end(
+    unresolved: UnresolvedPayment,
+    now: datetime,
+    *,
+    status: UnresolvedStatus = UnresolvedStatus.OVER,
+) -> UnresolvedPayment:
+    """Close the payment: the provider reported a final result, or an operator reviewed it."""
+    if unresolved.ended_at is not None:
+        return unresolved
+    return replace(unresolved, status=status, look_at=None, ended_at=now)

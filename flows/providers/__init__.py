@@ -5,12 +5,11 @@ Providers that depend on an address or a tenant are functions that return a decl
 
 from collections.abc import Mapping
 
-from flows.oauth.provider import ApiKey, PersonProbe, Provider
+from flows.oauth.provider import PersonProbe, Provider, ProviderKey
 from flows.providers.atlassian import atlassian
 from flows.providers.discord import discord
 from flows.providers.dropbox import dropbox
-from flows.providers.github import github
-from flows.providers.github_app import github_app
+from flows.providers.github import github, github_app
 from flows.providers.gitlab import gitlab
 from flows.providers.google import google
 from flows.providers.linear import linear
@@ -36,9 +35,9 @@ PROVIDERS: Mapping[str, Provider] = {
 
 __all__ = [
     "PROVIDERS",
-    "ApiKey",
     "PersonProbe",
     "Provider",
+    "ProviderKey",
     "atlassian",
     "discord",
     "dropbox",

@@ -50,8 +50,7 @@ from flows.providers.catalogue_work import (
 )
 from flows.providers.discord import discord
 from flows.providers.dropbox import dropbox
-from flows.providers.github import github
-from flows.providers.github_app import github_app
+from flows.providers.github import github, github_app
 from flows.providers.gitlab import gitlab
 from flows.providers.google import google
 from flows.providers.linear import linear

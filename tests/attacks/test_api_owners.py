@@ -72,6 +72,7 @@ BY_ID = {
     f"POST {PAYMENTS}/refund": Route(body={"also_spent": True}),
     f"DELETE {APPROVALS}": Route(),
     f"POST {INBOX}/answer": Route(body={"accepts": True}, says_whose=False),
+    f"POST {INBOX}/delegate": Route(body={"to": "flora"}, says_whose=False),
     f"POST {EVENTS}/replay": ASKED,
     f"GET {WEBHOOKS}": ASKED,
     f"POST {WEBHOOKS}/replay": ASKED,

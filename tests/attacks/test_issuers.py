@@ -11,6 +11,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
+from flows.crypto.tokens import Tokens
 from flows.oauth.access_token import BadBearer
 from tests.support.access_tokens import RESOURCE
 from tests.support.approving import FINANCE, GROUPS, ApprovalEnv, served, shop
@@ -23,9 +24,10 @@ from tests.support.issuer import (
     leave_to_sign_in,
     sign_in,
 )
-from tests.support.mcp_server import LEGACY, Person
+from tests.support.mcp_server import LEGACY, MODERN, Person
 from tests.support.signed_in_people import HER_WORDS, add_visit
 from webapp.identity.access_tokens import IssuerTokens
+from webapp.identity.sessions import Sessions
 from webapp.settings.identity import operators_of
 from webapp.stores.memory import MemoryStore
 
@@ -232,6 +234,37 @@ async def test_approvers_of_second_issuer_are_people_of_that_issuer_alone() -> N
         assert (await person.browser.get(url, headers=headers)).status_code == 403
 
 
+async def test_person_with_accounts_at_two_issuers_does_not_approve_their_own_request() -> None:
+    async with two_issuers() as two:
+        url = two.here.env.mcp_url
+        headers = two.second.bearer("frank at the partner", audience=url)
+        async with two.here.env.caller(MODERN, headers=headers) as caller:
+            refused = await caller.result("refund", order="A-17")
+        assert "[approvers.finance]" in str(refused)
+        assert two.second.url in str(refused)
+        frank = await two.at_inbox(None, "frank")
+        assert await two.here.waiting(frank) == []
+
+
+async def test_approver_of_another_issuer_than_the_asker_cannot_decide() -> None:
+    clock = Clock()
+    async with issuing(clock) as first, issuing(clock) as second:
+        finance = replace(FINANCE, issuers=frozenset({first.url, second.url}))
+        about: dict[str, Any] = {"further_issuers": (second.further(),), "approvers": (finance,)}
+        async with served(shop(), first, clock, **about) as here:
+            async with here.asking("alice") as caller:
+                await caller.result("refund", order="A-17")
+            inbox = f"{here.env.url}/api/inbox"
+            for issuer, status in ((second, 403), (first, 200)):
+                headers = issuer.bearer("frank", audience=inbox)
+                person = await here.env.person()
+                (item,) = (await person.browser.get(inbox, headers=headers)).json()["requests"]
+                decided = await person.browser.post(
+                    f"{inbox}/{item['id']}/answer", json={"accepts": True}, headers=headers
+                )
+                assert decided.status_code == status, decided.text
+
+
 async def test_namesake_of_operator_sees_no_operator_page() -> None:
     async with two_issuers(operators=operators_of("root groups=ops")) as two:
         two.first.claims = two.second.claims = {"groups": ["ops"]}
@@ -246,11 +279,17 @@ async def test_namesake_of_operator_sees_no_operator_page() -> None:
 async def test_session_of_removed_issuer_is_no_session() -> None:
     async with two_issuers() as two:
         person = await two.at_inbox("partner", "alice")
-        sessions = two.here.env.service.identity.sessions
+        service = two.here.env.service
         cookies = {each.name: each.value or "" for each in person.browser.cookies.jar}
-        assert await sessions.of(cookies) is not None
-        sessions._issuers = frozenset({two.first.url})
-        assert await sessions.of(cookies) is None
+        assert await service.identity.sessions.of(cookies) is not None
+        without = Sessions(
+            tokens=Tokens(two.here.env.settings.ring, origin=two.here.env.url),
+            store=service.elicitations.store,
+            public_url=two.here.env.url,
+            issuers=(two.first.url,),
+            clock=two.here.clock,
+        )
+        assert await without.of(cookies) is None
 
 
 async def test_tenant_outside_the_list_is_refused() -> None:

@@ -68,6 +68,7 @@ ROUTES: Mapping[str, Route] = {
     "GET /inbox/{approver}/{id}": Route(at="/inbox/finance/{}", of_account=True),
     "POST /inbox/{approver}/{id}/approve": Route(at="/inbox/finance/{}/approve", of_account=True),
     "POST /inbox/{approver}/{id}/decline": Route(at="/inbox/finance/{}/decline", of_account=True),
+    "POST /inbox/{approver}/{id}/delegate": Route(at="/inbox/finance/{}/delegate", of_account=True),
     "GET /approvals/{id}/revoke": Route(at="/approvals/{}/revoke", of_account=True),
     "POST /approvals/{id}/revoke": Route(at="/approvals/{}/revoke", of_account=True),
     "GET /payments/{id}": Route(at="/payments/{}", of_account=True),

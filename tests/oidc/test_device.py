@@ -14,7 +14,7 @@ from flows.oauth import device_flow as oauth_device
 from tests.oidc.connected import office, ours
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider
 from tests.support.oauth_env import Asking, OAuthEnv
-from webapp.cli.device_flow import Terminal, connect_by_code, open_questions
+from webapp.cli.connect import Terminal, connect_by_code, open_questions
 from webapp.routes.connections import start_reconnecting
 
 GRANTS = {"grant_types": [oauth_device.GRANT_TYPE, "refresh_token"], "response_types": []}

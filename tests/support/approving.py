@@ -9,11 +9,22 @@ from html import unescape
 from typing import Any
 from urllib.parse import urljoin
 
+import httpx
+
 from flows import elicit
 from flows.elicitation.states import Elicitation
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing, sign_in
-from tests.support.mcp_server import MODERN, Caller, Page, Person, ServerEnv, new_server, server_env
+from tests.support.mcp_server import (
+    MODERN,
+    TLS,
+    Caller,
+    Page,
+    Person,
+    ServerEnv,
+    new_server,
+    server_env,
+)
 from webapp.identity.approvers import Approver
 from webapp.limits import CallLimits
 
@@ -117,6 +128,14 @@ async def press(
     return await person.visit(pressed.location) if pressed.location else pressed
 
 
+async def sent(here: ApprovalEnv, path: str, headers: dict[str, str], json: Any = None) -> Any:
+    """Send a GET, or a POST with the JSON body `json`."""
+    async with httpx.AsyncClient(base_url=here.env.url, headers=headers, verify=TLS) as client:
+        if json is None:
+            return await client.get(path)
+        return await client.post(path, json=json)
+
+
 @asynccontextmanager
 async def served(
     server: Any,
@@ -127,7 +146,11 @@ async def served(
     **options: Any,
 ) -> AsyncIterator[ApprovalEnv]:
     """Serve the shop in one process. `options` are identity settings, or own ones."""
-    own = {name: options.pop(name) for name in ("store", "limits", "notify") if name in options}
+    own = {
+        name: options.pop(name)
+        for name in ("store", "limits", "notify", "policies")
+        if name in options
+    }
     who = issuer.who(approvers=approvers, **options)
     async with server_env(server, who=who, clock=clock, **{"limits": AT_ONCE, **own}) as env:
         yield ApprovalEnv(env=env, issuer=issuer, clock=clock)

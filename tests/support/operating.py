@@ -13,7 +13,7 @@ from flows.crypto.tokens import Tokens
 from flows.elicitation.states import Asked, Elicitation, Status
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from tests.support.mcp_server import Page, Person
 from webapp.identity.operators import link_address
 from webapp.records.owners import SERVICE

@@ -12,6 +12,8 @@ from tests.support.page_views import (
     SIGN_IN,
     USUAL,
     VIEWS,
+    VOTED,
+    VOTING,
     WAITING,
     choice,
     made,
@@ -48,6 +50,7 @@ from webapp.pages.views_forms import (
     DoneForm,
     DoneSecret,
     StartConfirm,
+    StartDecision,
     StartForm,
     StartSecret,
 )
@@ -265,6 +268,14 @@ def _decision_variants() -> dict[str, View]:
     own = replace(WAITING, is_own=True, asker=None, client=None, client_id=None)
     return {
         "Decide own": made(Decide, {**USUAL, "entry": own, "arguments": ()}),
+        "Decide votes": made(Decide, {**USUAL, **VOTING}),
+        "Decide delegated": made(
+            Decide, {**USUAL, "entry": replace(VOTED, has_delegated=True), "arguments": ()}
+        ),
+        "Decide approved": made(
+            Decide, {**USUAL, "entry": replace(VOTED, has_approved=True), "arguments": ()}
+        ),
+        "StartDecision votes": made(StartDecision, {**USUAL, "needs": 2, "given": 1}),
         "Decide late": made(Decide, {**USUAL, "entry": DECIDED, "came_late": True}),
         "Inbox of nobody": made(InboxPage, {**nothing, "sign_in": None}),
         "Inbox signed out": made(InboxPage, {**nothing, "sign_out_csrf": None}),

@@ -26,7 +26,13 @@ from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
-from webapp.pages.views_decisions import ActivityEntry, InboxEntry, InboxList, StandingYes
+from webapp.pages.views_decisions import (
+    ActivityEntry,
+    Delegation,
+    InboxEntry,
+    InboxList,
+    StandingYes,
+)
 from webapp.pages.views_openers import CodeButton, OtherIssuer, Paging, SignInButton
 
 DESCRIBED = DescribedTool(
@@ -58,6 +64,19 @@ WAITING = InboxEntry(
     expires_at=NOW + timedelta(hours=4),
     decision="waiting",
 )
+VOTED = replace(
+    WAITING,
+    needs=3,
+    approved_by=("Mona Lisa Octocat", "Hubot"),
+    delegated=(Delegation(by="Mona Lisa Octocat", to="auth0|7"),),
+)
+VOTING: Mapping[str, Any] = {
+    "entry": VOTED,
+    "comment": "required",
+    "comments": ("The receipt is there.",),
+    "colleagues": ("auth0|7", "auth0|8"),
+    "needs_comment": True,
+}
 DECIDED = replace(
     WAITING,
     url="/inbox/finance/x2",
@@ -98,6 +117,13 @@ USUAL: Mapping[str, Any] = {
     "came_late": False,
     "updates": None,
     "approve_action": "/inbox/finance/x1/approve",
+    "delegate_action": "/inbox/finance/x1/delegate",
+    "comment": "none",
+    "comments": (),
+    "colleagues": (),
+    "needs_comment": False,
+    "needs": 1,
+    "given": 0,
     "server": "my tools",
     "for_user": False,
     "is_otherwise": False,

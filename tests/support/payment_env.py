@@ -23,8 +23,7 @@ from flows.elicitation.states import Elicitation
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment
-from flows.payments.session import CheckoutTerms
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import CheckoutTerms, UnresolvedPayment
 from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.service_env import URL, plain_settings, question_in_store

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.support.mcp_server import LEGACY, new_server, server_env
-from webapp.cli.device_flow import plain
+from webapp.cli.connect import plain
 from webapp.command import CommandRefused
 from webapp.demo.client import Demo
 from webapp.printing import TRACE, makes_links, printed, tell

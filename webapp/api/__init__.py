@@ -6,11 +6,11 @@ credentials in the URL are ignored (`access`). A program asks the same questions
 the same code (`asking`): the record is durable and a waiter is registered before the link is sent.
 
 Modules:
-- `questions`, `resolving`: routes of questions, and those that change an open question.
+- `questions`: routes of questions, and those that change an open question.
 - `runs`: routes of units of work with several questions.
 - `approvals`, `decisions`: permissions that a person gave, and the inbox of an approver.
 - `accounts`, `proxy`, `payments`: results of questions; the proxy sends requests to a provider.
-- `webhooks`, `events`: the operator's logs of incoming webhooks and outgoing events.
+- `events`: the operator's logs of incoming webhooks and outgoing events.
 - `representations`, `states`, `paging`: bodies, the state of a question, and pages of lists.
 - `router`, `reference`: the compiled routes, and their OpenAPI document and page.
 

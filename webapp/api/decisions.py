@@ -14,9 +14,15 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from flows.elicitation.states import Status
 from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
-from flows.kinds.form import asker_of
+from flows.kinds.form import asker_of, voting_of
 from webapp.api.access import Requester, requires
-from webapp.api.representations import InboxAnswer, InboxRequest, InboxRequests
+from webapp.api.representations import (
+    InboxAnswer,
+    InboxDelegation,
+    InboxRequest,
+    InboxRequests,
+    ToldDelegation,
+)
 from webapp.identity.approvers import Deciding
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import terms_in
@@ -72,18 +78,41 @@ async def answer_request(
     service: NamedDependency[Service],
 ) -> InboxRequest:
     """Approve or decline a request. The response is 409 if the request has already ended."""
+    person, waiting = await _theirs(service, requester, request_id)
+    decisions = service.kinds.decisions
+    ended = await decisions.decide(waiting, person, accepts=data.accepts, reason=data.reason)
+    if not decisions.is_theirs(ended, person, accepts=data.accepts):
+        wanted = Status.ACCEPTED if data.accepts else Status.DECLINED
+        raise NotPossible(status=ended.status, wanted=wanted)
+    ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
+    return _to_inbox_request(service, person, ended_as)
+
+
+@post("/api/inbox/{request_id:str}/delegate", guards=[_PERSONS], status_code=HTTPStatus.OK)
+async def delegate_request(
+    request_id: FromPath[str],
+    data: JSONBody[InboxDelegation],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> InboxRequest:
+    """Hand a request to another approver. The person who hands it on can't decide it any more."""
+    person, waiting = await _theirs(service, requester, request_id)
+    changed = await service.kinds.decisions.delegate(waiting, person, data.to)
+    changed_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=changed)
+    return _to_inbox_request(service, person, changed_as)
+
+
+async def _theirs(
+    service: Service, requester: Requester, request_id: str
+) -> tuple[Deciding, PendingDecision]:
+    """Return the approver, and the request with this id. Raises NotAllowed or NoSuchRequest."""
     person, names = _known(service, requester)
     approver, _, id = request_id.partition(".")
     decisions = service.kinds.decisions
     waiting = await decisions.read(approver, id) if approver in names and id else None
     if waiting is None:
         raise NoSuchRequest
-    ended = await decisions.decide(waiting, person, accepts=data.accepts, reason=data.reason)
-    if not decisions.is_theirs(ended, person, accepts=data.accepts):
-        wanted = Status.ACCEPTED if data.accepts else Status.DECLINED
-        raise NotPossible(status=ended.status, wanted=wanted)
-    ended_as = PendingDecision(id=waiting.id, approver=approver, asked=ended)
-    return _to_inbox_request(service, person, ended_as)
+    return person, waiting
 
 
 def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]:
@@ -108,7 +137,9 @@ def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]
 
 
 def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) -> InboxRequest:
-    asked = one.asked
+    asked, voting = one.asked, voting_of(one.asked)
+    assert voting is not None  # because it is in an inbox
+    approvers = service.kinds.decisions.approvers
     by, described = asked.decided_by, asked.asked.described
     return InboxRequest(
         id=f"{one.approver}.{one.id}",
@@ -122,7 +153,18 @@ def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) 
         client_id=asked.asked.client_id,
         asked_at=asked.created_at,
         expires_at=asked.expires_at,
-        is_own=service.kinds.decisions.approvers.is_asker(person, asked),
+        is_own=approvers.is_asker(person, asked),
+        approvals_needed=voting.needs,
+        approved_by=tuple(vote.label for vote in voting.approvals),
+        has_approved=voting.has_approved(person.owner),
+        comment=voting.comment,
+        comments=voting.comments,
+        delegations=[
+            ToldDelegation(by=vote.label, to=vote.to_label or "", at=vote.at)
+            for vote in voting.votes
+            if vote.to is not None
+        ],
+        can_delegate_to=tuple(sorted(approvers.colleagues(person, asked).values())),
         decided_by=None if by is None else by.label,
         decided_at=asked.settled_at,
         reason=asked.why if asked.status is Status.DECLINED else None,

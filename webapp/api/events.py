@@ -1,7 +1,11 @@
-"""The routes of outgoing events for operators: list the events that were sent, and resend one.
+"""The routes of deliveries: outgoing events, and the webhooks of payment providers.
 
 Risks: a program's key reads events about the users of other programs. So the scope `operate` is
 separate, and an event shows only the data that its receiver got.
+
+Risks: a list shows a payer's address. So a list says only which delivery came and what its result
+was; the body, which may name the payer, is returned only for a single id. A replay could apply a
+payment twice, so it runs the same code as the delivery, which skips changes already made.
 """
 
 from collections.abc import Mapping
@@ -17,11 +21,14 @@ from msgspec import Struct
 
 from flows.errors import ElicitError
 from webapp.api.access import requires
+from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
+from webapp.api.representations import ToldWebhook, WebhookPage, WebhookState
 from webapp.identity.api_keys import KeyScope
-from webapp.records.values import OutgoingEvent
+from webapp.records.ids import owner_of
+from webapp.records.owners import SERVICE
+from webapp.records.values import OutgoingEvent, StoredWebhook
 from webapp.service import Service
 
-LISTED_AT_MOST: Final = 100
 _OPERATORS = [requires(KeyScope.OPERATE)]
 
 
@@ -111,4 +118,85 @@ def _to_event(event: OutgoingEvent) -> EventState:
         why=event.why,
         next_at=event.due_at,
         sent_at=event.sent_at,
+    )
+
+
+_WORD_CHARACTERS: Final = 64
+
+
+class NoSuchWebhook(ElicitError):
+    """The delivery id is unknown, or the delivery has been erased."""
+
+    name = "NO_SUCH_WEBHOOK"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "No delivery with this id exists, or it is no longer stored: GET /api/webhooks lists "
+            "those of the last 30 days."
+        )
+
+
+@get("/api/webhooks", guards=_OPERATORS)
+async def list_webhooks(
+    *,
+    service: NamedDependency[Service],
+    provider: Annotated[str | None, QueryParameter(max_length=_WORD_CHARACTERS)] = None,
+    status: FromQuery[WebhookState | None] = None,
+    after: After = None,
+    limit: Limit = LISTED_AT_MOST,
+) -> WebhookPage:
+    """List the deliveries verified in the last 30 days, without bodies. `after` gets the next page.
+
+    The order is that of the store: by payer, then by time. The key needs the scope `operate`.
+    """
+    found, last = await page_of(
+        service,
+        StoredWebhook,
+        owner=None,
+        sees=lambda hook: provider in (None, hook.seller),
+        status=status,
+        after=after,
+        limit=limit,
+    )
+    return WebhookPage(webhooks=[_to_webhook(hook) for hook in found], after=last)
+
+
+@get("/api/webhooks/{webhook_id:str}", guards=_OPERATORS)
+async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Service]) -> ToldWebhook:
+    """Return a delivery. It includes the original body until the body is erased."""
+    hook = await _hook(service, webhook_id)
+    return _to_webhook(hook, body=hook.body)
+
+
+@post("/api/webhooks/{webhook_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.OK)
+async def replay_webhook(
+    webhook_id: FromPath[str], service: NamedDependency[Service]
+) -> ToldWebhook:
+    """Process a delivery again. Changes that the delivery already made are not repeated."""
+    return _to_webhook(await service.webhooks.replay(await _hook(service, webhook_id)))
+
+
+async def _hook(service: Service, id: str) -> StoredWebhook:
+    owner = SERVICE if id.startswith(SERVICE) else owner_of(id)
+    found = await service.elicitations.read(StoredWebhook, owner=owner, id=id)
+    if found is None:
+        raise NoSuchWebhook
+    return found
+
+
+def _to_webhook(hook: StoredWebhook, *, body: str | None = None) -> ToldWebhook:
+    return ToldWebhook(
+        id=hook.id,
+        provider=hook.seller,
+        event=hook.type or None,
+        event_id=hook.event,
+        question_id=hook.elicitation_id or None,
+        status=WebhookState(hook.status),
+        why=hook.why,
+        received_at=hook.received_at,
+        replayed_at=hook.replayed_at,
+        erased_at=hook.erase_at,
+        is_whole=hook.is_whole,
+        body=body,
     )

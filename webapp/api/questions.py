@@ -1,7 +1,11 @@
-"""The routes of questions: ask, read, wait, list, and stream changes.
+"""The routes of questions: ask, read, wait, list, stream changes, and answer or cancel.
 
 Risks: an answer arrives after the store is read and before the wait begins. So the waiter is
 registered before the store is read. A wake-up is only a hint; the response is read from the store.
+
+Risks: a program answers for the person whom it asks. So the program that asked may only cancel the
+question, or report that a visit has been completed, as trusted code may. Forms and confirmations
+are answered by a key that approves for the users it names, and such a key cannot ask questions.
 """
 
 from collections.abc import AsyncIterator
@@ -15,14 +19,17 @@ from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, Quer
 from litestar.response import Stream
 from msgspec.json import encode
 
-from flows.elicitation.states import Elicitation, Status
-from flows.errors import ElicitError, InvalidQuestion
+from flows.elicitation.states import Completion, Elicitation, Status
+from flows.elicitation.traits import ApprovedByKey, traits_of
+from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from webapp.api.access import Requester, must_still_count, requester_of, requires
 from webapp.api.asking import (
     Known,
     RunPlace,
     ask,
     is_seen_by,
+    mark_used,
+    must_have_its_money,
     owners_listed,
     question_of,
     with_own_name,
@@ -30,9 +37,13 @@ from webapp.api.asking import (
 from webapp.api.paging import LISTED_AT_MOST, Limit, PageEnd, Span, page_of_spans
 from webapp.api.representations import (
     NAME_CHARACTERS,
+    CodeTold,
+    Completed,
     NewQuestion,
     QuestionPage,
     QuestionState,
+    Resolution,
+    UserCode,
     Whose,
 )
 from webapp.api.states import to_known_question_state, to_question_state
@@ -202,3 +213,113 @@ async def _still_counts(request: AnyRequest) -> bool:
     except ElicitError:  # the reader reconnects and gets this error
         return False
     return True
+
+
+_ASKERS, _APPROVERS = requires(KeyScope.ASK), requires(KeyScope.APPROVE)
+
+
+@post("/api/questions/{question_id:str}/cancel", guards=[_ASKERS], status_code=HTTPStatus.OK)
+async def cancel_question(
+    question_id: FromPath[str],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> QuestionState:
+    """Cancel a question, and close its checkout at the provider. Repeating it is not an error."""
+    current = await question_of(service, requester, question_id)
+    if current.status is not Status.CANCELLED:
+        try:
+            current = await service.elicitations.settle(
+                current.id, Status.CANCELLED, by=requester.name
+            )
+            await service.kinds.decisions.close_item(current)
+        except NotPossible as error:
+            if error.status != Status.CANCELLED:
+                raise
+            current = await question_of(service, requester, question_id)  # a repeated request
+    return await to_question_state(service, requester, current)
+
+
+@post("/api/questions/{question_id:str}/complete", guards=[_ASKERS], status_code=HTTPStatus.OK)
+async def complete_question(
+    question_id: FromPath[str],
+    data: JSONBody[Completed],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> QuestionState:
+    """Report that the person completed a visit. Only questions of kind `url` can be completed."""
+    current = await question_of(service, requester, question_id)
+    done = await service.completing.complete(current.id, data.content, by=requester.name)
+    current = await question_of(service, requester, question_id)
+    _must_have_counted(done, current)
+    return await to_question_state(service, requester, current)
+
+
+@post("/api/questions/{question_id:str}/taken", guards=[_ASKERS], status_code=HTTPStatus.OK)
+async def take_answer(
+    question_id: FromPath[str],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> QuestionState:
+    """Report that the program has used the answer or the payment.
+
+    The server erases the answer, or marks the payment as spent. The response is 409 if the payment
+    was refunded or disputed in the meantime. In that case, deliver nothing for the payment.
+    """
+    current = await question_of(service, requester, question_id)
+    if current.status is not Status.ACCEPTED:
+        raise NotPossible(status=current.status, wanted="taken")
+    if current.delivered_at is None:
+        current = await mark_used(service, requester, current)
+    elif traits_of(current.kind).gives == "receipt":
+        await must_have_its_money(service, current)
+    return await to_question_state(service, requester, current)
+
+
+@post("/api/questions/{question_id:str}/user-code", guards=[_ASKERS], status_code=HTTPStatus.OK)
+async def confirm_user_code(
+    question_id: FromPath[str],
+    data: JSONBody[UserCode],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> CodeTold:
+    """Check the one-time code that the user read on the page and typed in the program."""
+    current = await question_of(service, requester, question_id)
+    if not current.is_by_code:
+        raise NotAllowed("This question has no user code: the user's browser identifies them.")
+    return CodeTold(says=await service.identity.user_codes.wrong(current, data.code))
+
+
+@post("/api/questions/{question_id:str}/answer", guards=[_APPROVERS], status_code=HTTPStatus.OK)
+async def answer_question(
+    question_id: FromPath[str],
+    data: JSONBody[Resolution],
+    requester: NamedDependency[Requester],
+    service: NamedDependency[Service],
+) -> QuestionState:
+    """Accept or decline a question in place of the user, with a key that approves for that user."""
+    current = await question_of(service, requester, question_id)
+    if not current.status.is_final and service.clock() >= current.expires_at:
+        # The background sweep has not expired the question yet.
+        current = await service.elicitations.end(current, Status.EXPIRED)
+    if data.accepts:
+        proof = ApprovedByKey(by=requester.name)
+        done = await service.completing.approved(current, data.content, proof)
+        _must_have_counted(done, await question_of(service, requester, question_id))
+    else:
+        await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)
+    return await to_question_state(
+        service, requester, await question_of(service, requester, question_id)
+    )
+
+
+def _must_have_counted(done: Completion, current: Elicitation) -> None:
+    match done:
+        case Completion.ACCEPTED | Completion.LATE:
+            return
+        case Completion.ALREADY_SETTLED:
+            raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
+        case Completion.UNKNOWN:
+            raise NotAllowed(
+                "The person answers this question on its page: only a visit (url) can be completed "
+                "this way."
+            )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from litestar.params import QueryParameter
 from msgspec import Meta, Struct
@@ -48,7 +48,7 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users. The fields depend on the question's kind.
 
-    An `oauth` question with `again` asks the user also for scopes that they did not grant before.
+    An `oauth` question with `again` also asks for scopes that the user did not grant before.
 
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
@@ -261,8 +261,9 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     `content` is the answer until the answer is used or erased. Accounts and payments have their own
     fields. `superseded_by` is the id of an earlier, equal question that was paid late: ask again to
     get that payment. `user` is the id of the user who is asked, or null for a person who signs in
-    at an issuer. `tool_title` and `server_title` are the titles from MCP of the tool that asks and
-    of its server.
+    at an issuer. For a question with an `approver`, `approvals` of `approvals_needed` people have
+    approved, and `comments` are what they wrote. `tool_title` and `server_title` are the titles
+    from MCP of the tool that asks and of its server.
     """
 
     id: str | None
@@ -286,6 +287,10 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     content: Json = None
     account: ToldAccount | None = None
     payment: ToldPayment | None = None
+    approver: str | None = None
+    approvals: int = 0
+    approvals_needed: int | None = None
+    comments: tuple[str, ...] = ()
     settled_at: datetime | None = None
     taken_at: datetime | None = None
     version: int = 0
@@ -328,12 +333,22 @@ class Revoked(Struct, frozen=True, kw_only=True):
     revoked: int
 
 
+class ToldDelegation(Struct, frozen=True, kw_only=True):
+    """A request that an approver handed to another one."""
+
+    by: str
+    to: str
+    at: datetime
+
+
 class InboxRequest(Struct, frozen=True, kw_only=True):
     """A request for approval that this approver can decide.
 
     `asked_by` is the verified identity of the person who asked. `is_own` is true if that person may
     be the approver, who then cannot decide the request. `decision` is waiting, approved, declined,
-    withdrawn or expired.
+    withdrawn or expired. The people in `approved_by` have approved the request so far, and
+    `has_approved` says if this approver has. `can_delegate_to` are the names of the people to whom
+    this approver can hand the request.
 
     The titles and `tool_description` are the words of the server's author; `client_title` is the
     client's own and unverified. `is_destructive` is the tool's annotation destructiveHint.
@@ -351,6 +366,13 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     asked_at: datetime
     expires_at: datetime
     is_own: bool
+    approvals_needed: int = 1
+    approved_by: tuple[str, ...] = ()
+    has_approved: bool = False
+    comment: Literal["none", "optional", "required"] = "none"
+    comments: tuple[str, ...] = ()
+    delegations: list[ToldDelegation] = []
+    can_delegate_to: tuple[str, ...] = ()
     decided_by: str | None = None
     decided_at: datetime | None = None
     reason: str | None = None
@@ -369,10 +391,16 @@ class InboxRequests(Struct, frozen=True, kw_only=True):
 
 
 class InboxAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An approval, or a refusal with a reason for the person who asked."""
+    """An approval or a refusal, with a comment or a reason for the person who asked."""
 
     accepts: bool
     reason: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class InboxDelegation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The person to whom the approver hands the request, as `can_delegate_to` names them."""
+
+    to: UserName
 
 
 class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

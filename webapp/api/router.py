@@ -38,21 +38,23 @@ from webapp.api.access import (
 )
 from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
-from webapp.api.decisions import answer_request, list_inbox
-from webapp.api.events import list_events, replay_event
+from webapp.api.decisions import answer_request, delegate_request, list_inbox
+from webapp.api.events import list_events, list_webhooks, read_webhook, replay_event, replay_webhook
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
 from webapp.api.proxy import ProviderFailed, proxied
-from webapp.api.questions import list_questions, new_question, question_events, read_question
-from webapp.api.reference import ReferencePage, complete, reference_router
-from webapp.api.resolving import (
+from webapp.api.questions import (
     answer_question,
     cancel_question,
     complete_question,
     confirm_user_code,
+    list_questions,
+    new_question,
+    question_events,
+    read_question,
     take_answer,
 )
+from webapp.api.reference import ReferencePage, complete, reference_router
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
-from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, part, provided
 from webapp.http.rate_limit import TooOften
@@ -152,6 +154,7 @@ def api() -> Litestar:
             replay_event,
             list_inbox,
             answer_request,
+            delegate_request,
         ],
         dependencies={
             **provided(service="service"),

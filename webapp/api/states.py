@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed
+from flows.kinds.form import comments_of, voting_of
 from flows.oauth.connection import Connection
 from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
@@ -36,7 +37,7 @@ async def to_question_state(
     has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
     is_form = service.kinds.on_page(current.kind) is not None
-    described = current.asked.described
+    described, voting = current.asked.described, voting_of(current)
     state = QuestionState(
         id=current.id,
         kind=current.kind,
@@ -56,6 +57,9 @@ async def to_question_state(
         is_late=current.is_late,
         schema=terms_in(current).get("schema") if is_form else None,
         arguments=arguments_in(current) if is_form else None,
+        approver=None if voting is None else voting.approver,
+        approvals=0 if voting is None else len(voting.approvals),
+        approvals_needed=None if voting is None else voting.needs,
         settled_at=current.settled_at,
         taken_at=current.delivered_at,
         version=current.version,
@@ -71,7 +75,7 @@ async def to_question_state(
             paid = await service.kinds.payments.paid(current)
             return replace(state, payment=None if paid is None else to_payment_data(paid))
         case None:
-            return replace(state, content=current.content)
+            return replace(state, content=current.content, comments=comments_of(current))
 
 
 async def _successor(service: Service, current: Elicitation) -> str | None:

@@ -27,7 +27,7 @@ from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver
 from flows.payments.receipt import Payment, unmade
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
 from webapp.calls.leases import CallUse
 from webapp.calls.presenter import PresentedQuestion

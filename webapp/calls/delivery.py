@@ -24,9 +24,9 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import CallingClient
 from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
-from flows.kinds.form import approver_of
+from flows.kinds.form import approver_of, comments_of
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
+from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import Outcome, Question, reporting_errors
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
@@ -77,6 +77,7 @@ def outcome_of(
         error=error,
         is_late=claimed.is_late,
         is_by_model=claimed.is_by_model,
+        comments=comments_of(claimed),
     )
 
 

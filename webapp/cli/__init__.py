@@ -2,9 +2,9 @@
 
 `main` has the names of the commands and imports the module of the requested one. A module declares
 its arguments in `declare`, together with the function to run. Shared parts are in `arguments`
-(ports, ids), `operator` (work on the environment's store), `people` (finding a person) and `table`
-(rows on a terminal, in a pipe, and as JSON). The doctor's checks beyond this machine are in
-`examination`. The fields of a row class are the names in its JSON.
+(ports, ids), `operator` (work on the environment's store, finding a person) and `table` (rows on a
+terminal, in a pipe, and as JSON). The doctor's checks beyond this machine are in `examination`. The
+fields of a row class are the names in its JSON.
 
 Guarantees: an error is a sentence and an exit status, never a traceback. Output has no terminal
 control characters. Every list has `--json`, and the names in it are stable. Every id can be

@@ -6,8 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import does, lists
-from webapp.cli.people import add_owner, owner_of
+from webapp.cli.operator import add_owner, does, lists, owner_of
 from webapp.cli.table import Table, the_one
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webapp.cli.arguments import commands_of
-from webapp.cli.operator import does, lists
-from webapp.cli.people import add_owner
+from webapp.cli.operator import add_owner, does, lists
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
 from webapp.operations.audited import AuditRow, told_of

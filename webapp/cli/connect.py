@@ -1,33 +1,238 @@
-"""`elicit connect`: connect an account that a tool waits for, from a terminal."""
+"""`elicit connect`: connect an account that a tool waits for, from a terminal (RFC 8628).
+
+Risks: another person enters the code, with their own account or because somebody sent them the
+code. Only questions of this machine's own user are therefore answered here, the code is shown only
+in that user's terminal, and the user confirms the account's name before it is saved. Another risk
+is text from a tool, a server or a provider that controls the terminal: all such text is printed
+without control characters.
+"""
 
 import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from flows.errors import ElicitError, StoreUnavailable, Unreadable
+from flows.elicitation.states import Elicitation, Status
+from flows.errors import ElicitError, Failed, NotConfigured, StoreUnavailable, Unreadable
+from flows.oauth.authorization_code import Grant
+from flows.oauth.device_flow import DeviceCode, Pending, poll, start
+from flows.oauth.provider import Client
 from webapp.cli.arguments import add_port
-from webapp.cli.device_flow import (
-    LONGEST_QUOTATION,
-    Terminal,
-    chosen,
-    connect_by_code,
-    open_questions,
-    plain,
-)
 from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.operator import operate
-from webapp.cli.table import Table, add_json, show_table
+from webapp.cli.table import Table, add_json, age, show_table
 from webapp.command import CommandRefused, connected, quieten, settings_for, under_another_secret
 from webapp.connecting import utc_now
-from webapp.printing import tell
+from webapp.oauth.clients import is_at_sandbox
+from webapp.oauth.code_exchange import why_not
+from webapp.printing import printed, tell
 from webapp.records.ids import tail_of
 from webapp.service import Service
 from webapp.settings.settings import DEFAULT_PORT, Settings
+
+LONGEST_NAME = 80
+LONGEST_QUOTATION = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """The terminal of a person: output, a choice, a confirmation, and the passing of time."""
+
+    say: Callable[[str], None]
+    choose: Callable[[int], Awaitable[int | None]]  # a number from 1 to the argument, or None
+    is_right: Callable[[str], Awaitable[bool]]
+    pause: Callable[[timedelta], Awaitable[None]]
+
+
+async def open_questions(service: Service, *, provider: str | None) -> list[Elicitation]:
+    """Return the questions for accounts that this machine's own user has open, oldest first."""
+    accounts = service.kinds.accounts
+    waiting = await service.elicitations.open_of(service.identity.local_owner)
+    asked = [elicitation for elicitation in waiting if elicitation.kind == "oauth"]
+    asked.sort(key=lambda one: one.created_at)
+    wanted = None if provider is None else provider.casefold()
+    return [one for one in asked if wanted in (None, accounts.terms(one).provider.casefold())]
+
+
+async def chosen(
+    service: Service, waiting: Sequence[Elicitation], terminal: Terminal
+) -> Elicitation | None:
+    """Return the question that the person chooses, or the only one.
+
+    Return None if the choice is not valid.
+    """
+    if len(waiting) == 1:
+        return waiting[0]
+    now = service.clock()
+    for number, one in enumerate(waiting, start=1):
+        terms = service.kinds.accounts.terms(one)
+        what = " ".join([_label(service, one), *terms.scopes])
+        account = f", as {plain(terms.account)}" if terms.account else ""
+        since = age(one.created_at, now)
+        terminal.say(f"{number}. {_who(one)}: {plain(what)}{account} ({since})")
+    number = await terminal.choose(len(waiting)) or 0
+    return waiting[number - 1] if 0 < number <= len(waiting) else None
+
+
+async def connect_by_code(service: Service, asked: Elicitation, terminal: Terminal) -> bool:
+    """Connect the account, report the result, and return True if the account was connected.
+
+    Raises:
+        Denied: The person declined at the provider.
+        Failed: The provider or the server refused.
+        NotConfigured: The server has no client for this provider.
+    """
+    accounts, clock = service.kinds.accounts, service.elicitations.clock
+    client, terms = _client(service, asked), accounts.terms(asked)
+    terminal.say(_instructions(service, asked, client))
+    code = await service.outbound.run(start(client, terms.asked(), now=clock()), to=client)
+    terminal.say(_code_of(code))
+    grant = await _answered(service, asked, code, terminal)
+    is_wanted = terms.wants(grant.person)
+    if is_wanted and not await terminal.is_right(await _question(service, asked, client, grant)):
+        await accounts.code_exchange.revoke_grant(asked, grant, code)
+        await service.elicitations.end(asked, Status.DECLINED)
+        terminal.say(_nothing_stored(client))
+        return False
+    before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
+    token, client_auth = code.token, code.client_auth
+    if not await accounts.code_exchange.finish(asked, grant, token=token, client_auth=client_auth):
+        wrong = why_not(terms, grant.person, shows=plain)
+        terminal.say(f"{wrong}. {_nothing_stored(client)}")
+        return False
+    after = await service.elicitations.get(asked.id) or asked
+    terminal.say(_outcome(who, before, after))
+    return True
+
+
+def plain(text: str, *, limit: int = LONGEST_NAME) -> str:
+    """Return foreign text on one line, shortened and without terminal control characters."""
+    # Cut first: a name may have a megabyte.
+    words = " ".join(printed(" ".join(text[: 4 * limit].split())).split())
+    return words if len(words) <= limit else words[: limit - 1].rstrip() + "…"
+
+
+def _client(service: Service, asked: Elicitation) -> Client:
+    """Return our OAuth client. Raises Failed or NotConfigured if the question needs another one."""
+    accounts = service.kinds.accounts
+    client, terms = accounts.client_for(asked), accounts.terms(asked)
+    if client is not None and client.client_id == terms.client_id:
+        if client.provider.tenants and terms.tenant is None:
+            raise Failed("The tool does not say which address there, so connect it in a browser.")
+        return client.for_tenant(terms.tenant)
+    if is_at_sandbox(terms.client_id):
+        raise Failed(
+            "The tool asks for an account of the sandbox, which is connected in a browser only."
+        )
+    if client is not None:
+        raise Failed("The server is registered there as a different app than in these settings.")
+    name = terms.provider.upper()
+    raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
+
+
+async def _answered(
+    service: Service, asked: Elicitation, code: DeviceCode, terminal: Terminal
+) -> Grant:
+    accounts, clock = service.kinds.accounts, service.elicitations.clock
+    while True:
+        await terminal.pause(code.interval)
+        client, current = accounts.client_for(asked), await service.elicitations.get(asked.id)
+        if current is not None and current.status is Status.ACCEPTED:
+            raise Failed(
+                "The account was connected in another way in the meantime. You don't need the code."
+            )
+        if client is None or current is None or current.status.is_final:
+            raise Failed("The tool no longer waits for the account.")
+        answer = await service.outbound.run(poll(client, code, now=clock()), to=client)
+        if not isinstance(answer, Pending):
+            return answer
+        code = replace(code, interval=answer.interval)
+
+
+async def _question(service: Service, asked: Elicitation, client: Client, grant: Grant) -> str:
+    """Return the text to confirm: the account, the account it replaces, and who would use it."""
+    connections = service.kinds.accounts.connections
+    key = connections.key(client, server=asked.asked.server)
+    held = await connections.find(asked.owner, key, account=None)
+    is_named = service.kinds.accounts.terms(asked).account is not None
+    swaps = held is not None and held.person_id != grant.person.id and not is_named
+    instead = f" It replaces {plain(held.label)}." if held is not None and swaps else ""
+    is_this = f"This is {plain(grant.person.label)} at {plain(client.provider.label)}.{instead}"
+    return f"{is_this} May {_who(asked)} use it?"
+
+
+def _outcome(who: str, before: Elicitation, after: Elicitation) -> str:
+    if before.status is Status.ACCEPTED:
+        return f"The tool had an account already. {who} is saved for the next call."
+    if after.status is not Status.ACCEPTED or after.is_late:
+        return f"The tool no longer waits. {who} is saved for the next call."
+    return (
+        "The account is connected, and the tool continues."
+        if after.asked.tool
+        else "It is connected."
+    )
+
+
+def _instructions(service: Service, asked: Elicitation, client: Client) -> str:
+    """Return the request: who asks, for which account, with which scopes, and why."""
+    terms, provider = service.kinds.accounts.terms(asked), client.provider
+    account = f"the account {plain(terms.account)}" if terms.account else "your account"
+    scopes = provider.asks(terms.asked())
+    lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_through(asked)}."]
+    if not asked.asked.tool:
+        lines = [f"You asked under Your accounts to connect {account} again."]
+    if provider.has_scopes:
+        lines += ["It can do this there:"] if scopes else ["It sees only who you are there."]
+    for scope in scopes:
+        words = provider.scope_words.get(scope)
+        raw = plain(scope, limit=LONGEST_QUOTATION)
+        lines.append(f"  {plain(words)} ({raw})" if words else f"  {raw}")
+    lines.append("All your assistants can use it. Change this at /connections.")
+    if terms.reason:
+        lines.append(f'The tool says: "{plain(terms.reason, limit=LONGEST_QUOTATION)}"')
+    return "\n".join(lines)
+
+
+def _code_of(code: DeviceCode) -> str:
+    uri = plain(code.verification_uri, limit=len(code.verification_uri))
+    return (
+        f"Open {uri} in any browser, and enter {code.user_code}\nThe code works until "
+        f"{code.expires_at:%H:%M} UTC. Never give it to anyone."
+    )
+
+
+def _who(asked: Elicitation) -> str:
+    """Return the tool and its server, or only the server if the person asked on its page."""
+    server = plain(asked.asked.server) or "a server"
+    return f"{plain(asked.asked.tool)} of {server}" if asked.asked.tool else server
+
+
+def _through(asked: Elicitation) -> str:
+    """Return the name that the client gives itself: local questions have no verified name."""
+    client = plain(asked.asked.client or "")
+    return f', through "{client}" (its own name, not verified)' if client else ""
+
+
+def _label(service: Service, asked: Elicitation) -> str:
+    client = service.kinds.accounts.client_for(asked)
+    terms = service.kinds.accounts.terms(asked)
+    return terms.provider if client is None else client.provider.label
+
+
+def _nothing_stored(client: Client) -> str:
+    manage = client.provider.manage
+    if manage is None:
+        return "Nothing was saved."
+    there = plain(manage, limit=LONGEST_QUOTATION)
+    return f"Nothing was saved. You can remove the access at the provider: {there}"
+
 
 COLUMNS = ("id", "provider", "tool", "server", "scopes", "account", "asked_at")
 

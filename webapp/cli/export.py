@@ -14,9 +14,8 @@ from msgspec import Struct
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import UnresolvedPayment
-from webapp.cli.operator import shows
-from webapp.cli.people import add_owner, owner_of
+from flows.payments.session import UnresolvedPayment
+from webapp.cli.operator import add_owner, owner_of, shows
 from webapp.operations.audited import AuditRow, told_of
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.values import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT

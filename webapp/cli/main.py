@@ -34,6 +34,7 @@ COMMANDS = {
     "show": "show what an id refers to, and its history",
     "questions": "list questions and their outcomes",
     "payments": "list payments, and refund them",
+    "accounts": "import accounts that another product connected",
     "approvals": "list approvals, and revoke them",
     "clients": "list how clients handled forms and links, and forget them",
     "pending": "list open questions",

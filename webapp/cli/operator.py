@@ -1,4 +1,4 @@
-"""`elicit operator`, and the functions that all operator commands share.
+"""`elicit operator`, and the functions that all operator commands share: lists, acts, one person.
 
 The functions run work on the environment's store.
 
@@ -7,12 +7,16 @@ functions here print each of these results in the same way for every command.
 
 Risks: a list omits rows that could not be read, and looks complete. The command therefore prints
 the ids of such rows, and fails.
+
+Risks: another person's data is exported or erased because a name matches two people. A person is
+therefore identified by a unique prefix of the tag that lists show, or by the exact issuer and
+subject.
 """
 
 import argparse
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,11 +26,12 @@ from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
 from webapp.cli.arguments import add_port
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
-from webapp.cli.table import Table, add_json, show_facts, show_table
+from webapp.cli.table import Table, add_json, show_facts, show_table, the_one
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.identity.operators import link_address
 from webapp.printing import printed, tell
+from webapp.records.owners import DATA_KEY, pages
 from webapp.service import Service
 from webapp.settings.settings import DEFAULT_PORT, Settings
 from webapp.stores import Record
@@ -169,3 +174,33 @@ def _not_all(unreadable: Sequence[Record]) -> CommandRefused:
         f"{printed(ids)}{more}); the output above has all others. To recover them, restore an "
         "earlier backup: elicit restore"
     )
+
+
+def add_owner(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    parser.add_argument(
+        "--owner",
+        metavar="WHO",
+        required=is_required,
+        help="the owner as lists show it, or its unique beginning; or issuer and subject, such as "
+        "https://login.example.com#ann",
+    )
+
+
+async def owner_of(service: Service, who: str) -> str:
+    """Return the tag of the person. Raises CommandRefused if no person or several match."""
+    store = service.elicitations.store
+    issuer, mark, subject = who.rpartition("#")
+    if mark:
+        owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
+        if await service.elicitations.owners.knows(owner):
+            return owner
+        raise CommandRefused("Nothing was ever stored for that subject of that issuer.")
+    there = {each.owner: each.owner async for page in pages(store, DATA_KEY) for each in page}
+    return the_one(who, there, what="owner", shown_by="payments (or pending, approvals, clients)")
+
+
+async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Record]]:
+    """Yield all records of the owner, of every kind."""
+    async for page in service.elicitations.store.scan():
+        if theirs := [each for each in page if each.owner == owner]:
+            yield theirs

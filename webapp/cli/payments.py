@@ -12,7 +12,7 @@ from typing import TypeVar
 from flows.elicitation.states import Elicitation, Status
 from flows.payments.receipt import Payment
 from flows.payments.refunds import settled_elsewhere
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
 from webapp.cli.table import Table, the_one
@@ -56,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(done, end_payment)
     comparing = commands.add_parser(
         "reconcile",
-        help="compare the payments that the providers have had since a time with this store",
+        help="compare the providers' payments since a time with this store's",
     )
     comparing.add_argument(
         "--since",

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from flows.elicitation.states import Elicitation
 from webapp.cli.arguments import commands_of
-from webapp.cli.operator import lists
-from webapp.cli.people import add_owner, owner_of
+from webapp.cli.operator import add_owner, lists, owner_of
 from webapp.cli.table import Table
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of

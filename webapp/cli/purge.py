@@ -27,10 +27,9 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.calls.once import DOING
-from webapp.cli.operator import counted, does
-from webapp.cli.people import add_owner, owner_of, records_of
+from webapp.cli.operator import add_owner, counted, does, owner_of, records_of
 from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
 from webapp.operations.rows import OWNER_CHARACTERS, kind_word

@@ -9,8 +9,7 @@ import argparse
 from flows.elicitation.states import Elicitation
 from webapp.cli import show as showing
 from webapp.cli.arguments import add_id, commands_of
-from webapp.cli.operator import lists, shows
-from webapp.cli.people import add_owner, owner_of
+from webapp.cli.operator import add_owner, lists, owner_of, shows
 from webapp.cli.table import Table
 from webapp.operations.history import History, show
 from webapp.operations.rows import QuestionRow, question_row

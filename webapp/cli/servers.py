@@ -15,7 +15,7 @@ from webapp.printing import printed
 from webapp.records.owners import SERVICE
 from webapp.records.values import KnownServer
 from webapp.service import Service
-from webapp.serving.known_servers import known_server_id
+from webapp.serving.http_server import known_server_id
 
 
 class ServerRow(Struct, frozen=True, kw_only=True):

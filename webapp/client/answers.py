@@ -16,7 +16,7 @@ from flows.errors import Failed, InvalidAnswer, NotAllowed, NotSupported, Proces
 from flows.oauth.account import Account, Content
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Receipt, ReceiptStatus, RefundStatus
-from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
+from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import Outcome, Question, Request
 from flows.requests import AccountRequest, PaymentRequest
 from flows.schema.schema import Refused

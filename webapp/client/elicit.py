@@ -35,7 +35,7 @@ from flows.errors import (
 )
 from flows.kinds.form import Form
 from flows.payments.receipt import Receipt
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import is_paid_otherwise
 from flows.question import Outcome, Question, ReturningRequest, current_body
 from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
@@ -396,6 +396,7 @@ class Elicit:
                     question, state, reach=self._reach, with_token=self._with_tokens
                 ),
                 is_late=bool(state["is_late"]),
+                comments=tuple(state.get("comments", ())),
             )
         error = refusal(
             status,

@@ -13,12 +13,13 @@ lanes.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import httpx
 from msgspec.structs import replace
@@ -44,19 +45,46 @@ CLAIMED: Final = timedelta(seconds=30)  # a request takes at most ten seconds
 LANES: Final = 4  # concurrent requests to one address from one process
 ENDED: Final = "ended"
 _READ_AT_ONCE: Final = 10  # a question has fewer events
+K = TypeVar("K")
+V = TypeVar("V")
 _log = logging.getLogger(__name__)
 
 
-class _Lanes:
-    """The events to send to one address now: one woken or due event for each ordering key.
+class SendQueue(Generic[K, V]):
+    """The rows to send to one address now, by key. `send` sends the first, which it gets."""
 
-    Each entry also has the ids of events that this process just wrote and may send at once.
-    """
+    def __init__(self, send: Callable[[K, V], Awaitable[object]], *, on_error: str) -> None:
+        """`on_error` is the log event for an unexpected error; the row becomes due again."""
+        self.rows = OrderedDict[K, V]()
+        self._send = send
+        self._on_error = on_error
+        self._has_some = asyncio.Event()
 
-    def __init__(self, address: EventAddress) -> None:
-        self.address = address
-        self.places = OrderedDict[EventPlace, tuple[OutgoingEvent, frozenset[str]]]()
-        self.has_some = asyncio.Event()
+    def put(self, key: K, row: V) -> None:
+        self.rows[key] = row
+        self._has_some.set()
+
+    async def work(self, log: logging.Logger) -> None:
+        """Send rows, one after another. Runs until cancelled."""
+        while True:
+            await self._has_some.wait()
+            try:
+                await self._next()
+            except StoreUnavailable as error:
+                log.warning("store.unavailable", extra={"why": error.why})
+            except Exception:  # the edge of a task; the row becomes due again
+                log.exception(self._on_error)
+
+    async def send_all(self) -> None:
+        """Send all rows that can be sent now, one after another."""
+        while self.rows:
+            await self._next()
+
+    async def _next(self) -> None:
+        if self.rows:
+            await self._send(*self.rows.popitem(last=False))
+        else:
+            self._has_some.clear()
 
 
 class EventSender:
@@ -75,34 +103,36 @@ class EventSender:
         self._outbound = outbound
         self._backlog = backlog
         self._random = random
-        self._lanes: Mapping[str, _Lanes] = {each.name: _Lanes(each) for each in addresses}
+        # For each ordering key the event that was woken or is due, and the ids of events that this
+        # process just wrote and may send at once.
+        self._queues: Mapping[str, SendQueue[EventPlace, tuple[OutgoingEvent, frozenset[str]]]] = {
+            each.name: SendQueue(partial(self._send_in_order, each), on_error="event.failed")
+            for each in addresses
+        }
 
     def wake(self, event: OutgoingEvent) -> None:
         """Queue an event that this process has just written."""
-        self._put(self._lanes[event.address], event, own=frozenset({event.id}))
+        self._put(event, own=frozenset({event.id}))
 
     async def fall_due(self, event: OutgoingEvent) -> None:
         """Queue an event that is due."""
-        lanes = self._lanes.get(event.address)
-        if lanes is None:
-            # Another process may know the address, so schedule another try.
+        if event.address in self._queues:
+            self._put(event)
+        else:  # another process may know the address, so schedule another try
             why = f"{event.address} is no address here"
             await self._tried(replace(event, tries=event.tries + 1), why=why)
-        else:
-            self._put(lanes, event)
 
     async def run(self) -> None:
         """Send events. Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for lanes in self._lanes.values():
+            for queue in self._queues.values():
                 for _ in range(LANES):
-                    group.create_task(self._work(lanes))
+                    group.create_task(queue.work(_log))
 
     async def send_all(self) -> None:
         """Send all events that can be sent now, one after another."""
-        for lanes in self._lanes.values():
-            while lanes.places:
-                await self._next(lanes)
+        for queue in self._queues.values():
+            await queue.send_all()
 
     async def send(self, address: EventAddress, event: OutgoingEvent) -> httpx.Response | str:
         """Make one request. Return the response without its body, or the reason for no response."""
@@ -118,31 +148,20 @@ class EventSender:
         except httpx.HTTPError as error:
             return type(error).__name__
 
-    def _put(
-        self, lanes: _Lanes, event: OutgoingEvent, *, own: frozenset[str] = frozenset()
+    def _put(self, event: OutgoingEvent, *, own: frozenset[str] = frozenset()) -> None:
+        queue, ordering_key = self._queues[event.address], place_of(event.id)
+        if ordering_key in queue.rows:
+            own |= queue.rows[ordering_key][1]
+        queue.put(ordering_key, (event, own))
+
+    async def _send_in_order(
+        self,
+        address: EventAddress,
+        ordering_key: EventPlace,
+        woken: tuple[OutgoingEvent, frozenset[str]],
     ) -> None:
-        ordering_key = place_of(event.id)
-        if ordering_key in lanes.places:
-            own |= lanes.places[ordering_key][1]
-        lanes.places[ordering_key] = event, own
-        lanes.has_some.set()
-
-    async def _work(self, lanes: _Lanes) -> None:
-        while True:
-            await lanes.has_some.wait()
-            try:
-                await self._next(lanes)
-            except StoreUnavailable as error:
-                _log.warning("store.unavailable", extra={"why": error.why})
-            except Exception:  # noqa: BLE001 - the edge of a task; the event becomes due again
-                _log.exception("event.failed")
-
-    async def _next(self, lanes: _Lanes) -> None:
         """Send all events of one ordering key that need not wait."""
-        if not lanes.places:
-            lanes.has_some.clear()
-            return
-        ordering_key, (event, own) = lanes.places.popitem(last=False)
+        event, own = woken
         was_sent = False
         while (first := await self._first_waiting(event.owner, ordering_key)) is not None:
             is_free = first.next_at <= self._elicitations.clock() or first.id in own
@@ -151,9 +170,7 @@ class EventSender:
                 await self._wait_for(first, event)
                 return
             # Run to completion even during shutdown; otherwise the event would be sent twice.
-            was_sent = await self._elicitations.run_to_completion(
-                self._attempt(lanes.address, first)
-            )
+            was_sent = await self._elicitations.run_to_completion(self._attempt(address, first))
             if not was_sent:
                 return
 

@@ -4,11 +4,10 @@ Every request passes the `edge`, which reads it once into an `exchange` and pass
 application that the first segment of its path names. Before that, its `Guard` checks Host, Origin
 and path: `address` parses them, and `root_path` finds the application's path below its host
 (docs/how-to/asgi.md). The exchange also owns the response: it changes the headers, and reports
-whether the response was delivered. `parts` lets our own applications answer.
-`ending` reports that the process is about to end. `browser` reads cookies and queries in linear
-time. `rate_limit` limits requests by address, and `port` decides which process serves the pages.
-`client` is the only outbound HTTP client; it blocks internal addresses, except the operator's
-trusted hosts.
+whether the response was delivered. `parts` lets our own applications answer. `ending` reports that
+the process is about to end. `browser` reads cookies and queries in linear time. `rate_limit` limits
+requests by address, and `port` decides which process serves the pages. `client` is the only
+outbound HTTP client; it blocks internal addresses, except the operator's trusted hosts.
 
 Guarantee: untrusted text has a size limit before it is parsed, and none of it is stored.
 """

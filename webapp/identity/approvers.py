@@ -8,17 +8,19 @@ person has to sign in again. E-mail addresses are never compared.
 
 If an asker and an approver are identified by different methods, they may be the same person, and
 the server cannot know. An approver must therefore be identified by the same method as the asker,
-unless the operator lets askers decide.
+and by the same issuer if there are several, unless the operator lets askers decide.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from flows.elicitation.states import Elicitation
+from flows.elicitation.voting import Voting
 from flows.errors import NotConfigured
+from flows.kinds.form import asker_of, voting_of
 from flows.oauth.access_token import claim_mark
 from webapp.deadline import Clock
 from webapp.elicitations.question_kind import missing_table
@@ -76,6 +78,9 @@ class Approver:
 
     Subjects and claims belong to `issuers`, or to that of ELICIT_ISSUER if it is empty. Users are
     the application's own.
+
+    `needs` is how many people have to approve. `comment` says if they can or have to write a
+    comment. After `escalate_after`, the people of the approver `escalate_to` can decide, too.
     """
 
     name: str
@@ -84,6 +89,11 @@ class Approver:
     issuers: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
     is_local: bool = False
+    needs: int = 1
+    comment: Literal["none", "optional", "required"] = "none"
+    lets_delegate: bool = False
+    escalate_after: timedelta | None = None
+    escalate_to: str | None = None
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
@@ -152,6 +162,8 @@ class Approvers:
         self._config = config
         self._rules = rules
         self._issuers = issuers
+        self._application = application
+        self._tags = owners
         self._identity = identity
         self._clock = clock
         self._by_name = {one.name: one for one in rules.approvers}
@@ -182,14 +194,111 @@ class Approvers:
                 "ELICIT_APPROVERS_ASKER",
                 how="To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may.",
             )
-        if not self._by_name[name].is_among(known_by):
+        tables = self._tables(name)
+        for table in tables:
+            issuers = table.issuers or self._issuers
+            is_elsewhere = known_by is KnownBy.ISSUER and caller.issuer not in (None, *issuers)
+            if is_elsewhere or not table.is_among(known_by):
+                method = caller.issuer if is_elsewhere else known_by.value
+                raise NotConfigured(
+                    f"people in [approvers.{table.name}] of elicit.toml who are known by the same "
+                    f"method as the asker ({method})",
+                    how="Approver and asker must be identified by the same method, or they may be "
+                    f"one person. Add such people to [approvers.{table.name}] in {self._config}, "
+                    "or set ELICIT_APPROVERS_ASKER=may.",
+                )
+        people = self._people(tables, known_by, caller.issuer)
+        if people is not None and len(people.keys() - {caller.owner}) < tables[0].needs:
             raise NotConfigured(
-                f"people in [approvers.{name}] of elicit.toml who are known by the same method as "
-                f"the asker ({known_by.value})",
-                how="Approver and asker must be identified by the same method, or they may be one "
-                f"person. Add such people to [approvers.{name}] in {self._config}, or set "
-                "ELICIT_APPROVERS_ASKER=may.",
+                f"{tables[0].needs} people in [approvers.{name}] of elicit.toml in addition to the "
+                "asker",
+                how=f"{name} needs {tables[0].needs} approvals, and nobody approves their own "
+                f"request. Add people to [approvers.{name}] in {self._config}, or set a lower "
+                "`needs`.",
             )
+
+    def voting(self, name: str, *, now: datetime) -> Voting:
+        """Return the voting of a question to this approver that is asked now."""
+        table = self._by_name[name]
+        return Voting(
+            approver=name,
+            needs=table.needs,
+            comment=table.comment,
+            lets_delegate=table.lets_delegate,
+            escalates_to=table.escalate_to,
+            escalates_at=None if table.escalate_after is None else now + table.escalate_after,
+        )
+
+    def colleagues(self, person: Deciding, asked: Elicitation) -> Mapping[str, str]:
+        """Return the people to whom the person can hand the question: owner tags and names.
+
+        They are listed in the same table, identified by the same method, and may decide.
+        """
+        voting = voting_of(asked)
+        if voting is None or not voting.lets_delegate:
+            return {}
+        found = dict[str, str]()
+        for name in voting.names(self._clock()):
+            if name in self.names_of(person):
+                listed = self._listed(self._by_name[name], person.known_by, person.issuer)
+                found |= {tag: label for tag, label in listed.items() if tag != person.owner}
+        return {
+            tag: label
+            for tag, label in found.items()
+            if self._rules.lets_askers_decide or tag != asked.owner
+            if not voting.has_approved(tag) and not voting.has_delegated(tag)
+        }
+
+    def has_enough_without(self, person: Deciding, asked: Elicitation) -> bool:
+        """Return True if enough people can approve the question after the person delegated it."""
+        voting = voting_of(asked)
+        tables = [] if voting is None else self._tables(voting.approver)
+        people = self._people(tables, person.known_by, person.issuer)
+        if voting is None or people is None:
+            return True
+        own = set[str]() if self._rules.lets_askers_decide else {asked.owner}
+        gone = {vote.owner for vote in voting.votes} | own | {person.owner}
+        return len(people.keys() - gone) + len(voting.approvals) >= voting.needs
+
+    def _tables(self, name: str) -> list[Approver]:
+        """Return the approver, and the approver to whom its questions are escalated."""
+        names = (name, self._by_name[name].escalate_to) if name in self._by_name else ()
+        return [self._by_name[each] for each in names if each in self._by_name]
+
+    def _people(
+        self, tables: Sequence[Approver], known_by: KnownBy, issuer: str | None
+    ) -> Mapping[str, str] | None:
+        """Return the listed people. None: a claim adds people whom the settings do not list."""
+        if known_by is KnownBy.ISSUER and any(table.pairs for table in tables):
+            return None
+        return {
+            tag: label
+            for table in tables
+            for tag, label in self._listed(table, known_by, issuer).items()
+        }
+
+    def _listed(self, table: Approver, known_by: KnownBy, issuer: str | None) -> Mapping[str, str]:
+        """Return the tags and names of the listed people whom the same method identifies.
+
+        `issuer` limits them to the people of this issuer. None: any issuer of the table.
+        """
+        match known_by:
+            case KnownBy.MACHINE:
+                return {self._identity.local_owner: OWN_USER} if table.is_local else {}
+            case KnownBy.APPLICATION:
+                of = self._application
+                return {self._tags.tag_of_user(user, application=of): user for user in table.users}
+            case KnownBy.ISSUER:
+                issuers = [
+                    each for each in table.issuers or self._issuers if issuer in (None, each)
+                ]
+                return {
+                    self._tags.tag(issuer=each, subject=subject): subject
+                    for each in issuers
+                    for subject in table.subjects
+                }
+            case KnownBy.CODE:
+                return {}
 
     def deciding(self, viewer: Viewer) -> Deciding | None:
         """Return the person at a browser, or None if the browser has to be paired first."""
@@ -246,7 +355,13 @@ class Approvers:
         known_by = self._known_by(
             asked.owner, is_for_user=asked.is_for_user, is_by_code=asked.is_by_code
         )
-        return person.owner == asked.owner or person.known_by is not known_by
+        if person.owner == asked.owner or person.known_by is not known_by:
+            return True
+        if known_by is not KnownBy.ISSUER or not self._identity.has_several_issuers:
+            return False
+        # Somebody may have an account at each issuer.
+        issuer, asker = person.issuer or "", asker_of(asked) or ""
+        return self._tags.tag(issuer=issuer, subject=asker) != asked.owner
 
     def _is(self, person: Deciding, name: str) -> bool:
         if person.owner in self._owners[name]:

@@ -217,6 +217,11 @@ class Identity:
         return self._rules.binds_by_code
 
     @property
+    def has_several_issuers(self) -> bool:
+        """True if people sign in at several issuers or tenants, and one may have two accounts."""
+        return len(self._rules.issuers) > 1
+
+    @property
     def lets_model_answer(self) -> bool:
         return self._rules.lets_model_answer
 

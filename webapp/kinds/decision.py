@@ -17,16 +17,25 @@ person. No page of the question, client or API key can create that proof.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
-from flows.elicitation.traits import ByApprover, Decider
+from flows.elicitation.traits import ByApprover
+from flows.elicitation.voting import (
+    MoreNeeded,
+    Vote,
+    is_enough,
+    must_be_able_to_vote,
+    terms_of,
+    with_vote,
+)
 from flows.errors import NotAllowed, NotPossible, Unreadable
-from flows.kinds.form import Form, approver_of
+from flows.kinds.form import Form, approver_of, voting_of
 from flows.question import Link
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
@@ -45,6 +54,7 @@ WITHDRAWN: Final = "withdrawn by whoever asked"
 _ROWS_AT_ONCE: Final = 50
 _ROWS_AT_MOST: Final = 1000  # read for one page at most
 _DECIDED: Final = "decided"
+_AT_LAST: Final = datetime.max.replace(tzinfo=UTC)  # after each escalation
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +94,9 @@ class Decisions:
         return None
 
     async def asked(self, request: Form, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        terms = {"approver": request.approver, "asker": by.asker}
+        assert request.approver is not None
+        voting = self.approvers.voting(request.approver, now=self._elicitations.clock())
+        terms = {"asker": by.asker, **terms_of(voting)}
         return replace(asked, terms={**msgspec.to_builtins(request.terms), **terms})
 
     async def answer(self, claimed: Elicitation) -> Json:
@@ -101,22 +113,23 @@ class Decisions:
 
     async def announce(self, asked: Elicitation) -> None:
         """Add the question to the inbox, before the question itself is stored."""
-        approver, elicitations = approver_of(asked), self._elicitations
-        if approver is None:
+        voting, elicitations = voting_of(asked), self._elicitations
+        if voting is None:
             return
-        owner = elicitations.rows.ids.approver(approver)
-        id = elicitations.rows.ids.inbox(
-            owner, now=asked.created_at, random=elicitations.owners.random(RANDOM_BYTES)
-        )
-        await elicitations.write(
-            InboxItem(
+        for name in voting.names(_AT_LAST):
+            owner = elicitations.rows.ids.approver(name)
+            id = elicitations.rows.ids.inbox(
+                owner, now=asked.created_at, random=elicitations.owners.random(RANDOM_BYTES)
+            )
+            item = InboxItem(
                 id=id,
                 owner=owner,
                 elicitation_id=asked.id,
                 expires_at=asked.expires_at,
                 erase_at=asked.expires_at + RECORD_KEPT,
+                opens_at=None if name == voting.approver else voting.escalates_at,
             )
-        )
+            await elicitations.write(item)
 
     async def inbox(
         self, approver: str, *, is_decided: bool = False, after: str | None = None
@@ -167,27 +180,80 @@ class Decisions:
     ) -> Elicitation:
         """Decide the question and return it. Another approver may have decided it before.
 
-        If the person declines, the tool receives `reason`. Raises NotAllowed if the person may not
-        decide.
+        The tool receives `reason` with a decline, and with an approval if the settings allow
+        comments. Raises NotAllowed if the person may not decide.
         """
         asked = waiting.asked
+        self._must_be_theirs(waiting, person)
+        vote = self._vote(person, comment=_short(reason))
+        voting = voting_of(asked)
+        if voting is not None and self.is_open(asked):
+            if voting.comment == "none":
+                vote = replace(vote, comment=None)
+            if not (accepts and voting.has_approved(person.owner)):
+                must_be_able_to_vote(voting, vote)
+        proof = ByApprover(approver=waiting.approver, vote=vote)
+        work = self._decide(asked, proof, accepts=accepts, reason=_short(reason))
+        ended = await self._elicitations.run_to_completion(work)
+        if ended.status.is_final:
+            await self.close_item(ended)
+        return ended
+
+    async def delegate(self, waiting: PendingDecision, person: Deciding, to: str) -> Elicitation:
+        """Hand the question to another listed person, and return it. The person then can't decide.
+
+        `to` is the name in the settings. Raises NotAllowed, and NotPossible if the question has
+        ended.
+        """
+        self._must_be_theirs(waiting, person)
+        named = self.approvers.colleagues(person, waiting.asked)
+        tag = next((tag for tag, name in named.items() if name == to), None)
+        vote = replace(self._vote(person, comment=None), to=tag or "", to_label=to)
+        counted = _counted(waiting.asked, vote)
+        if tag is None:
+            raise NotAllowed(
+                "This is not another person who could decide the request. Choose a person who is "
+                f"listed in [approvers.{waiting.approver}], and not the person who asked."
+            )
+        if not self.approvers.has_enough_without(person, waiting.asked):
+            raise NotAllowed("Too few people could approve this request without you.")
+
+        def handed(current: Elicitation) -> Elicitation:
+            if not self.approvers.has_enough_without(person, current):
+                raise NotAllowed("Too few people could approve this request without you.")
+            return _counted(current, vote)
+
+        changed = await self._elicitations.run_to_completion(
+            self._elicitations.change(counted.id, handed)
+        )
+        about = {"id": counted.id, "approver": waiting.approver}
+        _log.info("approval.delegated", extra=about)
+        return changed
+
+    def _must_be_theirs(self, waiting: PendingDecision, person: Deciding) -> None:
         if waiting.approver not in self.approvers.names_of(person):
             raise NotAllowed(
                 "You can't decide this, or you signed in too long ago. Sign in again. If that "
                 "doesn't help, ask the operator of the server."
             )
-        if self.approvers.is_asker(person, asked):
+        if self.approvers.is_asker(person, waiting.asked):
             raise NotAllowed("You asked for this yourself, so somebody else has to decide it.")
-        by = Decider(name=person.name, label=person.label)
-        proof = ByApprover(approver=waiting.approver, person=by)
-        work = self._decide(asked, proof, accepts=accepts, reason=_short(reason))
-        ended = await self._elicitations.run_to_completion(work)
-        await self._mark(waiting)
-        return ended
+
+    def _vote(self, person: Deciding, *, comment: str | None) -> Vote:
+        return Vote(
+            owner=person.owner,
+            known_by=person.known_by.value,
+            name=person.name,
+            label=person.label,
+            at=self._elicitations.clock(),
+            comment=comment,
+        )
 
     def is_theirs(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
-        """Return True if this person ended the question with the same answer, now or before."""
-        by = ended.decided_by
+        """Return True if this person gave the same answer, now or before, and it counts."""
+        by, voting = ended.decided_by, voting_of(ended)
+        if accepts and voting is not None and voting.has_approved(person.owner):
+            return not ended.status.is_final or ended.status is Status.ACCEPTED
         is_same = (ended.status is Status.ACCEPTED) == accepts
         return by is not None and by.name == person.name and is_same
 
@@ -204,14 +270,18 @@ class Decisions:
         asked = await self._elicitations.get(item.elicitation_id)
         if asked is None or asked.status.is_final:
             await self._elicitations.write(replace(item, status=_DECIDED))
+        elif item.opens_at is not None:
+            await self._elicitations.write(replace(item, opens_at=None))
+            voting = voting_of(asked)
+            to = None if voting is None else voting.escalates_to
+            _log.info("approval.escalated", extra={"id": asked.id, "approver": to})
 
     async def _decide(
         self, asked: Elicitation, proof: ByApprover, *, accepts: bool, reason: str | None
     ) -> Elicitation:
         elicitations, is_decided = self._elicitations, False
         if accepts:
-            done = await complete_elicitation(elicitations, asked.id, {}, proof)
-            is_decided = done is Completion.ACCEPTED
+            is_decided = await self._approve(asked, proof)
         elif not self.is_open(asked):
             return await elicitations.end(asked, Status.EXPIRED)
         else:
@@ -225,11 +295,36 @@ class Decisions:
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
 
+    async def _approve(self, asked: Elicitation, proof: ByApprover) -> bool:
+        """Count the approval. Return True if the question was decided by it."""
+        elicitations = self._elicitations
+        while True:  # each round that fails was preceded by another person's vote
+            try:
+                done = await complete_elicitation(elicitations, asked.id, {}, proof)
+            except MoreNeeded:
+                pass
+            else:
+                return done is Completion.ACCEPTED
+            try:
+                counted = await elicitations.change(
+                    asked.id, partial(_counted_before_the_last, vote=proof.vote)
+                )
+            except NotPossible:
+                return False
+            voting = voting_of(counted)
+            if voting is not None and voting.has_approved(proof.vote.owner):
+                about = {"id": asked.id, "approver": proof.approver}
+                _log.info("approval.counted", extra=about)
+                return False
+
     async def close_item(self, asked: Elicitation) -> None:
-        """Mark the item of a withdrawn question, so that lists of open items skip it."""
-        approver, elicitations = approver_of(asked), self._elicitations
-        if approver is None:
-            return
+        """Mark the items of an ended question, so that they take no place among open items."""
+        voting = voting_of(asked)
+        for name in () if voting is None else voting.names(_AT_LAST):
+            await self._close_item(asked, name)
+
+    async def _close_item(self, asked: Elicitation, approver: str) -> None:
+        elicitations = self._elicitations
         owner = elicitations.rows.ids.approver(approver)
         moment = elicitations.rows.ids.inbox_moment(owner, now=asked.created_at)
         page = await elicitations.store.list(
@@ -256,7 +351,10 @@ class Decisions:
             asked = await self._elicitations.get(item.elicitation_id)
         except Unreadable:
             return None
-        if asked is None or approver_of(asked) != approver:
+        voting = None if asked is None else voting_of(asked)
+        if asked is None or voting is None:
+            return None
+        if approver not in voting.names(self._elicitations.clock()):
             return None
         return PendingDecision(id=item.id[OWNER_TAG_CHARACTERS:], approver=approver, asked=asked)
 
@@ -265,6 +363,19 @@ class Decisions:
             return self.is_open(asked)
         ended = asked.settled_at or asked.expires_at
         return self._elicitations.clock() < ended + DECIDED_SHOWN_FOR
+
+
+def _counted(elicitation: Elicitation, vote: Vote) -> Elicitation:
+    """Return the elicitation with the vote. Raises NotPossible or NotAllowed."""
+    if elicitation.status.is_final or vote.at >= elicitation.expires_at:
+        raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
+    return replace(elicitation, asked=with_vote(elicitation.asked, vote))
+
+
+def _counted_before_the_last(elicitation: Elicitation, *, vote: Vote) -> Elicitation:
+    """Return the elicitation with the vote, or unchanged if it then has all approvals."""
+    counted = _counted(elicitation, vote)
+    return elicitation if is_enough(counted.asked) else counted
 
 
 def _short(reason: str | None) -> str | None:

@@ -21,7 +21,7 @@ from flows.elicitation.run import REPEATED_FOR
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
-from flows.kinds.form import approver_of, on_the_wire
+from flows.kinds.form import approver_of, on_the_wire, voting_of
 from webapp.calls.presenter import PresentedQuestion, Prompt
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
@@ -107,11 +107,13 @@ def _link_text(shown: PresentedQuestion) -> str:
             f"payment until {shown.elicitation.expires_at:%H:%M} UTC; a payment that arrives later "
             "is saved."
         )
-    if (approver := approver_of(shown.elicitation)) is not None:
+    if (voting := voting_of(shown.elicitation)) is not None:
+        progress = f"{voting.progress}\n" if voting.progress else ""
         return (
-            f"What for: {shown.elicitation.asked.message}\n"
-            f"{approver} decides: other people, who can take days. You cannot answer for them, and "
-            f"neither can the person. The person can follow or withdraw the request: {shown.url}\n"
+            f"What for: {shown.elicitation.asked.message}\n{progress}"
+            f"{voting.approver} decides: other people, who can take days. You cannot answer for "
+            "them, and neither can the person. The person can follow or withdraw the request: "
+            f"{shown.url}\n"
             f"The request waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
         )
     return (

@@ -12,7 +12,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import modes_of
 from flows.elicitation.traits import traits_of
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import is_paid_otherwise
 from webapp.calls.delivery import is_error
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, Declared, has_tasks

@@ -34,7 +34,7 @@ from msgspec.json import encode
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
-from flows.kinds.form import approver_of
+from flows.kinds.form import voting_of
 from webapp.calls.call import Presenter
 from webapp.calls.delivery import is_refunded
 from webapp.calls.presenter import name_at
@@ -374,9 +374,11 @@ class Tasks:
         presenter = self._presenter(request.declared, request.caller)
         lines: list[str] = []
         for _, one in state.open:
-            approver = approver_of(one)
-            line = f"Waiting for {approver or 'the person'}: {one.asked.message}"
-            if approver is not None:
+            voting = voting_of(one)
+            asked = "the person" if voting is None else voting.approver
+            line = f"Waiting for {asked}: {one.asked.message}"
+            if voting is not None:
+                line += f" {voting.progress}".rstrip()
                 line += f" The person can follow or withdraw the request: {self._link(one)}"
             elif presenter.client.has_page(one.kind):
                 line += f" They answer at {self._link(one)}"

@@ -139,7 +139,7 @@ async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
     )
 
     tools = await server.list_tools(run_middleware=False)
-    return dedupe_with_versions(tools, lambda tool: tool.name)  # keeps the newest versions
+    return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest of each tool
 
 
 async def _listed_by_handler(server: Any, context: Context) -> list[types.Tool]:

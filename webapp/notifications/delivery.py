@@ -78,7 +78,7 @@ def message_for(
     question = in_a_line(headline, at_most=QUESTION_CHARACTERS) if table.with_question else ""
     lines = [
         f"{what} at {server}.",
-        *([] if approver is None else [f"Approvers: {approver}"]),
+        *([] if approver is None else [f"Approvers: {table.name}"]),
         *([f"Question: {question}"] if question else []),
         f"Asked at {_moment(asked.created_at)}, open until {_moment(asked.expires_at)}.",
         f"To answer, open {public_url}/{page} and sign in.",

@@ -11,7 +11,6 @@ has ended. An address that is down must not delay the others, so each address ha
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -19,10 +18,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import StoreUnavailable, Unreadable
+from flows.errors import Unreadable
 from flows.kinds.form import approver_of
 from webapp.elicitations.service import Elicitations
-from webapp.events.sender import JITTER, SCHEDULE
+from webapp.events.sender import JITTER, SCHEDULE, SendQueue
 from webapp.http.rate_limit import Rates
 from webapp.notifications.delivery import Deliver, Message, message_for
 from webapp.notifications.tables import NotifyTable, NotifyTables
@@ -36,14 +35,6 @@ BETWEEN_MESSAGES: Final = timedelta(minutes=1)
 LATER: Final = timedelta(minutes=1)
 _PROCESSES: Final = 4  # processes of Apprise that run at the same time
 _log = logging.getLogger(__name__)
-
-
-class _Lane:
-    """The rows to send to one address now, by id."""
-
-    def __init__(self) -> None:
-        self.rows = OrderedDict[str, Notification]()
-        self.has_some = asyncio.Event()
 
 
 class Notifier:
@@ -74,21 +65,22 @@ class Notifier:
             burst=MESSAGES_AT_ONCE, every=BETWEEN_MESSAGES, clock=elicitations.clock
         )
         self._processes = asyncio.Semaphore(_PROCESSES)
-        self._lanes = {
-            (table.name, is_escalation, number): _Lane()
+        self._queues = {
+            (table.name, is_escalation, number): SendQueue(
+                self._send, on_error="notification.not_processed"
+            )
             for table in self.tables.values()
             for is_escalation in (False, True)
             for number in range(len(table.escalate_to if is_escalation else table.to))
         }
-        if self._lanes:
+        if self._queues:
             elicitations.rows.beside = tables.rows
 
     async def fall_due(self, row: Notification) -> None:
         """Queue a row that is due."""
-        lane = self._lanes.get((row.table, row.is_escalation, row.address))
-        if lane is not None:
-            lane.rows[row.id] = row
-            lane.has_some.set()
+        queue = self._queues.get((row.table, row.is_escalation, row.address))
+        if queue is not None:
+            queue.put(row.id, row)
         elif await self._open_question(row) is None:
             await self._write(replace(row, status="ended"))
         else:
@@ -97,14 +89,13 @@ class Notifier:
     async def run(self) -> None:
         """Send due messages. Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for lane in self._lanes.values():
-                group.create_task(self._work(lane))
+            for queue in self._queues.values():
+                group.create_task(queue.work(_log))
 
     async def send_all(self) -> None:
         """Send all queued messages, one after another."""
-        for lane in self._lanes.values():
-            while lane.rows:
-                await self._next(lane)
+        for queue in self._queues.values():
+            await queue.send_all()
 
     async def test(self, table: NotifyTable) -> list[tuple[str, str | None]]:
         """Send a test message to each address. Return each place, and why it failed or None."""
@@ -119,24 +110,11 @@ class Notifier:
                 found.append((f"{key}, address {number}", await self._deliver(address, message)))
         return found
 
-    async def _work(self, lane: _Lane) -> None:
-        while True:
-            await lane.has_some.wait()
-            try:
-                await self._next(lane)
-            except StoreUnavailable as error:
-                _log.warning("store.unavailable", extra={"why": error.why})
-            except Exception:  # noqa: BLE001 - the edge of a task; the row becomes due again
-                _log.exception("notification.not_processed")
-
-    async def _next(self, lane: _Lane) -> None:
-        if not lane.rows:
-            lane.has_some.clear()
-            return
-        _, row = lane.rows.popitem(last=False)
+    async def _send(self, _: str, row: Notification) -> None:
+        queue = self._queues[row.table, row.is_escalation, row.address]
         async with self._processes:
             # Run to completion even during shutdown; otherwise the message would be sent twice.
-            await self._elicitations.run_to_completion(self._attempt(row, behind=len(lane.rows)))
+            await self._elicitations.run_to_completion(self._attempt(row, behind=len(queue.rows)))
 
     async def _attempt(self, row: Notification, *, behind: int) -> None:
         """Send the row's message. `behind` is the number of rows that wait for the same address."""

@@ -7,11 +7,11 @@ no other one.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
-from flows.kinds.form import approver_of
+from flows.kinds.form import voting_of
 from webapp.records.ids import RowIds
 from webapp.records.values import Value
 from webapp.records.waiting import Notification
@@ -86,18 +86,27 @@ class NotifyTables:
             for value in values
             if isinstance(value, Elicitation)
             if value.version == 0 and value.status is Status.PENDING
-            for table in self._tables_for(value)
-            for row in self._rows(value, table)
+            for table, since in self._tables_for(value)
+            for row in self._rows(value, table, since=since)
         ]
 
-    def _tables_for(self, asked: Elicitation) -> Sequence[NotifyTable]:
-        approver = approver_of(asked)
-        if approver is None:
-            return self._of_owners.get(asked.owner, ())
-        table = self.by_name.get(approver)
-        return () if table is None or table.lists_people else (table,)
+    def _tables_for(self, asked: Elicitation) -> Iterator[tuple[NotifyTable, datetime]]:
+        """Yield the tables about a new question, with the time from which each one counts."""
+        voting = voting_of(asked)
+        if voting is None:
+            yield from ((table, asked.created_at) for table in self._of_owners.get(asked.owner, ()))
+            return
+        names = [(voting.approver, asked.created_at)]
+        if voting.escalates_to is not None and voting.escalates_at is not None:
+            names.append((voting.escalates_to, voting.escalates_at))
+        for name, since in names:
+            table = self.by_name.get(name)
+            if table is not None and not table.lists_people and since < asked.expires_at:
+                yield table, since
 
-    def _rows(self, asked: Elicitation, table: NotifyTable) -> Iterator[Notification]:
+    def _rows(
+        self, asked: Elicitation, table: NotifyTable, *, since: datetime
+    ) -> Iterator[Notification]:
         plan = [(False, table.after, table.to)]
         if table.escalate_after is not None:
             plan.append((True, table.escalate_after, table.escalate_to))
@@ -112,6 +121,6 @@ class NotifyTables:
                     table=table.name,
                     address=number,
                     is_escalation=is_escalation,
-                    next_at=asked.created_at + after,
+                    next_at=since + after,
                     erase_at=asked.expires_at + RECORD_KEPT,
                 )

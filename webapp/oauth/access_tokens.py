@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -30,7 +29,6 @@ from flows.elicitation.tool_call import CallingClient
 from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
-from flows.oauth.keep_alive import TRIED_AGAIN_AFTER, planned, warned
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
 from flows.oauth.requests import ApiAccess, ask_as, asked_who, get
@@ -44,7 +42,6 @@ from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import Value
 from webapp.stores import Conflict
 
-KEPT_AT_ONCE = 20  # accounts of this process that are refreshed to keep them
 CLAIM = timedelta(seconds=60)
 WAIT_AT_MOST = timedelta(seconds=90)
 # How often a row that another process has claimed is polled.
@@ -88,7 +85,6 @@ class AccessTokens:
         self._connections = connections
         self._failures = failures
         # Calls of this process wait here, so that only one of them polls the store.
-        self._kept = asyncio.Semaphore(KEPT_AT_ONCE)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -152,59 +148,13 @@ class AccessTokens:
 
         await self._elicitations.write_afresh(expired)
 
-    async def fall_due(self, found: Connection) -> None:
-        """Keep an unused account, or ask the provider again after a refusal that proved nothing."""
-        if found.second_refresh_at is None or found.second_refresh_at > self._now:
-            await self._keep(found)
-            return
+    async def refresh_again(self, found: Connection) -> None:
+        """Refresh the tokens if they are still those of `found`. Ignore a failure, which is noted.
+
+        An account whose grant has ended lapses.
+        """
         with suppress(Failed):  # the failure is logged, and the row has the time of the next try
             await self._renewed(found, refused=found.access_token)
-
-    async def _keep(self, found: Connection) -> None:
-        """Use the refresh token before it ends of disuse, warn of the end, or record the end.
-
-        The next step is written before the provider is asked. So if this process dies between the
-        provider's reply and its write, no other process sends the old refresh token for this
-        reason again.
-        """
-        if self._kept.locked():
-            return  # the row stays due
-        async with self._kept:
-            now, current = self._now, await self._connections.read(found.owner, found.id)
-            is_due = current is not None and current.keep_at is not None and current.keep_at <= now
-            if current is None or not is_due or not current.is_connected:
-                return
-            end = current.ends_at
-            if current.refresh_token is None and not current.works(now=now):
-                await self._elicitations.write(lapse(current, now=now))
-                return
-            is_over = end is None or now >= end
-            if current.refresh_token is None or (current.has_fixed_end and not is_over):
-                await self._elicitations.write(self._warned(current))
-                return
-            if current.is_claimed(now=now):  # another process refreshes it for a tool
-                return
-            postponed = replace(current, keep_at=now + TRIED_AGAIN_AFTER)
-            await self._elicitations.write(postponed)
-            with suppress(Failed):
-                await self._renewed(postponed, refused=postponed.access_token)
-            await self._elicitations.write_afresh(partial(self._warning, postponed))
-
-    async def _warning(self, before: Connection) -> list[Value]:
-        """Return the row with its warning, if the refresh failed and the end is near."""
-        current = await self._connections.read(before.owner, before.id)
-        if current is None or not current.is_connected or current.keep_at != before.keep_at:
-            return []
-        after = replace(self._warned(current), keep_at=current.keep_at)  # try again until the end
-        return [] if after == current else [after]
-
-    def _warned(self, current: Connection) -> Connection:
-        now = self._now
-        after = warned(current, now=now)
-        if after.warned_at != current.warned_at:
-            about = {"id": after.id, "provider": after.provider}
-            _log.info("account.expiring", extra=about)
-        return planned(after, now=now)
 
     async def disconnect(self, owner: str, id: str, *, by: str | None = None) -> Disconnection:
         """Revoke and erase an account's tokens. Runs to completion if cancelled.

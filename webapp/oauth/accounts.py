@@ -25,10 +25,12 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens
-from webapp.oauth.api_keys import ApiKeys
+from webapp.oauth.api_keys import TypedKeys
 from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
+from webapp.oauth.importing import Importing
+from webapp.oauth.keeping import Keeping
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
 
@@ -71,7 +73,13 @@ class Accounts:
             failures=self.failures,
             flow=self.flow,
         )
-        self.api_keys = ApiKeys(
+        self.keeping = Keeping(
+            elicitations=elicitations, connections=self.connections, keys=self.keys
+        )
+        self.importing = Importing(
+            elicitations=elicitations, clients=self._clients, connections=self.connections
+        )
+        self.api_keys = TypedKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
         )
 

@@ -13,18 +13,21 @@ from typing import Any
 from flows.elicitation.flow import lead_nowhere, open_attempt
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
-from flows.oauth.api_key import KEY, TENANT, KeyRefused, key_form, tested, token_of
+from flows.oauth.api_key import KEY, TENANT, USER, KeyRefused, declared_key, tested, token_of
 from flows.oauth.authorization_code import AccountTerms
-from flows.oauth.provider import Client
-from flows.schema.schema import Fault, Schema
+from flows.oauth.provider import Client, Provider
+from flows.oauth.responses import TOKEN_BYTES_AT_MOST
+from flows.schema.schema import Fault, Schema, schema_of
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.code_exchange import CodeExchange, why_not
 
+_USER_AT_MOST = 255
+_TENANT_AT_MOST = 300
 _log = logging.getLogger(__name__)
 
 
-class ApiKeys:
+class TypedKeys:
     def __init__(
         self, *, elicitations: Elicitations, outbound: Outbound, exchange: CodeExchange
     ) -> None:
@@ -35,7 +38,7 @@ class ApiKeys:
     def schema(self, client: Client, terms: AccountTerms) -> Schema[Any]:
         """Return the schema of what the person types."""
         asks_tenant = bool(client.provider.tenants) and terms.tenant is None
-        return key_form(client.provider, asks_tenant=asks_tenant)
+        return _form(client.provider, asks_tenant=asks_tenant)
 
     async def connect(
         self,
@@ -101,3 +104,21 @@ class ApiKeys:
 
 def _text(value: Json) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _form(provider: Provider, *, asks_tenant: bool) -> Schema[Any]:
+    """Return the schema of what the person types: the tenant, the user name, and the key."""
+    declared = declared_key(provider)
+    fields: dict[str, Json] = {}
+    if asks_tenant:
+        title = provider.tenant_label
+        fields[TENANT] = {"type": "string", "title": title, "maxLength": _TENANT_AT_MOST}
+    if declared.user is not None:
+        fields[USER] = {"type": "string", "title": declared.user, "maxLength": _USER_AT_MOST}
+    fields[KEY] = {
+        "type": "string",
+        "title": declared.label,
+        "writeOnly": True,
+        "maxLength": TOKEN_BYTES_AT_MOST // 2,
+    }
+    return schema_of({"type": "object", "properties": fields, "required": [*fields]})

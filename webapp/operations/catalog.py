@@ -17,7 +17,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.operations.payment_rows import PaymentRow, of_payment, of_unresolved
 from webapp.operations.rows import (
     AccountRow,

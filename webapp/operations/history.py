@@ -20,10 +20,10 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidToken
+from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from flows.payments.session import sessions_of
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment, sessions_of
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
 from webapp.operations.audited import told_of
@@ -320,10 +320,29 @@ def _of_question(row: Elicitation) -> Mapping[str, datetime | None]:
             )
             for each in attempts
         },
+        **_of_voting(row),
         f"{row.status.value}{late}": row.settled_at,
         "result delivered": row.delivered_at,
         "its time ends": None if row.status.is_final else row.expires_at,
     }
+
+
+def _of_voting(row: Elicitation) -> Mapping[str, datetime | None]:
+    """Return the votes of approvers, and the escalation, with their times."""
+    voting = voting_of(row)
+    if voting is None:
+        return {}
+    found = dict[str, datetime | None]()
+    given = 0
+    for vote in voting.votes:
+        given += vote.to is None
+        what = f"approval {given} of {voting.needs}" if vote.to is None else "delegated"
+        to = "" if vote.to is None else f" to {vote.to_label}"
+        found[f"{what} by {vote.name}{to}"] = vote.at
+    ended_at = row.settled_at or row.expires_at
+    if voting.escalates_at is not None and voting.escalates_at < ended_at:
+        found[f"escalates to {voting.escalates_to}"] = voting.escalates_at
+    return found
 
 
 async def _audited(service: Service, owner: str, ids: set[str]) -> AsyncIterator[TimelineRow]:

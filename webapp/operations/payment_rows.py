@@ -15,8 +15,7 @@ from flows.elicitation.states import Elicitation
 from flows.payments.claims import claimed_of, claimed_price, claims_of, stage_of, state_of
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
-from flows.payments.session import sessions_of, terms_of
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.session import UnresolvedPayment, UnresolvedStatus, sessions_of, terms_of
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from flows.elicitation.ending import EndingCallback
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.records.ids import tail_of
 from webapp.records.values import (
     KINDS,

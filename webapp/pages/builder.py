@@ -20,8 +20,7 @@ from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback
-from flows.payments.session import kept_of, terms_of
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import is_paid_otherwise, kept_of, terms_of
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder_forms import (
     decided_view,

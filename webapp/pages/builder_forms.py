@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
-from flows.kinds.form import approver_of
+from flows.kinds.form import approver_of, voting_of
 from flows.schema.schema import ONE_TEXT
 from flows.shown import Argument, arguments_of, with_titles
 from webapp.kinds.page_kind import is_before_tool, said_in, terms_in
@@ -72,8 +72,11 @@ def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
 
 def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
     """Return the view for the asker while another person decides."""
+    voting = voting_of(elicitation)
     return StartDecision(
         **common,
+        needs=1 if voting is None else voting.needs,
+        given=0 if voting is None else len(voting.approvals),
         status=elicitation.status,
         message=elicitation.asked.message,
         question=question_of(elicitation),

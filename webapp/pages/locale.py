@@ -7,7 +7,6 @@ only one currency has. The length of the header and the number of loaded locales
 """
 
 import re
-from collections.abc import Iterator
 from decimal import Context, localcontext
 from typing import Final
 
@@ -15,9 +14,8 @@ from babel import Locale, UnknownLocaleError
 from babel.numbers import format_currency, get_currency_symbol
 
 from flows.payments.money import Money, digits_of
+from webapp.languages import ranges, shortened
 
-MOST_CHARACTERS: Final = 1024  # characters of Accept-Language; browsers send fewer than 200
-MOST_RANGES: Final = 16
 MOST_LOCALES: Final = 64  # a loaded locale takes up to 1 MB of memory, and a thousand locales exist
 
 # Signs that mean one currency only, in every locale.
@@ -26,11 +24,6 @@ _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FRACTION = re.compile(r"0(\.0+)?")
 _TOUCHING = re.compile("(?<=¤)(?=[#0])|(?<=0)(?=¤)")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-# RFC 9110, 12.5.4 and 12.4.2.
-_RANGE = re.compile(
-    r"(\*|[A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8}){0,8})"
-    r"(?:[ \t]*;[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?"
-)
 
 
 def price_in(locale: Locale | None, price: Money) -> str:
@@ -67,11 +60,11 @@ class Locales:
 
         An unknown range is shortened from its end (RFC 4647, 3.4).
         """
-        wanted, refused = _ranges(accepted)
+        wanted, refused = ranges(accepted)
         for tag in wanted:
             if tag == "*":
                 return None
-            for shorter in _shortened(tag):
+            for shorter in shortened(tag):
                 if shorter in refused:
                     break
                 locale = _known(shorter)
@@ -83,33 +76,6 @@ class Locales:
         if len(self._loaded) < MOST_LOCALES:
             self._loaded.add(str(locale))
         return str(locale) in self._loaded
-
-
-def _ranges(accepted: str) -> tuple[list[str], set[str]]:
-    """Return the ranges in lower case, the most preferred first, and the refused ranges."""
-    if len(accepted) > MOST_CHARACTERS:
-        # the header was cut in this range, so the range has lost its weight
-        accepted = accepted[:MOST_CHARACTERS].rpartition(",")[0]
-    weighed: list[tuple[float, str]] = []
-    refused: set[str] = set()
-    for part in accepted.split(","):
-        found = _RANGE.fullmatch(part.strip(" \t"))
-        if found is None:
-            continue
-        tag, weight = found[1].lower(), float(found[2] or 1)
-        if weight:
-            weighed.append((weight, tag))
-        else:
-            refused.add(tag)
-    weighed.sort(key=lambda pair: pair[0], reverse=True)
-    return [tag for _, tag in weighed[:MOST_RANGES]], refused
-
-
-def _shortened(tag: str) -> Iterator[str]:
-    """Yield the range, then the range without its last subtags: zh-hant-tw, zh-hant, zh."""
-    while tag:
-        yield tag
-        tag = tag.rpartition("-")[0]
 
 
 def _known(tag: str) -> Locale | None:

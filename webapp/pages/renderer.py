@@ -11,20 +11,23 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import idna
 import segno
+from babel.dates import format_skeleton, format_timedelta
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from flows.question import MESSAGE_AT_MOST
 from flows.shown import PILED_MARKS, spelled
+from webapp.languages import ASKERS, ENGLISH, JUST_NOW, Language, languages_of, named_asker
 from webapp.pages.views import View
 from webapp.settings.brand import Brand
 
@@ -52,18 +55,30 @@ class Renderer:
     ) -> None:
         """Create a renderer. `root_path` is the prefix that the filter `at` adds to our paths."""
         self.brand = brand or Brand()
+        self.languages = languages_of(self.brand.languages)
         self.files = {**self.brand.files, **_static_files(tuple(folders[:-1]))}
         self._environment = _environment(tuple(folders), root_path)
 
-    def render(self, view: View) -> str:
+    def render(self, view: View, language: Language = ENGLISH) -> str:
         """Return the page as HTML that can always be encoded as UTF-8."""
-        asked_by = "the application" if view.for_user else "your assistant"
+        spoken = _SPOKEN.set((language, view.for_user))
+        try:
+            return self._render(view, language)
+        finally:
+            _SPOKEN.reset(spoken)
+
+    def _render(self, view: View, language: Language) -> str:
+        asked_by = language.messages.gettext(ASKERS[view.for_user])
         shown = self.brand.shown(view.server)
         if shown != view.server:
             view = replace(view, server=shown)
         template = self._environment.get_template(view.template)
         return template.render(
-            view=view, asked_by=asked_by, Asked_by=asked_by.capitalize(), brand=self.brand
+            view=view,
+            asked_by=asked_by,
+            Asked_by=asked_by[:1].upper() + asked_by[1:],
+            brand=self.brand,
+            language=language,
         )
 
 
@@ -115,12 +130,42 @@ def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        extensions=["jinja2.ext.i18n"],
     )
+    environment.newstyle_gettext = True  # type: ignore[attr-defined]  # `trans` passes its values
+    texts: dict[str, Any] = {"_": _gettext, "gettext": _gettext, "ngettext": _ngettext}
+    environment.globals.update(texts)
     environment.filters.update(_FILTERS)
     files = {**our_files(), **_static_files(folders[:-1])}
     versions = {f"/static/{name}": version_of(content) for name, (content, _) in files.items()}
     environment.filters["at"] = partial(_at, root_path=root_path, versions=versions)
     return environment
+
+
+# The language of the page that is rendered, and whether an application asks its own user. Macros of
+# an imported template see no values of the page that imports them.
+_SPOKEN: ContextVar[tuple[Language, bool]] = ContextVar("_SPOKEN", default=(ENGLISH, False))
+
+
+def _gettext(message: str, /, **values: object) -> Markup:
+    """Return one of our sentences in the language of the page, with cleaned and escaped values."""
+    language, for_user = _SPOKEN.get()
+    return _filled(language.messages.gettext(named_asker(message, for_user=for_user)), values)
+
+
+def _ngettext(one: str, several: str, num: int, /, **values: object) -> Markup:
+    language, for_user = _SPOKEN.get()
+    asked = [named_asker(message, for_user=for_user) for message in (one, several)]
+    return _filled(language.messages.ngettext(asked[0], asked[1], num), {"num": num, **values})
+
+
+def _translated(text: str | None) -> str:
+    """Return a text of the code in the language of the page. An author's text stays as it is."""
+    return _SPOKEN.get()[0].translated(text) if text else ""
+
+
+def _filled(sentence: str, values: Mapping[str, object]) -> Markup:
+    return Markup(sentence) % {name: _printable(value) for name, value in values.items()}  # noqa: S704 - a translation is checked, and a value is escaped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +174,7 @@ class _Address:
     host: str
 
 
+_Unit: TypeAlias = Literal["day", "hour", "minute", "second"]
 _LONGEST_QUOTATION = 500
 _MOST_LINES = 12
 _LONGEST_NAME = 80
@@ -218,7 +264,9 @@ def _paragraph(text: str | None) -> str:
 
 
 def _lowered(text: str) -> str:
-    """Return words for use within a sentence: "API key" stays, "Delete it" becomes "delete it"."""
+    """Return words for use within an English sentence: "Delete it" becomes "delete it"."""
+    if _SPOKEN.get()[0] is not ENGLISH:
+        return text  # German nouns, and most other languages, keep their letters
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
@@ -274,30 +322,57 @@ def _whole_seconds(duration: timedelta) -> int:
     return max(0, math.ceil(duration.total_seconds()))
 
 
-def _duration(duration: timedelta) -> str:
+def _counted(duration: timedelta) -> tuple[int, _Unit]:
+    """Return a duration as a number of one unit."""
     seconds = max(0, round(duration.total_seconds()))
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+    sizes: tuple[tuple[_Unit, int], ...] = (("day", 86400), ("hour", 3600), ("minute", 60))
+    for unit, size in sizes:
         # "36 hours" and "90 minutes" say more than "1 day" and "1 hour".
         if seconds >= (size if unit == "minute" else 2 * size):
-            return _counted(seconds // size, unit)
-    return _counted(seconds, "second")
+            return seconds // size, unit
+    return seconds, "second"
 
 
-def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+def _duration(duration: timedelta) -> str:
+    return _in_words(*_counted(duration))
 
 
 def _ago(duration: timedelta) -> str:
-    return "just now" if duration < timedelta(seconds=2) else f"{_duration(duration)} ago"
+    if duration < timedelta(seconds=2):
+        return _gettext(JUST_NOW)
+    number, unit = _counted(duration)
+    return _in_words(-number, unit, add_direction=True)
+
+
+def _in_words(number: int, unit: _Unit, *, add_direction: bool = False) -> str:
+    return format_timedelta(
+        timedelta(**{f"{unit}s": number}),
+        granularity=unit,
+        threshold=math.inf,  # this unit, and no larger one
+        add_direction=add_direction,
+        locale=_SPOKEN.get()[0].locale,
+    )
 
 
 def _moment(when: datetime, now: datetime) -> str:
-    day = "" if when.date() == now.date() else f"{when:%Y-%m-%d} "
-    return f"{day}{when:%H:%M} UTC"
+    if when.date() == now.date():
+        return f"{_clock(when)} UTC"
+    return f"{when:%Y-%m-%d %H:%M} UTC" if _SPOKEN.get()[0] is ENGLISH else _dated(when)
 
 
 def _dated(when: datetime) -> str:
-    return f"{when.day} {when:%b %Y, %H:%M} UTC"
+    language = _SPOKEN.get()[0]
+    day = f"{when.day} {when:%b %Y}"
+    if language is not ENGLISH:
+        day = format_skeleton("yMMMd", when, locale=language.locale)
+    return f"{day}, {_clock(when)} UTC"
+
+
+def _clock(when: datetime) -> str:
+    language = _SPOKEN.get()[0]
+    if language is ENGLISH:  # by default, the library writes American times
+        return f"{when:%H:%M}"
+    return format_skeleton("Hm", when, locale=language.locale)
 
 
 def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
@@ -326,6 +401,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "place": _place,
     "qr": _qr,
     "quoted": _quoted,
+    "translated": _translated,
     "whole": _whole,
     "whole_seconds": _whole_seconds,
 }

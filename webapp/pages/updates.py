@@ -12,7 +12,7 @@ from typing import Final
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import is_paid_otherwise
 from webapp.pages.views import Updates
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.service import Service

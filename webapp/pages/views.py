@@ -39,10 +39,11 @@ class View:
 
     `for_user`: an application asks one of its own users, without a tool or an assistant.
     `came_late`: the person pressed a button after the question had ended. `updates` is set if the
-    page can become untrue while it is open.
+    page can become untrue while it is open. `is_translated`: not for operators.
     """
 
     template: ClassVar[str]
+    is_translated: ClassVar[bool] = True
     server: str
     for_user: bool = False
     came_late: bool = False

@@ -15,14 +15,22 @@ from webapp.pages.views_openers import OwnPage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delegation:
+    """The names of the approver who handed a question on, and of the person who got it."""
+
+    by: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InboxEntry:
     """A question for an approver: its text, who asked, with which tool, and its state.
 
     `asker` is the verified identity of the asker and `decided_by` that of the approver, as people
     read them. `question` is the question as a heading, or None if it is too long for one.
     `described` is the tool in its author's words. `is_own`: the viewer is the asker, or may be, and
-    so cannot decide. In a list, `arguments` is filled only if the arguments are short; otherwise
-    `has_more` is set.
+    so cannot decide. `needs` people have to approve, those in `approved_by` have. In a list,
+    `arguments` is filled only if the arguments are short; otherwise `has_more` is set.
     """
 
     url: str
@@ -43,6 +51,11 @@ class InboxEntry:
     client_title: str | None = None
     described: DescribedTool | None = None
     is_gate: bool = False
+    needs: int = 1
+    approved_by: tuple[str, ...] = ()
+    delegated: tuple[Delegation, ...] = ()
+    has_approved: bool = False
+    has_delegated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +118,9 @@ class ActivityPage(OwnPage):
 class Decide(View):
     """The page of one question to approve or decline, or of its outcome if it has ended.
 
-    `reason` is the approver's reason for declining.
+    `reason` is the approver's reason for declining, and `comments` are those of approvals.
+    `comment` says if the viewer can or has to write a comment. `colleagues` are the people to whom
+    the viewer can hand the question.
     """
 
     template: ClassVar[str] = "decide.html"
@@ -116,4 +131,9 @@ class Decide(View):
     decline_action: str
     csrf: str
     now: datetime
+    delegate_action: str
+    comment: Literal["none", "optional", "required"] = "none"
+    comments: tuple[str, ...] = ()
+    colleagues: tuple[str, ...] = ()
+    needs_comment: bool = False
     reason: str | None = None

@@ -79,6 +79,8 @@ class DoneForm(View):
 class StartDecision(Asking):
     """The asker's page while another person decides. `decline_action` withdraws the question.
 
+    `needs` people have to approve, and `given` have.
+
     The page updates itself, as every `Live` page does.
     """
 
@@ -87,6 +89,8 @@ class StartDecision(Asking):
     question: str | None = None
     arguments: tuple[Argument, ...]
     approver: str
+    needs: int = 1
+    given: int = 0
     status: str
     live_url: str
     here_url: str

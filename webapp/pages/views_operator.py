@@ -46,6 +46,7 @@ class FilterField:
 class OperatorView(View):
     """The fields of every page for operators. `tab` is the current list, if any."""
 
+    is_translated: ClassVar[bool] = False
     operator: str
     now: datetime
     search_csrf: str
@@ -117,5 +118,6 @@ class OperatorEnter(View):
     """The page of a one-time link, which asks to open the operator's pages in this browser."""
 
     template: ClassVar[str] = "operator_enter.html"
+    is_translated: ClassVar[bool] = False
     action: str
     csrf: str

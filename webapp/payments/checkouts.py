@@ -23,7 +23,6 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation import flow as attempts
-from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured, NotPossible
 from flows.payments.checkout_page import next_turn, turn_after_trouble
@@ -39,11 +38,12 @@ from flows.payments.session import (
     Mismatch,
     SessionStatus,
     StoredCheckout,
+    UnresolvedPayment,
+    UnresolvedStatus,
     kept_of,
     sessions_of,
     terms_of,
 )
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
@@ -478,7 +478,7 @@ class Checkouts:
         stored = [kept_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
         return all(one is None or one.expires_at < now for one in stored)
 
-    async def _talk(self, talk: Talk[T]) -> T:
+    async def _talk(self, talk: attempts.Talk[T]) -> T:
         try:
             return await self._outbound.run(talk)
         except NotConfigured as error:

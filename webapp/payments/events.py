@@ -59,10 +59,10 @@ from webapp.records.values import StoredWebhook
 from webapp.stores import Conflict
 
 REMEMBERED_AT_MOST = 10_000
-BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB; an invalid byte becomes a three-byte character
+BODY_BYTES_KEPT = 16 * 1024  # a row holds 64 KiB; an invalid byte takes three there
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
-LATER_AT_MOST = timedelta(days=1)  # while the provider cannot be reached
+LATER_AT_MOST = timedelta(days=1)  # if the provider cannot be reached
 TRACES_AT_ONCE = 60
 BETWEEN_TRACES = timedelta(seconds=1)
 _NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")

@@ -22,8 +22,13 @@ from flows.payments.claims import stage_of
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.registry import BUILT_IN, Gateways, settings_of
-from flows.payments.session import CheckoutTerms, terms_of
-from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus
+from flows.payments.session import (
+    PAID_OTHERWISE,
+    CheckoutTerms,
+    UnresolvedPayment,
+    UnresolvedStatus,
+    terms_of,
+)
 from flows.question import Link
 from flows.requests import PaymentRequest
 from webapp.elicitations.question_kind import AskedBy, missing_table

@@ -14,16 +14,17 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
 from flows.errors import InvalidQuestion, Unreadable
-from flows.payments import unresolved as transitions
+from flows.payments import session as transitions
 from flows.payments.gateway import MerchantAccount, ProviderSession
 from flows.payments.money import Money
-from flows.payments.session import CheckoutTerms, terms_of
-from flows.payments.unresolved import (
+from flows.payments.session import (
     ASK_AGAIN_AFTER,
     KEPT,
     PAID_OTHERWISE,
+    CheckoutTerms,
     UnresolvedPayment,
     UnresolvedStatus,
+    terms_of,
 )
 from webapp.elicitations.service import Elicitations
 from webapp.records.ids import made_at, owner_of

@@ -48,8 +48,7 @@ from flows.payments.gateway import (
 )
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
-from flows.payments.session import Mismatch, SessionStatus, sessions_of
-from flows.payments.unresolved import is_paid_otherwise
+from flows.payments.session import Mismatch, SessionStatus, is_paid_otherwise, sessions_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
+from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
 from flows.payments.claims import word_of as payment_word
 from flows.payments.receipt import Payment
@@ -139,6 +140,8 @@ def word_of(kind: str, value: object) -> str | None:
             return "delivered"
         if value.is_late and value.status is Status.ACCEPTED:
             return "accepted late"
+        if not value.status.is_final and (voting := voting_of(value)) is not None:
+            return voting.word or _ASKED
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
         return payment_word(value)
@@ -156,6 +159,8 @@ def _entry(value: object, entry: Entry) -> Entry:
         by = None
         if value.delivered_at is None:
             by = value.settled_by if value.decided_by is None else value.decided_by.name
+            voting = None if value.status.is_final else voting_of(value)
+            by = voting.votes[-1].name if voting is not None and voting.votes else by
         entry = replace(entry, proof=value.proof, why=_short(value.why), by=_short(by))
         if entry.what != _ASKED:
             return entry

@@ -18,7 +18,7 @@ from flows.elicitation.tool_call import SeenClient
 from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
-from flows.payments.unresolved import UnresolvedPayment
+from flows.payments.session import UnresolvedPayment
 from webapp.records.waiting import InboxItem, Notification
 
 

@@ -10,6 +10,7 @@ class InboxItem(Struct, frozen=True, kw_only=True):
 
     The owner is the tag of the approver's name, and ids sort the newest first. The question's own
     status decides whether it still waits; the status `decided` only saves reading the question.
+    `opens_at` is set in the inbox of the people to whom the question will be escalated.
     """
 
     id: str
@@ -17,12 +18,13 @@ class InboxItem(Struct, frozen=True, kw_only=True):
     elicitation_id: str
     expires_at: datetime
     erase_at: datetime
+    opens_at: datetime | None = None
     version: int = 0
     status: str = "waiting"  # or decided
 
     @property
     def due_at(self) -> datetime | None:
-        return self.expires_at if self.status == "waiting" else None
+        return (self.opens_at or self.expires_at) if self.status == "waiting" else None
 
 
 class Notification(Struct, frozen=True, kw_only=True):

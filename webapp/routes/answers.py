@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
@@ -18,13 +19,12 @@ from webapp.elicitations.retry import Erased
 from webapp.http.browser import page_headers
 from webapp.http.parts import Reply
 from webapp.http.rate_limit import TooOften
+from webapp.languages import ENGLISH, negotiated
 from webapp.pages.locale import Locales
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
-PAGE_LANGUAGE = "en"  # the variables of every template
-_PAGE_LOCALE = Locale(PAGE_LANGUAGE)
 # the framework's message if the client disconnects while the body is read
 _LEFT = "client disconnected prematurely"
 _log = logging.getLogger(__name__)
@@ -46,7 +46,14 @@ class Answers:
         self.pages = pages
         self._has_tools = has_tools
         self.server = server
+        self.language = pages.languages[0]
         self._locales = Locales()
+
+    def for_request(self, request: Request[Any, Any, Any]) -> "Answers":
+        """Return the renderer for this request, in the language that its browser asks for."""
+        own = copy(self)
+        own.language = negotiated(_accepted(request), self.pages.languages)
+        return own
 
     def page(
         self,
@@ -60,59 +67,66 @@ class Answers:
     ) -> Response[Any]:
         if for_user or not self._has_tools:
             view = replace(view, for_user=True)
+        language = self.language if view.is_translated else ENGLISH
         return Reply(
-            self.pages.render(view),
+            self.pages.render(view, language),
             sets=cookies,
             status_code=status,
             media_type=MediaType.HTML,
-            headers={**page_headers(form_targets=form_targets), **(headers or {})},
+            headers={
+                **page_headers(form_targets=form_targets),
+                "content-language": language.tag,
+                "vary": "accept-language",
+                **(headers or {}),
+            },
         )
 
     def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
         """Return the locale of prices: the browser's, if it is of the language of the page.
 
         A German amount in an English sentence reads as another amount. A program that asks for no
-        language gets the plain form. Pages are not cached, so they need no Vary header.
+        language gets the plain form.
         """
-        accepted = request.headers.getall("accept-language", [])
+        accepted = _accepted(request)
         if not accepted:
             return None
-        asked = self._locales.best(", ".join(accepted))
-        return asked if asked is not None and asked.language == PAGE_LANGUAGE else _PAGE_LOCALE
+        asked = self._locales.best(accepted)
+        own = self.language.locale
+        return asked if asked is not None and asked.language == own.language else own
 
     def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """Return the page for a request that failed."""
-        server = self.server
+        server, page = self.server, self.for_request(request).page
         match error:
             case NotShown():
                 return error.page
             case InvalidToken(reason="expired"):
                 ended = Ended(server=server, ending="expired")
-                return self.page(ended, status=HTTPStatus.GONE)
+                return page(ended, status=HTTPStatus.GONE)
             case Erased():
-                return self.page(Unknown(server=server, is_ours=True), status=HTTPStatus.NOT_FOUND)
+                return page(Unknown(server=server, is_ours=True), status=HTTPStatus.NOT_FOUND)
             case InvalidToken():
                 unknown = Unknown(server=server, is_ours=error.reason == "erased")
-                return self.page(unknown, status=HTTPStatus.NOT_FOUND)
+                return page(unknown, status=HTTPStatus.NOT_FOUND)
             case TooOften():
-                return self.page(
+                return page(
                     TooFast(server=server, wait=timedelta(seconds=error.seconds)),
                     status=HTTPStatus.TOO_MANY_REQUESTS,
                     headers={"retry-after": str(error.seconds)},
                 )
             case TooManyAttempts():
-                return self.page(TooMany(server=server), status=HTTPStatus.TOO_MANY_REQUESTS)
+                return page(TooMany(server=server), status=HTTPStatus.TOO_MANY_REQUESTS)
             case HTTPException(status_code=HTTPStatus.NOT_FOUND):
-                return self.page(NotFound(server=server), status=HTTPStatus.NOT_FOUND)
+                return page(NotFound(server=server), status=HTTPStatus.NOT_FOUND)
             case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
                 problem = f"{HTTPStatus(code).phrase}."
-                return self.page(BadRequest(server=server, problem=problem), status=code)
+                return page(BadRequest(server=server, problem=problem), status=code)
             case _:
                 trouble = Trouble(server=server, error_id=_logged(request, error))
         if isinstance(error, StoreUnavailable):
             again_in = {"retry-after": str(RETRY_SECONDS)}
-            return self.page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=again_in)
-        return self.page(trouble, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            return page(trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=again_in)
+        return page(trouble, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def problem_for_error(
         self, request: Request[Any, Any, Any], error: Exception
@@ -136,6 +150,10 @@ class Answers:
         if "text/html" in request.headers.get("accept", ""):
             return self.page_for_error(request, error)
         return self.problem_for_error(request, error)
+
+
+def _accepted(request: Request[Any, Any, Any]) -> str:
+    return ", ".join(request.headers.getall("accept-language", []))
 
 
 def see_other(url: str, *, cookies: Sequence[str] = ()) -> Response[Any]:

@@ -19,8 +19,8 @@ from litestar.params import FromPath
 from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import NotAllowed
-from flows.kinds.form import asker_of
+from flows.errors import NotAllowed, NotPossible
+from flows.kinds.form import asker_of, voting_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
@@ -31,7 +31,14 @@ from webapp.pages.builder_forms import (
     question_of,
     server_of,
 )
-from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
+from webapp.pages.views_decisions import (
+    Decide,
+    Delegation,
+    InboxEntry,
+    InboxList,
+    InboxPage,
+    StandingYes,
+)
 from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
@@ -145,7 +152,11 @@ async def _approval(page: PageRequest, viewer: Viewer, id: str) -> Approval:
 async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -> Response[Any]:
     person, waiting = await _theirs(page, approver, id)
     page.must_be_form_about(_subject(waiting))
-    reason = None if accepts else "".join(page.form.get("reason", []))
+    reason = "".join(page.form.get("reason", []))
+    voting = voting_of(waiting.asked)
+    if voting is not None and voting.comment == "required" and not reason.strip():
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+        return await _shown(page, person, waiting, status=status, needs_comment=True)
     try:
         ended = await page.service.kinds.decisions.decide(
             waiting, person, accepts=accepts, reason=reason
@@ -156,6 +167,24 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
         return see_other(_url(waiting))
     ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
     return await _shown(page, person, ended_as, status=HTTPStatus.CONFLICT, came_late=True)
+
+
+@post(HERE + "/{approver:str}/{id:str}/delegate", status_code=HTTPStatus.SEE_OTHER)
+async def delegate_from_page(
+    page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
+) -> Response[Any]:
+    """Hand a request to another approver."""
+    person, waiting = await _theirs(page, approver, id)
+    page.must_be_form_about(_subject(waiting))
+    try:
+        await page.service.kinds.decisions.delegate(
+            waiting, person, "".join(page.form.get("to", []))
+        )
+    except NotAllowed:
+        return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
+    except NotPossible:
+        return await _shown(page, person, waiting, status=HTTPStatus.CONFLICT, came_late=True)
+    return see_other(_url(waiting))
 
 
 async def _theirs(page: PageRequest, approver: str, id: str) -> tuple[Deciding, PendingDecision]:
@@ -184,8 +213,10 @@ async def _shown(
     *,
     status: int = HTTPStatus.OK,
     came_late: bool = False,
+    needs_comment: bool = False,
 ) -> Response[Any]:
-    asked = waiting.asked
+    asked, voting = waiting.asked, voting_of(waiting.asked)
+    colleagues = page.service.kinds.decisions.approvers.colleagues(person, asked)
     view = Decide(
         server=server_of(asked),
         approver=waiting.approver,
@@ -193,6 +224,11 @@ async def _shown(
         arguments=arguments_shown(asked),
         approve_action=f"{_url(waiting)}/approve",
         decline_action=f"{_url(waiting)}/decline",
+        delegate_action=f"{_url(waiting)}/delegate",
+        comment="none" if voting is None else voting.comment,
+        comments=() if voting is None else voting.comments,
+        colleagues=tuple(sorted(colleagues.values())),
+        needs_comment=needs_comment,
         csrf=page.csrf(_subject(waiting)),
         now=page.now,
         reason=asked.why if asked.status is Status.DECLINED else None,
@@ -226,6 +262,8 @@ async def _list(page: PageRequest, person: Deciding, name: str) -> InboxList:
 def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> InboxEntry:
     asked = waiting.asked
     by, arguments = asked.decided_by, terms_in(asked).get("arguments")
+    voting = voting_of(asked)
+    votes = () if voting is None else voting.votes
     is_short = isinstance(arguments, Mapping) and len(encode(arguments)) <= _LISTED_BYTES
     return InboxEntry(
         url=_url(waiting),
@@ -246,6 +284,11 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
         decided_by=None if by is None else by.label,
         decided_at=_ended_at(asked, now=page.now),
         is_own=page.service.kinds.decisions.approvers.is_asker(person, asked),
+        needs=1 if voting is None else voting.needs,
+        approved_by=tuple(vote.label for vote in votes if vote.to is None),
+        delegated=tuple(Delegation(by=v.label, to=v.to_label or "") for v in votes if v.to),
+        has_approved=voting is not None and voting.has_approved(person.owner),
+        has_delegated=voting is not None and voting.has_delegated(person.owner),
     )
 
 

@@ -111,7 +111,7 @@ async def page_request(request: AnyRequest) -> PageRequest:
     cookies, browser = cookies_of(request), service.browser
     return PageRequest(
         service=service,
-        answers=_answers(request),
+        answers=_answers(request).for_request(request),
         request=request,
         cookies=cookies,
         cookie=browser.cookie_of(cookies) or browser.fresh(),

@@ -44,6 +44,7 @@ from webapp.routes.connections import (
 from webapp.routes.decisions import (
     approve_request,
     decline_request,
+    delegate_from_page,
     inbox,
     look,
     look_before_revoke,
@@ -115,6 +116,7 @@ def routes() -> Litestar:
             look,
             approve_request,
             decline_request,
+            delegate_from_page,
             look_before_revoke,
             revoke,
             activity,

@@ -23,7 +23,7 @@ from webapp.http.edge import Edge, Guard
 from webapp.http.exchange import Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.sandbox.authorization.client import bearer_of
-from webapp.sandbox.authorization.faults import Faults, PlayedFault
+from webapp.sandbox.authorization.habits import Faults, PlayedFault
 from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
 from webapp.sandbox.checkout.answers import BODY_BYTES_AT_MOST, ProviderApi, SandboxAnswers
 from webapp.sandbox.checkout.deliveries import Deliver, Outside, Pause

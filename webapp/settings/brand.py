@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from webapp.languages import known_tag
+from webapp.settings.parsers import each
 from webapp.settings.table import setting
 
 # The whole start page has at most 25 kB.
@@ -334,6 +336,14 @@ class Brand:
         "ELICIT_BRAND_TERMS",
         parse=_page,
         says="the `https://` address of the terms of use, linked on every page",
+    )
+    languages: tuple[str, ...] = setting(
+        "ELICIT_LANGUAGES",
+        parse=each(known_tag),
+        otherwise="all that there are, English first",
+        says="the languages of the pages, such as `de, en`. A browser gets the one that it asks "
+        "for, or else the first; with one language, every page is in it: "
+        "[translating](../how-to/translating.md)",
     )
     website: str | None = None
     own: frozenset[str] = frozenset()

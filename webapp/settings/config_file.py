@@ -11,35 +11,31 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.errors import InvalidQuestion
 from flows.oauth.provider import (
     OUR_PARAMETERS,
-    ApiKey,
     KnownRefusal,
     PersonProbe,
     Provider,
+    ProviderKey,
     Revocation,
 )
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
-from webapp.identity.users import is_user_id
 from webapp.notifications.tables import NotifyTable
-from webapp.settings.identity import OF_PEOPLES_OWN
+from webapp.settings.approver_tables import read_approvers
 from webapp.settings.issuers import IssuerTable, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
 from webapp.settings.toml_tables import (
-    FLAG,
-    LISTS,
     TEXT,
-    TEXTS,
     TYPES,
     converted,
     keys_of,
@@ -74,7 +70,7 @@ _KEYS = {
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
-_KEY_KEYS = keys_of(ApiKey)
+_KEY_KEYS = keys_of(ProviderKey)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
 _TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
 _PAIRS = (
@@ -273,7 +269,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
-    key = {"key": ApiKey(**read.pop("key"))} if "key" in read else {}
+    key = {"key": ProviderKey(**read.pop("key"))} if "key" in read else {}
     refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
     pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
     if like is not None:
@@ -415,64 +411,3 @@ def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterat
 def _is_header(place: tuple[str, ...], value: object) -> bool:
     """Return True for a header that contains the key, whose name may be anything."""
     return place[0] == "sellers" and place[2:3] == ("headers",) and "{secret}" in str(value)
-
-
-# `[approvers.NAME]` in `elicit.toml`: the people who decide under a name.
-#
-# Risks: a claim that people can change themselves makes anybody an approver. Such claims are
-# refused, including the e-mail address.
-
-CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
-_APPROVER_KEYS: Final = {
-    **dict.fromkeys(("issuers", "subjects", "users"), TEXTS),
-    "claims": LISTS,
-    "local": FLAG,
-}
-
-
-def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
-    """Return the approvers of the tables, and add faults to `problems`."""
-    found = [
-        _approver(name, table, problems)
-        for name, table in tables_in(tables, kind="approvers", built_in=(), problems=problems)
-    ]
-    approvers = tuple(one for one in found if one is not None)
-    if sum(len(one.pairs) for one in approvers) > CLAIM_VALUES_AT_MOST:
-        problems.append(
-            f"approvers: the claims list more than {CLAIM_VALUES_AT_MOST} values in all; put these "
-            "people into one group at the issuer."
-        )
-    return approvers
-
-
-def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver | None:
-    faults = [
-        unknown_key(key, sorted(_APPROVER_KEYS)) for key in table if key not in _APPROVER_KEYS
-    ]
-    known = {key: value for key, value in table.items() if key in _APPROVER_KEYS}
-    read = converted(known, _APPROVER_KEYS, faults)
-    faults += [
-        f"claims.{claim}: people can change this claim or share it with others; use a group or a "
-        "role that the issuer assigns."
-        for claim in read.get("claims", {})
-        if claim.lower() in OF_PEOPLES_OWN
-    ]
-    faults += [
-        f"users: {user!r} is not a valid user id."
-        for user in read.get("users", ())
-        if not is_user_id(user)
-    ]
-    problems += [f"approvers.{name}.{fault}" for fault in faults]
-    names_somebody = any(read.get(key) for key in ("subjects", "claims", "users", "local"))
-    if not faults and not names_somebody:
-        problems.append(f"approvers.{name}: names nobody; add subjects, claims, users or local.")
-    if faults or not names_somebody:
-        return None
-    return Approver(
-        name=name,
-        subjects=frozenset(read.get("subjects", ())),
-        claims=read.get("claims"),
-        issuers=frozenset(read.get("issuers", ())),
-        users=frozenset(read.get("users", ())),
-        is_local=bool(read.get("local")),
-    )

@@ -462,10 +462,6 @@ def _credentials(
         id, secret = map(values.text, rows)
         provider = providers.get(name.lower())
         client_auth = "basic" if provider is None else provider.client_auth
-        if provider is not None and provider.key is not None:
-            named = " and ".join(row.name for row in rows)
-            values.problems.append(f"{named}: remove it: people bring the keys of {name.lower()}.")
-            continue
         if client_auth == "none" and secret:
             values.problems.append(
                 f"{rows[1].name}: remove it: {name.lower()} is declared as a public client."

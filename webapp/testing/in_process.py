@@ -36,9 +36,8 @@ from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.settings.settings import Settings, read_settings
 from webapp.stores.memory import MemoryStore
-from webapp.testing.last_call import LastCall
 from webapp.testing.person import URL, AskedPerson
-from webapp.testing.told import OutsideReached, Told
+from webapp.testing.told import LastCall, OutsideReached, Told
 from webapp.testing.webhooks import ProviderWebhooks
 
 if TYPE_CHECKING:

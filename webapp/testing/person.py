@@ -37,9 +37,9 @@ from webapp.service import Service
 from webapp.sweeper import fall_due
 from webapp.testing import acts
 from webapp.testing.acts import ACCEPT, CANCEL, VALUE, Act, Do, Errand
-from webapp.testing.last_call import LastCall
 from webapp.testing.told import (
     Heard,
+    LastCall,
     NeverAsked,
     StillOpen,
     Told,

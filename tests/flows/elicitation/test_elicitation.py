@@ -22,6 +22,7 @@ from flows.elicitation.states import (
     Status,
 )
 from flows.elicitation.traits import traits_of
+from flows.elicitation.voting import Vote
 from flows.errors import NotPossible, TooManyAttempts
 from tests.support.clock import NOON, Clock
 
@@ -428,7 +429,10 @@ PROOFS = (
     traits.TrustedCode(),
     traits.NamedByAuthor(),
     traits.ByModel(),
-    traits.ByApprover(approver="finance", person=traits.Decider(name="ann", label="Ann")),
+    traits.ByApprover(
+        approver="finance",
+        vote=Vote(owner="ann", known_by="issuer", name="ann", label="Ann", at=NOON),
+    ),
 )
 
 

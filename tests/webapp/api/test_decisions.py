@@ -1,22 +1,10 @@
 """The inbox over the API: approvers use their own access token, without an API key."""
 
 from datetime import timedelta
-from typing import Any
-
-import httpx
 
 from flows.elicitation.states import Status
-from tests.support.approving import ApprovalEnv, approving, press, shop
-from tests.support.mcp_server import TLS
+from tests.support.approving import approving, press, sent, shop
 from webapp.identity.api_keys import KeyScope
-
-
-async def sent(here: ApprovalEnv, path: str, headers: dict[str, str], json: Any = None) -> Any:
-    """Send a GET, or a POST with the JSON body `json`."""
-    async with httpx.AsyncClient(base_url=here.env.url, headers=headers, verify=TLS) as client:
-        if json is None:
-            return await client.get(path)
-        return await client.post(path, json=json)
 
 
 async def test_approver_lists_inbox_and_answers_request():

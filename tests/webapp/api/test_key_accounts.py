@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flows import elicit
+from tests.support.key_apis import ACME, ASKED, DESK, KEY, Api
 from tests.support.program_site import ProgramSite, program_site
 from tests.support.shared_stores import STORES
-from tests.webapp.oauth.test_api_keys import ACME, ASKED, DESK, KEY, Api
 from webapp.client.requests import body_of
 from webapp.coroutines import asking
 from webapp.stores.opening import open_store

@@ -10,7 +10,7 @@ import pytest
 from flows.oauth.provider import PersonProbe, Provider
 from tests.support.program_site import ProgramSite, program_site
 from tests.support.shared_stores import STORES
-from tests.webapp.oauth.test_tenants import BOOKS, FORCE, SHOP, Sites
+from tests.support.tenant_sites import BOOKS, FORCE, SHOP, Sites
 from webapp.stores.opening import open_store
 
 NOTES = Provider(

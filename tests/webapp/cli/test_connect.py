@@ -11,8 +11,16 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, NotConfigured
 from tests.support.oauth_env import OAuthEnv, oauth_env, process
-from webapp.cli.connect import _choose, _is_right, list_waiting
-from webapp.cli.device_flow import Terminal, chosen, connect_by_code, open_questions, plain
+from webapp.cli.connect import (
+    Terminal,
+    _choose,
+    _is_right,
+    chosen,
+    connect_by_code,
+    list_waiting,
+    open_questions,
+    plain,
+)
 from webapp.stores.memory import MemoryStore
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"

@@ -11,7 +11,7 @@ from tests.support.cli import called, run, serving
 from tests.support.mcp_server import soon
 from webapp.connecting import connect, utc_now
 from webapp.serving.finding import find_server, place_of
-from webapp.serving.known_servers import must_be_known
+from webapp.serving.http_server import must_be_known
 from webapp.settings.settings import read_settings
 
 TOOLS = 'from mcp.server.mcpserver import MCPServer\nmcp = MCPServer("shop")\n'

@@ -6,6 +6,7 @@ from datetime import datetime
 from html import unescape
 from typing import Any
 
+import httpx
 import pytest
 
 from flows import Declined, NotConfigured, elicit
@@ -15,9 +16,9 @@ from tests.support.api_program import Program, program_at
 from tests.support.approving import FINANCE, press
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.living import living
-from tests.support.mcp_server import Person
+from tests.support.mcp_server import TLS, Person
 from tests.support.runs_env import Programs, programs_at
-from webapp.client import Elicit
+from webapp.client import Elicit, list_questions
 from webapp.identity.api_keys import KeyScope
 from webapp.identity.approvers import Approver
 from webapp.settings.identity import IdentitySettings
@@ -175,3 +176,54 @@ async def test_program_asks_for_a_person_who_signs_in() -> None:
             done = await frank.at(path, method="POST", json={"accepts": True})
             assert done.json()["decision"] == "approved"
         assert (await acting.read(asked["id"]))["status"] == "accepted"
+
+
+async def test_comments_reach_program_client_and_block() -> None:
+    commented = Approver(name="finance", users=frozenset({"ann", "frank"}), comment="required")
+    identity = IdentitySettings(approvers=(commented,))
+
+    async def work(_: Elicit | None = None) -> object:
+        return await elicit.confirm("Refund it?", approver="finance").outcome()
+
+    async with (
+        asking_env(identity=identity) as here,
+        program_at(here) as shop,
+        programs_at(here) as programs,
+    ):
+        frank = await here.browser("frank")
+        for begin in (programs.begin, here.begin):
+            block = begin(work)
+            await block.link()
+            await press(frank, await request_of(here, frank), "approve", reason="Checked")
+            outcome: Any = await block
+            assert outcome.comments == ("Checked",)
+        asked = await shop.asked(FOR_FINANCE)
+        await press(frank, await request_of(here, frank), "approve", reason="Fine")
+        assert (await shop.read(asked["id"], wait=50))["comments"] == ["Fine"]
+
+
+async def test_list_of_waiting_questions_contains_approvals(
+    here: AskingEnv, shop: Program, programs: Programs
+) -> None:
+    # finding: XQ5
+    for user in ("ann", "bob"):
+        await shop.asked(FOR_FINANCE, user=user)
+    await shop.asked({"kind": "form", "message": "Which city?"})
+    listed = (await shop.call("GET", params={"waiting": "true", "limit": 2})).json()
+    rest = {"waiting": "true", "limit": 2, "after": listed["after"]}
+    more = (await shop.call("GET", params=rest)).json()
+    found = [*listed["questions"], *more["questions"]]
+    assert sorted(one["kind"] for one in found) == ["decision", "decision", "form"]
+    assert {one["approver"] for one in found} == {"finance", None}
+
+    async def kinds() -> list[str]:
+        transport = httpx.AsyncHTTPTransport(verify=TLS)
+        found = list_questions(here.url, api_key=programs.key, waiting=True, transport=transport)
+        return sorted([one.kind async for one in found])
+
+    assert await kinds() == ["decision", "decision", "form"]
+    frank = await here.browser("frank")
+    page = await frank.visit(f"{here.url}/inbox")
+    address = re.findall(r'<a href="(/inbox/finance/[^"]+)"', page.text)[0]
+    await press(frank, f"{here.url}{unescape(address)}", "approve")
+    assert await kinds() == ["decision", "form"]

@@ -12,60 +12,11 @@ from flows import elicit
 from flows.errors import InvalidQuestion
 from flows.oauth.carrier import Carrier
 from flows.oauth.provider import as_data, provider_in
-from flows.providers import ApiKey, PersonProbe, Provider, github
+from flows.providers import PersonProbe, Provider, ProviderKey, github
+from tests.support.key_apis import ACME, ASKED, DESK, KEY, Api
 from tests.support.mcp_server import new_server
 from webapp.testing import AskedPerson, elicit_person
 from webapp.testing.in_process import LEGACY, MODERN
-
-KEY = "sk-live-7Zk2mQ"
-ACME = Provider(
-    name="acme",
-    label="Acme",
-    api="https://api.acme.example/v1",
-    key=ApiKey(page="https://acme.example/settings/keys", header="X-Acme-Key"),
-    person=PersonProbe(url="https://api.acme.example/v1/me", id="id", label="email"),
-)
-DESK = Provider(
-    name="desk",
-    label="Desk",
-    tenants=("*.desk.example",),
-    tenant_label="Your desk",
-    api="https://{tenant}/api",
-    key=ApiKey(page="https://{tenant}/account", label="Password", user="User name"),
-    person=PersonProbe(url="https://{tenant}/api/me", id="id", label=("email", "tenant")),
-)
-ASKED = replace(ACME, name="asked", label="Asked", key=ApiKey(page=ACME.key.page, query="api_key"))
-
-
-class Api(httpx.AsyncBaseTransport):
-    """The APIs of these providers. `status` answers the next requests if it is set."""
-
-    def __init__(self) -> None:
-        self.requests: list[httpx.Request] = []
-        self.good = {KEY}
-        self.status: int | None = None
-        self.down = False
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        if self.down:
-            raise httpx.ConnectError("nobody there", request=request)
-        if self.status is not None:
-            return httpx.Response(self.status, json={})
-        key = self.key_in(request)
-        if key not in self.good:
-            return httpx.Response(401, json={"error": "bad key"})
-        if request.url.path.endswith("/away"):
-            return httpx.Response(302, headers={"location": "https://evil.example/collect"})
-        who = {"id": 7, "email": "ada@example.org", "seen": key == KEY}
-        return httpx.Response(200, json=who)
-
-    def key_in(self, request: httpx.Request) -> str | None:
-        query = dict(httpx.QueryParams(request.url.query))
-        basic = request.headers.get("authorization", "")
-        if basic.startswith("Basic "):
-            return base64.b64decode(basic[6:]).decode().partition(":")[2]
-        return request.headers.get("x-acme-key") or query.get("api_key")
 
 
 def server_of(provider: Provider, path: str = "/me", **more: Any) -> Any:
@@ -281,9 +232,9 @@ async def test_another_tool_is_allowed_the_account_or_gets_another_key() -> None
 
 def test_verbs_name_each_other_for_the_wrong_provider() -> None:
     with pytest.raises(InvalidQuestion, match=r"elicit\.api_key"):
-        elicit.oauth(ACME)
+        _ = elicit.oauth(ACME)
     with pytest.raises(InvalidQuestion, match=r"elicit\.oauth"):
-        elicit.api_key(github)
+        _ = elicit.api_key(github)
 
 
 def test_declaration_survives_storage() -> None:
@@ -308,7 +259,7 @@ def test_declaration_survives_storage() -> None:
 )
 def test_faulty_key_declarations_are_refused(change: dict[str, Any], fault: str) -> None:
     with pytest.raises(InvalidQuestion, match=fault):
-        replace(ACME, key=ApiKey(**{"page": "https://acme.example/keys", **change}))
+        replace(ACME, key=ProviderKey(**{"page": "https://acme.example/keys", **change}))
 
 
 @pytest.mark.parametrize(

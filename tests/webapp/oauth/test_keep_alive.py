@@ -17,7 +17,7 @@ from flows.oauth.provider import Provider
 from tests.support.account_env import CREDENTIALS, HUB, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
 from webapp.events.addresses import EventAddress
-from webapp.oauth.access_tokens import KEPT_AT_ONCE
+from webapp.oauth.keeping import KEPT_AT_ONCE
 from webapp.records.values import OutgoingEvent
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore

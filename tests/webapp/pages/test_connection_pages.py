@@ -286,4 +286,6 @@ def test_account_that_ends_soon_says_when(shown: Shown) -> None:
     ending = replace(one, standing="works", ends_at=datetime(2026, 5, 3, tzinfo=UTC))
     for connected, says in ((ending, True), (replace(ending, standing="over"), False)):
         page = shown(usual(ConnectionsPage, groups=(replace(group, connected=(connected,)),)))
-        assert ("Stops working on 3 May 2026. Connect it again before then." in page.text()) is says
+        assert (
+            "Stops working on 3 May 2026, 00:00 UTC. Connect it again before then." in page.said()
+        ) is says

@@ -39,7 +39,7 @@ def start() -> StartUrl:
 def test_every_page_is_complete_and_encodable(all_pages: Rendered) -> None:
     for name, (_, page) in all_pages.items():
         assert page.html.encode().startswith(b"<!doctype html>"), name
-        assert page.named("html") == [{"lang": "en"}], name
+        assert page.named("html") == [{"lang": "en", "dir": "ltr"}], name
         assert any(meta.get("name") == "viewport" for meta in page.named("meta")), name
         assert page.text("title").strip(), name
         assert len(page.named("main")) == 1, name

@@ -15,8 +15,15 @@ from flows.errors import Failed, NotPossible, StoreUnavailable
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
-from flows.payments.session import Mismatch, kept_of, sessions_of
-from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus, ask_again
+from flows.payments.session import (
+    PAID_OTHERWISE,
+    Mismatch,
+    UnresolvedPayment,
+    UnresolvedStatus,
+    ask_again,
+    kept_of,
+    sessions_of,
+)
 from tests.support.acme import (
     DECLARED,
     Acme,

@@ -15,8 +15,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import Expired, Failed, StoreUnavailable
 from flows.payments.mollie.gateway import mollie
 from flows.payments.receipt import ReceiptStatus
-from flows.payments.session import terms_of
-from flows.payments.unresolved import UnresolvedStatus
+from flows.payments.session import UnresolvedStatus, terms_of
 from flows.question import asking
 from flows.requests import PaymentRequest
 from tests.support.acme import (

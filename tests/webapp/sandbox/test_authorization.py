@@ -14,7 +14,7 @@ from joserfc.jwk import KeySet
 
 from tests.support.clock import Clock
 from tests.support.sandbox import GITHUB, OIDC, SLACK, URL, Person
-from webapp.sandbox.authorization.faults import Faults, PlayedFault
+from webapp.sandbox.authorization.habits import Faults, PlayedFault
 
 ALL = pytest.mark.parametrize(
     ("provider", "scope"), [(OIDC, "openid"), (GITHUB, "repo"), (SLACK, "chat:write")]

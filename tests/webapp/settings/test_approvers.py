@@ -1,5 +1,6 @@
 """Approvers in elicit.toml: every mistake is reported, and users cannot appoint themselves."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,48 @@ def test_approvers_of_issuer_need_issuer_setting(tmp_path: Path) -> None:
     assert problems_in({**environment, **ISSUER, "ELICIT_APPROVERS_ASKER": "never"}) == [
         "ELICIT_APPROVERS_ASKER: must be `may`. Otherwise leave it out."
     ]
+
+
+VOTING = """
+[approvers.finance]
+users = ["ann", "bob"]
+needs = 2
+comment = "required"
+delegate = true
+escalate_after = "1d"
+escalate_to = "managers"
+
+[approvers.managers]
+users = ["mia"]
+"""
+
+
+def test_settings_of_votes_are_read() -> None:
+    finance, managers = read_declarations(VOTING, source="elicit.toml").approvers
+    assert (finance.needs, finance.comment, finance.lets_delegate) == (2, "required", True)
+    assert (finance.escalate_after, finance.escalate_to) == (timedelta(days=1), "managers")
+    assert (managers.needs, managers.comment, managers.escalate_to) == (1, "none", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("needs = 2", "needs = 0", "approvers.finance.needs: it is a whole number from 1 to 10"),
+        ("needs = 2", "needs = 4", "approvers.finance.needs: it is 4, and the table lists fewer"),
+        ("needs = 2", 'needs = "2"', "approvers.finance.needs: it is a whole number"),
+        ('"required"', '"always"', "approvers.finance.comment: it is one of none, optional, req"),
+        (
+            '"managers"',
+            '"mangers"',
+            "approvers.finance.escalate_to: there is no table [approvers.m",
+        ),
+        ('"managers"', '"finance"', "approvers.finance.escalate_to: it is this table itself"),
+        ('escalate_to = "managers"', "", "approvers.finance.escalate_after: it has no effect wi"),
+        ('escalate_after = "1d"', "", "approvers.finance.escalate_to: it has no effect without"),
+        ('"1d"', '"soon"', "approvers.finance.escalate_after: it is a number of seconds"),
+        ('"1d"', '"8d"', "approvers.finance.escalate_after: it is a number of seconds"),
+    ],
+)
+def test_mistake_in_settings_of_votes_is_reported(before: str, after: str, problem: str) -> None:
+    (found,) = problems_of(VOTING.replace(before, after, 1))
+    assert found.startswith(problem)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.oauth.provider import ApiKey, KnownRefusal, PersonProbe, Revocation
+from flows.oauth.provider import KnownRefusal, PersonProbe, ProviderKey, Revocation
 from flows.providers import PROVIDERS
 from webapp.settings.config_file import (
     _KEYS,
@@ -472,20 +472,22 @@ person = { url = "https://api.desk.example/v1/me", id = "id", label = "email" }
 
 def test_provider_with_api_keys_needs_no_oauth() -> None:
     desk = read_declarations(KEYED, source="elicit.toml").providers["desk"]
-    assert desk.key == ApiKey(page="https://desk.example/keys", header="X-Desk-Key", status=201)
+    assert desk.key == ProviderKey(
+        page="https://desk.example/keys", header="X-Desk-Key", status=201
+    )
     assert not desk.discovers
 
 
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("status = 201", 'status = "201"', "providers.desk.key.status: it is a whole number."),
+        ("status = 201", 'status = "201"', "providers.desk.key.status: must be a whole number."),
         ("status = 201", "statsu = 201", "providers.desk.key.statsu: unknown"),
         ('page = "https://desk.example/keys", ', "", "providers.desk.key.page: needed"),
         ("header =", "query =", "providers.desk.key.query: must be"),
         ('api = "https://api.desk.example/v1"\n', "", "providers.desk.api: required"),
         ("person =", "device = 'https://desk.example/d'\nperson =", "providers.desk.device: leave"),
-        ("key = {", "key = 7 #", "providers.desk.key: it is a table of texts"),
+        ("key = {", "key = 7 #", "providers.desk.key: must be a table of texts"),
     ],
 )
 def test_faults_of_api_keys_are_reported(before: str, after: str, problem: str) -> None:

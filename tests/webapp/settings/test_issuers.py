@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.settings import problems_in
+from webapp.connecting import registrations_of
 from webapp.settings.settings import Settings, read_settings
 
 TENANT, OTHER = "0b1f7d3e-5d7c-4f0e-9f53-2f1f2a3b4c5d", "1b1f7d3e-5d7c-4f0e-9f53-2f1f2a3b4c5d"
@@ -188,3 +189,15 @@ def test_tenants_are_names_of_one_issuer(tmp_path: Path) -> None:
         f"https://login.example/{tenant}/v2.0" for tenant in (TENANT, OTHER)
     ]
     assert found.first_names == frozenset()
+
+
+def test_each_issuer_has_its_own_redirect_address_and_setting_names(tmp_path: Path) -> None:
+    first, partner = registrations_of(read(tmp_path, PARTNER))
+    assert first.redirect_uri == "https://tools.example/signin/callback"
+    assert partner.redirect_uri == "https://tools.example/signin/callback/partner"
+    assert first.setting("client_secret") == "ELICIT_ISSUER_CLIENT_SECRET"
+    assert partner.setting("client_secret") == "ELICIT_ISSUER_PARTNER_CLIENT_SECRET"
+    assert first.set_to("client_auth", "post") == "set ELICIT_ISSUER_CLIENT_AUTH=post"
+    written = 'write client_auth = "post" in [issuers.partner] of elicit.toml'
+    assert partner.set_to("client_auth", "post") == written
+    assert partner.set_to("dpop", "1") == "write dpop = true in [issuers.partner] of elicit.toml"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import StoreUnavailable
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
+from flows.payments.session import UnresolvedPayment, UnresolvedStatus
 from tests.support.clock import Clock
 from tests.support.gateway_env import payment
 from tests.support.service_env import plain_settings, question_in_store

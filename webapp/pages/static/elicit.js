@@ -1,4 +1,4 @@
-// Live updates, countdowns and copy buttons. Every page works without this script.
+// Live updates, countdowns and copy buttons. Every page works without it.
 "use strict";
 {
   const loaded = Date.now();
@@ -6,6 +6,7 @@
   // The page's GET address, also if the response to a POST showed it.
   const here = live ? live.dataset.here : location.pathname + location.search;
   const goOn = () => location.replace(here);
+  const { lang } = document.documentElement;
   const pad = (number) => String(number).padStart(2, "0");
 
   // The server says how many seconds are left, so a wrong clock here does not matter.
@@ -18,7 +19,7 @@
       timer.textContent = (hours ? hours + ":" + pad(minutes) : minutes) + ":" + pad(left % 60);
       if (left === 0) {
         clearInterval(ticking);
-        // A page that was rendered with no time left must not reload forever.
+        // Otherwise a page without time left would reload forever.
         if (total > 0) goOn();
       }
     };
@@ -32,7 +33,7 @@
     const isFull = "full" in time.dataset;
     const day = today && !isFull ? {} : { day: "numeric", month: "short" };
     if (isFull) day.year = "numeric";
-    time.textContent = when.toLocaleString("en-GB", { ...day, ...clock });
+    time.textContent = when.toLocaleString(lang === "en" ? "en-GB" : lang, { ...day, ...clock });
   }
 
   if (live) {
@@ -50,7 +51,7 @@
         document.addEventListener("visibilitychange", hide);
         source.onopen = () => (live.textContent = live.dataset.listening);
         source.onmessage = (event) => {
-          // A sent form leads on by itself: going on here would stop the way to the provider.
+          // A sent form leads on by itself: going on here would stop it.
           if (event.data === live.dataset.status || document.querySelector("[data-sent]")) return;
           end(true);
           live.textContent = live.dataset.moving;
@@ -81,7 +82,7 @@
     })();
   }
 
-  // Ignore a second press for 8 seconds. After that the first one has probably failed.
+  // Ignore a second press for 8 seconds. Then the first one has probably failed.
   addEventListener("submit", (event) => {
     const form = event.target;
     if (form.dataset.sent) return event.preventDefault();
@@ -95,9 +96,10 @@
   });
   for (const button of document.querySelectorAll("[data-reveal]")) {
     const field = document.getElementById(button.dataset.reveal);
+    const show = button.firstChild.data;
     const hide = (isHidden) => {
       field.type = isHidden ? "password" : "text";
-      button.firstChild.data = isHidden ? "Show" : "Hide";
+      button.firstChild.data = isHidden ? show : button.dataset.hide;
     };
     button.hidden = false;
     button.onclick = () => hide(field.type === "text");
@@ -116,7 +118,7 @@
       event.preventDefault();
       pasted = text;
       field.value = lines.join(" ");
-      note.textContent = lines.length + " lines were pasted. They replace the previous text.";
+      note.textContent = note.dataset.pasted.replace("{number}", lines.length);
     });
     field.addEventListener("input", () => {
       pasted = null;
@@ -126,7 +128,7 @@
       if (pasted !== null) event.formData.set(field.name, pasted);
     });
   }
-  // Choose the browser's own time zone, unless the page or the person has chosen one.
+  // Choose the browser's zone, unless one is chosen.
   for (const list of document.querySelectorAll("[data-zone]")) {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     if (list.value || !zone) continue;
@@ -137,20 +139,21 @@
     button.hidden = false;
     button.onclick = () => print();
   }
-  // The browser's back button can show an outdated page from its cache.
+  // The back button can show an outdated page.
   addEventListener("pageshow", (event) => event.persisted && goOn());
 
   if (navigator.clipboard) {
     for (const button of document.querySelectorAll("[data-copy]")) {
       const label = button.firstChild;
+      const copy = label.data;
       button.hidden = false;
       button.onclick = async () => {
         await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).innerText);
-        label.data = "Copied";
-        document.getElementById("copied").textContent = "Copied";
+        const status = document.getElementById("copied");
+        label.data = status.textContent = button.dataset.copied;
         setTimeout(() => {
-          label.data = "Copy";
-          document.getElementById("copied").textContent = "";
+          label.data = copy;
+          status.textContent = "";
         }, 2000);
       };
     }

@@ -15,9 +15,16 @@ from litestar.params import FromPath, RawBody
 
 from webapp.http.parts import AnyRequest, provided
 from webapp.sandbox.authorization.client import basic_of, bearer_of, is_client
-from webapp.sandbox.authorization.faults import REDIRECT_FAULTS, Faults, PlayedFault
 from webapp.sandbox.authorization.granted import PEOPLE, AuthorizationGrants, Family, person_of
-from webapp.sandbox.authorization.habits import GITHUB, OIDC, SLACK, AuthorizationHabits
+from webapp.sandbox.authorization.habits import (
+    GITHUB,
+    OIDC,
+    REDIRECT_FAULTS,
+    SLACK,
+    AuthorizationHabits,
+    Faults,
+    PlayedFault,
+)
 from webapp.sandbox.authorization.identity import SandboxIdentity
 from webapp.sandbox.authorization.requests import (
     AuthorizationRequest,

@@ -10,14 +10,19 @@ from litestar import MediaType, Response
 
 from webapp.http.parts import AnyRequest
 from webapp.sandbox.authorization.client import require_client
-from webapp.sandbox.authorization.faults import TOKEN_FAULTS, Faults, PlayedFault
 from webapp.sandbox.authorization.granted import (
     ACCESS_LIFE,
     AuthorizationGrants,
     GrantRefused,
     Issued,
 )
-from webapp.sandbox.authorization.habits import AuthorizationHabits, PlayedRefusal
+from webapp.sandbox.authorization.habits import (
+    TOKEN_FAULTS,
+    AuthorizationHabits,
+    Faults,
+    PlayedFault,
+    PlayedRefusal,
+)
 from webapp.sandbox.authorization.identity import SandboxIdentity
 from webapp.sandbox.authorization.requests import Parameters, Repeated
 from webapp.sandbox.pages import NO_STORE

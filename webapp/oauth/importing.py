@@ -1,0 +1,217 @@
+"""Import of accounts that another product connected, from JSON lines.
+
+Risks: an account is stored for another person, or an import replaces an account that the person
+connected later. So each line names its person exactly, and an account that is connected here stays
+as it is unless the operator says otherwise. An imported account is shared with no tool: the person
+allows each tool on the page first. No error repeats a value of the file, because lines have tokens.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from flows.elicitation.states import Json
+from flows.errors import ElicitError, InvalidQuestion
+from flows.oauth.connection import Connection
+from flows.oauth.keep_alive import planned
+from flows.oauth.provider import NAME, SCOPE, Client
+from flows.oauth.responses import ID_AT_MOST, LABEL_AT_MOST, TOKEN_BYTES_AT_MOST
+from webapp.elicitations.service import Elicitations
+from webapp.oauth.clients import Clients
+from webapp.oauth.connections import Connections
+from webapp.records.values import Value
+
+LINE_CHARACTERS_AT_MOST = 64 * 1024
+_Name = Annotated[str, Meta(min_length=1, max_length=ID_AT_MOST)]
+_Token = Annotated[str, Meta(pattern=rf"^[\x21-\x7e]{{1,{TOKEN_BYTES_AT_MOST}}}$")]
+Done = Literal["imported", "replaced", "unchanged", "kept", "refused"]
+
+
+class AccountLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of an import: a person, their account at a provider, and its tokens.
+
+    The person is a `subject` of an `issuer`, or a `user` of the application. `account_id` is the
+    provider's own id of the account, and `label` its name for people.
+    """
+
+    provider: _Name
+    access_token: _Token
+    account_id: _Name
+    label: Annotated[str, Meta(min_length=1, max_length=LABEL_AT_MOST)] | None = None
+    subject: _Name | None = None
+    issuer: _Name | None = None
+    user: _Name | None = None
+    refresh_token: _Token | None = None
+    expires_at: datetime | None = None
+    refresh_expires_at: datetime | None = None
+    scopes: tuple[str, ...] = ()
+    tenant: str | None = None
+    details: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"AccountLine({self.provider!r})"
+
+
+class LineRefused(ElicitError):
+    """A line that cannot be imported. The message is a sentence without the line's values."""
+
+    name = "LINE_REFUSED"
+    http_status = 422
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedLine:
+    """The result of a line. `why` is the reason if the line changed nothing."""
+
+    number: int
+    done: Done
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """An import for the server named `server`, which uses the accounts.
+
+    `issuer` is the issuer of lines that name none. With `replaces`, an account of a line replaces
+    the same account that is connected here. With `is_dry`, nothing is written.
+    """
+
+    server: str
+    issuer: str | None = None
+    replaces: bool = False
+    is_dry: bool = False
+
+
+class Importing:
+    def __init__(
+        self, *, elicitations: Elicitations, clients: Clients, connections: Connections
+    ) -> None:
+        self._elicitations = elicitations
+        self._clients = clients
+        self._connections = connections
+
+    async def run(self, lines: Iterable[str], about: Import) -> Sequence[ImportedLine]:
+        """Import the lines, each for itself: a refused line changes nothing of the others."""
+        found = list[ImportedLine]()
+        for number, text in enumerate(lines, 1):
+            if not text.strip():
+                continue
+            try:
+                done, why = await self._line(text, about)
+            except (LineRefused, InvalidQuestion) as refused:
+                done, why = "refused", str(refused)
+            found.append(ImportedLine(number=number, done=done, why=why))
+        return found
+
+    async def _line(self, text: str, about: Import) -> tuple[Done, str | None]:
+        line = _read(text)
+        if NAME.fullmatch(line.provider) is None:
+            raise LineRefused("provider: it is no name of a provider.")
+        try:
+            client = self._clients.of(line.provider)
+        except ElicitError as error:  # only a tool's code declares it, or it has no credentials
+            raise LineRefused(f"The provider cannot be used here: {error}") from None
+        declared = self._clients.declared(client)
+        new = self._connection(line, client.for_tenant(line.tenant), about, declared=declared)
+        done: Done = "imported"
+
+        async def rows() -> list[Value]:
+            nonlocal done
+            stored = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
+            current = stored if stored is not None and stored.is_connected else None
+            if current is None:
+                done = "imported"
+            elif _tokens(current) == _tokens(new):
+                done = "unchanged"
+            else:
+                done = "replaced" if about.replaces else "kept"
+            if about.is_dry or done in ("unchanged", "kept"):
+                return []
+            # What the person uses stays in use: only the account itself is replaced.
+            is_in_use = stored is not None and stored.is_connected and stored.holds_key
+            return [*await self._connections.placed(new, is_named=not is_in_use)]
+
+        await self._elicitations.write_afresh(rows)
+        if done == "kept":
+            return done, "This account is connected here already. --replace replaces it."
+        return done, None
+
+    def _connection(
+        self, line: AccountLine, client: Client, about: Import, *, declared: Json
+    ) -> Connection:
+        now, provider = self._elicitations.clock(), client.provider
+        if line.refresh_token is None and line.expires_at is not None and line.expires_at <= now:
+            raise LineRefused("The access token has expired, and there is no refresh token.")
+        if line.refresh_expires_at is not None and line.refresh_expires_at <= now:
+            raise LineRefused("The refresh token has expired.")
+        if not all(map(SCOPE.fullmatch, line.scopes)):
+            raise LineRefused("scopes: a scope is not valid (RFC 6749, 3.3).")
+        if provider.dpop:
+            raise LineRefused("The provider binds tokens to a key, so they cannot be imported.")
+        if unknown := line.details.keys() - provider.keep.keys():
+            raise LineRefused(f"details: {len(unknown)} names are not in keep of the provider.")
+        provider.reach(line.details)  # raises if they lead to another host
+        owner = self._owner(line, about)
+        key = self._connections.key(client, server=about.server)
+        whose = (line.account_id, *(() if provider.tenant is None else (provider.tenant,)))
+        tag = self._elicitations.owners.pepper.tag
+        return planned(
+            Connection(
+                id=owner + tag("account", key, *whose, size=18),
+                owner=owner,
+                key=key,
+                server=about.server,
+                provider=provider.name,
+                person_id=line.account_id,
+                label=line.label or line.account_id[:LABEL_AT_MOST],
+                tenant=provider.tenant,
+                details=line.details,
+                connected_at=now,
+                issued_at=now,
+                scopes=line.scopes,
+                tools=(),
+                access_token=line.access_token,
+                refresh_token=line.refresh_token,
+                expires_at=line.expires_at,
+                refresh_expires_at=line.refresh_expires_at,
+                end_set_at=now,
+                declared=declared,
+            ),
+            now=now,
+        )
+
+    def _owner(self, line: AccountLine, about: Import) -> str:
+        owners, issuer = self._elicitations.owners, line.issuer or about.issuer
+        if (line.subject is None) == (line.user is None):
+            raise LineRefused("Name the person: either subject (and issuer), or user.")
+        if line.user is not None:
+            return owners.tag_of_user(line.user, application=about.server)
+        if line.subject is None or issuer is None:
+            raise LineRefused("issuer: needed for a subject.")
+        return owners.tag(issuer=issuer, subject=line.subject)
+
+
+def _read(text: str) -> AccountLine:
+    if len(text) > LINE_CHARACTERS_AT_MOST:
+        raise LineRefused(f"The line has more than {LINE_CHARACTERS_AT_MOST} characters.")
+    try:
+        line = msgspec.json.decode(text, type=AccountLine)
+    except msgspec.ValidationError as error:  # names members and types, no values
+        raise LineRefused(f"The line is not valid: {error}.") from None
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        raise LineRefused("The line is not a JSON object.") from None
+    for at in (line.expires_at, line.refresh_expires_at):
+        if at is not None and at.tzinfo is None:
+            raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")
+    texts = (line.account_id, line.label or "", *line.details.values())
+    if not all(text.isprintable() for text in texts):
+        raise LineRefused("account_id, label and details must be printable.")
+    return line
+
+
+def _tokens(connection: Connection) -> tuple[str, str | None]:
+    return connection.access_token, connection.refresh_token

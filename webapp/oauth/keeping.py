@@ -1,0 +1,86 @@
+"""The sweeper's work on accounts: a refresh in time, a warning before the end, and the end.
+
+Risks: two processes refresh an account at once, or one refreshes it again after a crash. So the
+time of the next step is written before the provider is asked, and the refresh itself needs the
+claim of `AccessTokens`. A sweep with many due accounts does not flood a provider: only a few are
+refreshed at once, and the others stay due.
+"""
+
+import asyncio
+import logging
+from functools import partial
+
+from msgspec.structs import replace
+
+from flows.oauth.connection import Connection, lapse
+from flows.oauth.keep_alive import TRIED_AGAIN_AFTER, planned, warned
+from webapp.elicitations.service import Elicitations
+from webapp.oauth.access_tokens import AccessTokens
+from webapp.oauth.connections import Connections
+from webapp.records.values import Value
+
+KEPT_AT_ONCE = 20  # accounts that this process refreshes at the same time
+_log = logging.getLogger(__name__)
+
+
+class Keeping:
+    def __init__(
+        self, *, elicitations: Elicitations, connections: Connections, keys: AccessTokens
+    ) -> None:
+        self._elicitations = elicitations
+        self._connections = connections
+        self._keys = keys
+        self._room = asyncio.Semaphore(KEPT_AT_ONCE)
+
+    async def fall_due(self, found: Connection) -> None:
+        """Keep an unused account, or ask the provider again after a refusal that proved nothing."""
+        second = found.second_refresh_at
+        if second is not None and second <= self._elicitations.clock():
+            await self._keys.refresh_again(found)
+        elif not self._room.locked():  # otherwise the row stays due
+            async with self._room:
+                await self._keep(found)
+
+    async def _keep(self, found: Connection) -> None:
+        """Use the refresh token before it ends of disuse, warn of the end, or record the end.
+
+        If this process dies between the provider's reply and its write, no other process sends the
+        old refresh token for this reason again: the next step is written first.
+        """
+        now = self._elicitations.clock()
+        current = await self._connections.read(found.owner, found.id)
+        is_due = current is not None and current.keep_at is not None and current.keep_at <= now
+        if current is None or not is_due or not current.is_connected:
+            return
+        end = current.ends_at
+        if current.refresh_token is None and not current.works(now=now):
+            about = {"id": current.id, "provider": current.provider}
+            _log.info("account.lapsed", extra={**about, "reason": None, "proof": "the clock"})
+            await self._elicitations.write(lapse(current, now=now))
+            return
+        has_ended = end is None or now >= end
+        if current.refresh_token is None or (current.has_fixed_end and not has_ended):
+            await self._elicitations.write(self._warned(current))
+            return
+        if current.is_claimed(now=now):  # another process refreshes it for a tool
+            return
+        postponed = replace(current, keep_at=now + TRIED_AGAIN_AFTER)
+        await self._elicitations.write(postponed)
+        await self._keys.refresh_again(postponed)
+        await self._elicitations.write_afresh(partial(self._warning, postponed))
+
+    async def _warning(self, before: Connection) -> list[Value]:
+        """Return the row with its warning, if the refresh failed and the end is near."""
+        current = await self._connections.read(before.owner, before.id)
+        if current is None or not current.is_connected or current.keep_at != before.keep_at:
+            return []
+        after = replace(self._warned(current), keep_at=current.keep_at)  # try again until the end
+        return [] if after == current else [after]
+
+    def _warned(self, current: Connection) -> Connection:
+        now = self._elicitations.clock()
+        after = warned(current, now=now)
+        if after.warned_at != current.warned_at:
+            about = {"id": after.id, "provider": after.provider}
+            _log.info("account.expiring", extra=about)
+        return planned(after, now=now)

@@ -1,0 +1,139 @@
+"""`[approvers.NAME]` in `elicit.toml`: the people who decide under a name, and how they decide.
+
+Risks: a claim that people can change themselves makes anybody an approver. Such claims are refused,
+including the e-mail address. Or a request waits for more approvals than there are people.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from webapp.identity.approvers import Approver
+from webapp.identity.users import is_user_id
+from webapp.settings.identity import OF_PEOPLES_OWN
+from webapp.settings.parsers import duration
+from webapp.settings.toml_tables import (
+    FLAG,
+    LISTS,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    converted,
+    meant,
+    tables_in,
+    unknown_key,
+)
+
+CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
+APPROVALS_AT_MOST: Final = 10
+_APPROVER_KEYS: Final = {
+    "issuers": TEXTS,
+    "subjects": TEXTS,
+    "claims": LISTS,
+    "users": TEXTS,
+    "local": FLAG,
+    "needs": NUMBER,
+    "comment": TEXT,
+    "delegate": FLAG,
+    "escalate_after": TEXT,
+    "escalate_to": TEXT,
+}
+_escalate_after = duration(timedelta(days=7), "7 days", at_least=timedelta(minutes=1))
+_PEOPLE_KEYS: Final = ("subjects", "claims", "users", "local")
+_COMMENTS: Final = ("none", "optional", "required")
+
+
+def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Approver, ...]:
+    """Return the approvers of the tables, and add faults to `problems`."""
+    found = [
+        _approver(name, table, problems)
+        for name, table in tables_in(tables, kind="approvers", built_in=(), problems=problems)
+    ]
+    approvers = tuple(one for one in found if one is not None)
+    if len(approvers) == len(found):
+        problems += _faults_of_escalation(approvers)
+    if sum(len(one.pairs) for one in approvers) > CLAIM_VALUES_AT_MOST:
+        problems.append(
+            f"approvers: the claims list more than {CLAIM_VALUES_AT_MOST} values in all; put these "
+            "people into one group at the issuer."
+        )
+    return approvers
+
+
+def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver | None:
+    faults = [
+        unknown_key(key, sorted(_APPROVER_KEYS)) for key in table if key not in _APPROVER_KEYS
+    ]
+    known = {key: value for key, value in table.items() if key in _APPROVER_KEYS}
+    read = converted(known, _APPROVER_KEYS, faults)
+    faults += [
+        f"claims.{claim}: people can change this claim or share it with others; use a group or a "
+        "role that the issuer assigns."
+        for claim in read.get("claims", {})
+        if claim.lower() in OF_PEOPLES_OWN
+    ]
+    faults += [
+        f"users: {user!r} is not a valid user id."
+        for user in read.get("users", ())
+        if not is_user_id(user)
+    ]
+    faults += _faults_of_voting(name, read)
+    problems += [f"approvers.{name}.{fault}" for fault in faults]
+    names_somebody = any(read.get(key) for key in _PEOPLE_KEYS)
+    if not faults and not names_somebody:
+        problems.append(f"approvers.{name}: names nobody; add subjects, claims, users or local.")
+    if faults or not names_somebody:
+        return None
+    after = read.get("escalate_after")
+    return Approver(
+        name=name,
+        subjects=frozenset(read.get("subjects", ())),
+        claims=read.get("claims"),
+        issuers=frozenset(read.get("issuers", ())),
+        users=frozenset(read.get("users", ())),
+        is_local=bool(read.get("local")),
+        needs=read.get("needs", 1),
+        comment=read.get("comment", "none"),
+        lets_delegate=bool(read.get("delegate")),
+        escalate_after=None if after is None else _escalate_after(after),
+        escalate_to=read.get("escalate_to"),
+    )
+
+
+def _faults_of_voting(name: str, read: Mapping[str, Any]) -> Iterator[str]:
+    if not 1 <= read.get("needs", 1) <= APPROVALS_AT_MOST:
+        yield f"needs: must be a whole number from 1 to {APPROVALS_AT_MOST}."
+    if read.get("comment", "none") not in _COMMENTS:
+        yield f"comment: must be one of {', '.join(_COMMENTS)}."
+    for key, other in (("escalate_after", "escalate_to"), ("escalate_to", "escalate_after")):
+        if key in read and other not in read:
+            yield f"{key}: it has no effect without {other}. Add {other}."
+    if read.get("escalate_to") == name:
+        yield "escalate_to: names this table itself. Name another table [approvers.NAME]."
+    if "escalate_after" in read:
+        try:
+            _escalate_after(read["escalate_after"])
+        except ValueError as error:
+            yield from (f"escalate_after: {sentence}" for sentence in error.args)
+
+
+def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
+    """Yield the faults of a table together with the table that its requests are escalated to."""
+    by_name = {one.name: one for one in approvers}
+    for one in approvers:
+        other = by_name.get(one.escalate_to or one.name)
+        if other is None:
+            yield (
+                f"approvers.{one.name}.escalate_to: there is no table "
+                f"[approvers.{one.escalate_to}]." + meant(one.escalate_to or "", by_name)
+            )
+            continue
+        people = [
+            {*each.subjects, *each.users, *([True] if each.is_local else [])}
+            for each in (one, other)
+        ]
+        if not (one.claims or other.claims) and len(people[0] | people[1]) < one.needs:
+            yield (
+                f"approvers.{one.name}.needs: it is {one.needs}, and the table lists fewer people. "
+                "Add people, or set a lower number."
+            )
