@@ -64,7 +64,7 @@ async def folds() -> list[FoldRow]:
         chromium = shutil.which("chromium")
         browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         async with visit(browser, site) as page:
-            found = []
+            found = list[FoldRow]()
             for name, view in ASKING.items():
                 site.html = pages.render(view)
                 found.append(await fold_of(page, name, f"{ORIGIN}/e/abc"))

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Marionette:
         _, _, error, result = await self.receive()
         if error is not None:
             raise CommandFailed(error)
-        return result["value"] if isinstance(result, Mapping) and "value" in result else result
+        return result.get("value")
 
     async def receive(self) -> Any:
         size = (await self.reader.readuntil(b":")).rstrip(b":")
@@ -124,7 +124,7 @@ class Driven:
 
 
 @asynccontextmanager
-async def process(*command: str, **variables: str) -> AsyncIterator[None]:
+async def process(*command: str, **variables: str) -> AsyncGenerator[None]:
     started = await asyncio.create_subprocess_exec(
         *command,
         env={**os.environ, **variables},
@@ -147,7 +147,7 @@ def program(name: str) -> str:
 
 
 @asynccontextmanager
-async def driven(name: str, folder: Path) -> AsyncIterator[Driven]:
+async def driven(name: str, folder: Path) -> AsyncGenerator[Driven]:
     """Start the browser with an empty profile in `folder`."""
     start = {"chromium": _chromium, "firefox": _firefox, "webkit": _webkit}[name]
     async with start(folder) as session:
@@ -155,7 +155,7 @@ async def driven(name: str, folder: Path) -> AsyncIterator[Driven]:
 
 
 @asynccontextmanager
-async def _chromium(folder: Path) -> AsyncIterator[Session]:
+async def _chromium(folder: Path) -> AsyncGenerator[Session]:
     port = free_port()
     arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
     options = {"goog:chromeOptions": {"args": arguments, "binary": program("chromium")}}
@@ -164,7 +164,7 @@ async def _chromium(folder: Path) -> AsyncIterator[Session]:
 
 
 @asynccontextmanager
-async def _webkit(folder: Path) -> AsyncIterator[Session]:
+async def _webkit(folder: Path) -> AsyncGenerator[Session]:
     port, display = free_port(), f":{free_port()}"
     options = {
         "webkitgtk:browserOptions": {"binary": _mini_browser(), "args": ["--automation"]},
@@ -185,7 +185,7 @@ def _mini_browser() -> str:
 
 
 @asynccontextmanager
-async def _http(port: int, options: Mapping[str, Any]) -> AsyncIterator[HttpSession]:
+async def _http(port: int, options: Mapping[str, Any]) -> AsyncGenerator[HttpSession]:
     transport = httpx.AsyncHTTPTransport(retries=8)  # until the driver listens, with a growing wait
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=300
@@ -198,7 +198,7 @@ async def _http(port: int, options: Mapping[str, Any]) -> AsyncIterator[HttpSess
 
 
 @asynccontextmanager
-async def _firefox(folder: Path) -> AsyncIterator[Session]:
+async def _firefox(folder: Path) -> AsyncGenerator[Session]:
     (folder / "user.js").write_text('user_pref("marionette.port", 0);\n')
     command = (program("firefox-esr"), "--headless", "--marionette", "--no-remote")
     async with process(*command, "--profile", str(folder)):

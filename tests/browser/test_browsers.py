@@ -1,7 +1,7 @@
 """Each kind of question, answered in each browser, by a person whose client shows no links."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
@@ -73,7 +73,7 @@ KINDS: dict[str, tuple[str, Steps, str]] = {
 
 
 @asynccontextmanager
-async def calling(server: str) -> AsyncIterator[Client]:
+async def calling(server: str) -> AsyncGenerator[Client]:
     async with (
         httpx2.AsyncClient(verify=no_certificates(), timeout=300) as http_client,
         Client(streamable_http_client(f"{server}/mcp", http_client=http_client)) as client,

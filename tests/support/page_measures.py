@@ -18,7 +18,7 @@ class FoldRow:
 
 async def fold_of(page: Page, name: str, url: str) -> FoldRow:
     """Measure the first main button of the page at `url`. A button below the edge is negative."""
-    cells = []
+    cells = list[int]()
     for width, height in SCREENS:
         await page.set_viewport_size({"width": width, "height": height})
         await page.goto(url)
