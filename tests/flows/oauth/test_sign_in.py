@@ -198,7 +198,7 @@ def test_nonce_with_lone_surrogate_is_refused(monkeypatch: pytest.MonkeyPatch) -
     claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
     # No library writes this nonce, but JSON can contain it.
     said = {**claims, "nonce": "half \ud800"}
-    monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_: said)
+    monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_, **_options: said)
     with pytest.raises(Failed, match="issued for another sign-in"):
         came_back(kept, reply(kept), key_set())
 
