@@ -100,9 +100,9 @@ def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver
 
 def _faults_of_voting(name: str, read: Mapping[str, Any]) -> Iterator[str]:
     if not 1 <= read.get("needs", 1) <= APPROVALS_AT_MOST:
-        yield f"needs: it is a whole number from 1 to {APPROVALS_AT_MOST}."
+        yield f"needs: must be a whole number from 1 to {APPROVALS_AT_MOST}."
     if read.get("comment", "none") not in _COMMENTS:
-        yield f"comment: it is one of {', '.join(_COMMENTS)}."
+        yield f"comment: must be one of {', '.join(_COMMENTS)}."
     for key, other in (("escalate_after", "escalate_to"), ("escalate_to", "escalate_after")):
         if key in read and other not in read:
             yield f"{key}: it has no effect without {other}. Add {other}."
