@@ -108,10 +108,10 @@ def test_settings_of_votes_are_read() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("needs = 2", "needs = 0", "approvers.finance.needs: it is a whole number from 1 to 10"),
+        ("needs = 2", "needs = 0", "approvers.finance.needs: must be a whole number from 1 to 10"),
         ("needs = 2", "needs = 4", "approvers.finance.needs: it is 4, and the table lists fewer"),
-        ("needs = 2", 'needs = "2"', "approvers.finance.needs: it is a whole number"),
-        ('"required"', '"always"', "approvers.finance.comment: it is one of none, optional, req"),
+        ("needs = 2", 'needs = "2"', "approvers.finance.needs: must be a whole number"),
+        ('"required"', '"always"', "approvers.finance.comment: must be one of none, optional, r"),
         (
             '"managers"',
             '"mangers"',
@@ -120,8 +120,8 @@ def test_settings_of_votes_are_read() -> None:
         ('"managers"', '"finance"', "approvers.finance.escalate_to: it is this table itself"),
         ('escalate_to = "managers"', "", "approvers.finance.escalate_after: it has no effect wi"),
         ('escalate_after = "1d"', "", "approvers.finance.escalate_to: it has no effect without"),
-        ('"1d"', '"soon"', "approvers.finance.escalate_after: it is a number of seconds"),
-        ('"1d"', '"8d"', "approvers.finance.escalate_after: it is a number of seconds"),
+        ('"1d"', '"soon"', "approvers.finance.escalate_after: must be a number of seconds"),
+        ('"1d"', '"8d"', "approvers.finance.escalate_after: must be a number of seconds"),
     ],
 )
 def test_mistake_in_settings_of_votes_is_reported(before: str, after: str, problem: str) -> None:
