@@ -66,7 +66,16 @@ ROOMS = (
     *(
         f"webapp.{room}"
         for room in (
-            *("limits", "printing", "importing", "languages", "telemetry", "logs", "stores"),
+            *(
+                "limits",
+                "printing",
+                "importing",
+                "languages",
+                "prices",
+                "telemetry",
+                "logs",
+                "stores",
+            ),
             *("deadline", "http"),
             *("records", "elicitations", "events", "notifications"),
             *("oauth", "payments", "identity"),

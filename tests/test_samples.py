@@ -185,7 +185,7 @@ def test_every_toml_sample_is_valid_configuration():
     for text in tables:
         assert tomllib.loads(text)
         declared = read_declarations(text, source="elicit.toml")
-        assert declared.providers or declared.sellers or declared.approvers
+        assert declared.providers or declared.sellers or declared.issuers or declared.approvers
 
 
 def _answer(field: dict[str, object]) -> str | int:

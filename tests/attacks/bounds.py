@@ -25,7 +25,7 @@ from webapp.http.parts import QUERY_BYTES_AT_MOST
 from webapp.identity.accepting import HEAD_BYTES_AT_MOST
 from webapp.mcp.messages import MESSAGE_BYTES_AT_MOST, VALUES_AT_MOST, has_too_many_values
 from webapp.mcp.received import must_fit
-from webapp.pages.locale import Locales
+from webapp.prices import Locales
 from webapp.routes.router import BODY_BYTES_AT_MOST
 
 ROUNDS = 5

@@ -1,4 +1,4 @@
-"""Each kind of question, answered in each browser, by a person whose client shows no links."""
+"""Answers to all kinds of questions in three browsers, by a person whose client shows no links."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -448,14 +448,6 @@ def _with_message(
     return ask
 
 
-def _account(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
-    return elicit.oauth(**about, timeout=timeout)
-
-
-def _api_key(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
-    return elicit.api_key(**about, timeout=timeout)
-
-
 def _payment(about: Mapping[str, Any], timeout: timedelta) -> Question[Any]:
     price = Money(about["amount"], about["currency"])
     rest = {name: about[name] for name in ("provider", "once", "key") if name in about}
@@ -471,12 +463,12 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     AskedKind.OAUTH: _Asked(
         needs=frozenset({"provider"}),
         takes=frozenset({"scopes", "account", "tenant", "reason", "again"}),
-        verb=_account,
+        verb=lambda about, timeout: elicit.oauth(**about, timeout=timeout),
     ),
     AskedKind.API_KEY: _Asked(
         needs=frozenset({"provider"}),
         takes=frozenset({"account", "tenant", "reason"}),
-        verb=_api_key,
+        verb=lambda about, timeout: elicit.api_key(**about, timeout=timeout),
     ),
     AskedKind.PAYMENT: _Asked(
         needs=frozenset({"amount", "currency", "what"}),

@@ -6,10 +6,10 @@ as it is unless the operator says otherwise. An imported account is shared with 
 allows each tool on the page first. No error repeats a value of the file, because lines have tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,6 +29,9 @@ LINE_CHARACTERS_AT_MOST = 64 * 1024
 _Name = Annotated[str, Meta(min_length=1, max_length=ID_AT_MOST)]
 _Token = Annotated[str, Meta(pattern=rf"^[\x21-\x7e]{{1,{TOKEN_BYTES_AT_MOST}}}$")]
 Done = Literal["imported", "replaced", "unchanged", "kept", "refused"]
+_REASONS: Final[Mapping[Done, str]] = {
+    "kept": "This account is connected here already. --replace replaces it."
+}
 
 
 class AccountLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,9 +139,7 @@ class Importing:
             return [*await self._connections.placed(new, is_named=not is_in_use)]
 
         await self._elicitations.write_afresh(rows)
-        if done == "kept":
-            return done, "This account is connected here already. --replace replaces it."
-        return done, None
+        return done, _REASONS.get(done)
 
     def _connection(
         self, line: AccountLine, client: Client, about: Import, *, declared: Json

@@ -32,7 +32,6 @@ from webapp.pages.builder_forms import (
 )
 from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm, form_of
-from webapp.pages.locale import price_in
 from webapp.pages.updates import is_paid_later, updates_of
 from webapp.pages.views import (
     AccountName,
@@ -57,6 +56,7 @@ from webapp.pages.views import (
     Waiting,
 )
 from webapp.pages.views_forms import StartDecision
+from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.service import Service
 

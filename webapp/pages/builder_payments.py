@@ -6,9 +6,9 @@ from babel import Locale
 
 from flows.payments.claims import state_of
 from flows.payments.receipt import Payment
-from webapp.pages.locale import price_in
 from webapp.pages.views import DonePayment, Late, View
 from webapp.pages.views_payments import Over, PaymentOver
+from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 
 OVER: Mapping[str, Over] = {

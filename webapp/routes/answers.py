@@ -20,9 +20,9 @@ from webapp.http.browser import page_headers
 from webapp.http.parts import Reply
 from webapp.http.rate_limit import TooOften
 from webapp.languages import ENGLISH, negotiated
-from webapp.pages.locale import Locales
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
+from webapp.prices import Locales
 
 RETRY_SECONDS = 30
 # the framework's message if the client disconnects while the body is read

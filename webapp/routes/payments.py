@@ -25,7 +25,6 @@ from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from webapp.identity.identity import Viewer
 from webapp.pages.builder_payments import OVER
-from webapp.pages.locale import price_in
 from webapp.pages.views_openers import SecondLook
 from webapp.pages.views_payments import (
     NotGivenBack,
@@ -36,6 +35,7 @@ from webapp.pages.views_payments import (
     Stays,
 )
 from webapp.payments.refunds import NoRefunds
+from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
 from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates

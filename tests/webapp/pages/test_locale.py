@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flows import Money
 from flows.payments.money import _DIGITS, digits_of
 from webapp.languages import MOST_CHARACTERS
-from webapp.pages import locale as module
-from webapp.pages.locale import MOST_LOCALES, Locales, price_in
+from webapp import prices as module
+from webapp.prices import MOST_LOCALES, Locales, price_in
 
 NINE = Money("9.00", "EUR")
 LOCALES = sorted(localedata.locale_identifiers())

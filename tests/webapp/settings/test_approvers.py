@@ -117,7 +117,7 @@ def test_settings_of_votes_are_read() -> None:
             '"mangers"',
             "approvers.finance.escalate_to: there is no table [approvers.m",
         ),
-        ('"managers"', '"finance"', "approvers.finance.escalate_to: it is this table itself"),
+        ('"managers"', '"finance"', "approvers.finance.escalate_to: names this table itself"),
         ('escalate_to = "managers"', "", "approvers.finance.escalate_after: it has no effect wi"),
         ('escalate_after = "1d"', "", "approvers.finance.escalate_to: it has no effect without"),
         ('"1d"', '"soon"', "approvers.finance.escalate_after: must be a number of seconds"),

@@ -17,7 +17,7 @@ from babel import Locale
 from flows.elicitation.states import Json
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute
-from webapp.pages.locale import price_in
+from webapp.prices import price_in
 from webapp.sandbox.checkout.deliveries import Deliveries, Outside, SandboxEvent
 
 
