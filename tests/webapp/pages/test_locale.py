@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flows import Money
 from flows.payments.money import _DIGITS, digits_of
-from webapp.languages import MOST_CHARACTERS
 from webapp import prices as module
+from webapp.languages import MOST_CHARACTERS
 from webapp.prices import MOST_LOCALES, Locales, price_in
 
 NINE = Money("9.00", "EUR")
