@@ -507,6 +507,7 @@ STARTING = {
     *("subprocess.run", "subprocess.call", "os.system", "multiprocessing.Process"),
 }
 MAY_START = {
+    "browser/drivers.py": {"create_subprocess_exec": "the driver of a browser, nothing of ours"},
     "browser/test_origins.py": {"create_subprocess_exec": "another program, and nothing of ours"},
     "conftest.py": {"subprocess.run": "asks where the browser is"},
     "webapp/cli/test_start.py": {"subprocess.run": "ends before it serves"},

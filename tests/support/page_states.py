@@ -9,6 +9,7 @@ from flows.shown import Argument
 from tests.support.page_views import (
     CODE,
     DECIDED,
+    SEVERAL_ISSUERS,
     SIGN_IN,
     USUAL,
     VIEWS,
@@ -107,6 +108,7 @@ def page_states() -> dict[str, View]:
         views[f"BeforeOpener {kind}"] = before
         views[f"BeforeOpener {kind} code"] = replace(before, code=CODE)
         views[f"BeforeOpener {kind} sign-in"] = replace(before, sign_in=SIGN_IN)
+        views[f"BeforeOpener {kind} issuers"] = replace(before, sign_in=SEVERAL_ISSUERS)
     views["SomeoneElse browser"] = SomeoneElse(server="my tools", other="browser")
     views["StartUrl several"] = made(
         StartUrl,

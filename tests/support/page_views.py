@@ -44,9 +44,8 @@ DESCRIBED = DescribedTool(
 )
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 PARTNER = OtherIssuer(name="partner", label="Partner", site="login.partner.example")
-SIGN_IN = SignInButton(
-    action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com", others=(PARTNER,)
-)
+SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
+SEVERAL_ISSUERS = replace(SIGN_IN, others=(PARTNER,))
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 WAITING = InboxEntry(
     url="/inbox/finance/x1",

@@ -18,6 +18,7 @@ from tests.support.asking_env import APPLICATION, COOKIE, by_cookie
 from tests.support.clock import Clock
 from tests.support.mcp_server import Person, service_in
 from tests.support.service_env import plain_settings
+from tests.support.serving import transport_to
 from webapp.app import open_app
 from webapp.http.client import Outbound
 from webapp.identity.api_keys import KeyScope
@@ -35,7 +36,7 @@ class ProgramSite:
 
     def person(self, user: str = "ann") -> Person:
         """Return a user of the application with a new browser."""
-        browser = httpx.AsyncClient(transport=_at(self.app))
+        browser = httpx.AsyncClient(transport=transport_to(self.app))
         browser.cookies.set(COOKIE, user)
         return Person(browser)
 
@@ -82,14 +83,12 @@ async def program_site(
         )
         about = {"authorization": f"Bearer {key}"}
         url = settings.url
-        async with httpx.AsyncClient(base_url=url, headers=about, transport=_at(app)) as client:
+        async with httpx.AsyncClient(
+            base_url=url, headers=about, transport=transport_to(app)
+        ) as client:
             yield ProgramSite(
                 program=Program(client=client, key=key),
                 service=service,
                 app=app,
                 asked_as=asked_as,
             )
-
-
-def _at(app: Any) -> httpx.AsyncBaseTransport:
-    return httpx.ASGITransport(app, client=("127.0.0.1", 49152))

@@ -384,7 +384,7 @@ class Exchange(ClientConnection):
     async def _read_rest(self) -> None:
         """Read a short body to its end, and put what was read in front of the next messages."""
         # If the application is receiving at this moment, it reads the body itself.
-        if self._is_hearing:
+        if self._is_hearing or _is_too_long(self.facts.headers):
             return
         size = 0
         with suppress(OSError, TimeoutError):
@@ -456,6 +456,13 @@ def _has_no_body(scope: Mapping[str, Any]) -> bool:
         name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
         for name, value in scope["headers"]
     )
+
+
+def _is_too_long(headers: Mapping[bytes, list[str]]) -> bool:
+    """Return True if the request declares a body of more than _UNREAD_BYTES_AT_MOST bytes."""
+    declared = headers.get(b"content-length", ["0"])[0]
+    is_number = declared.isdecimal() and len(declared) <= len(str(_UNREAD_BYTES_AT_MOST))
+    return not is_number or int(declared) > _UNREAD_BYTES_AT_MOST
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

@@ -54,7 +54,10 @@ def test_provider_imported_by_name_is_declaration_and_not_module() -> None:
         "slack",
     ]
     functions = ["gitlab", "microsoft", "openid"]
-    assert flows.providers.__all__ == ["PROVIDERS", *sorted([*PROVIDERS, *functions])]
+    assert flows.providers.__all__ == [
+        *("PROVIDERS", "PersonProbe", "Provider", "ProviderKey"),
+        *sorted([*PROVIDERS, *functions]),
+    ]
     assert all(getattr(flows.providers, name) is each for name, each in PROVIDERS.items())
 
 

@@ -109,6 +109,7 @@ async def test_answer_to_account_question_omits_access_token(
         "api",
         "status",
         "connected_at",
+        "ends_at",
     }
     assert set(told["account"]) == fields
     (account,) = await here.connections()

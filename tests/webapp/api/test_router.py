@@ -34,7 +34,7 @@ ROUTES = {
     *("get payments", f"get {PAYMENT}", f"post {PAYMENT}/refund"),
     *("get approvals", "delete approvals", "delete approvals/{approval_id}"),
     *("get events", "post events/{event_id}/replay"),
-    *("get inbox", "post inbox/{request_id}/answer"),
+    *("get inbox", "post inbox/{request_id}/answer", "post inbox/{request_id}/delegate"),
     *("get webhooks", f"get {WEBHOOK}", f"post {WEBHOOK}/replay"),
     *("get accounts", f"get {ACCOUNT}", f"delete {ACCOUNT}", f"get {ACCOUNT}/token"),
     *(f"{method} {ACCOUNT}/proxy" for method in ("get", "head", "post", "put", "patch", "delete")),

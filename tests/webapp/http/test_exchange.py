@@ -164,7 +164,7 @@ class Sender:
         self.order = list[Any]()
         self._is_whole = is_whole
         self._parts = [*parts]
-        pairs = [(name.encode(), text.encode()) for name, text in headers.items()]
+        pairs = [(name.encode(), text.encode("latin-1")) for name, text in headers.items()]
         self.exchange = Exchange(request(headers=pairs), self._receive, self._send)
 
     async def refuse(self, status: int) -> None:
@@ -218,9 +218,24 @@ async def test_body_that_the_application_has_read_is_not_read_again() -> None:
 
 
 async def test_long_body_delays_no_refusal() -> None:
-    sender = Sender(*[b"a" * 32 * 1024] * 9, headers={"content-length": "294912"})
+    parts = [b"a" * 32 * 1024] * 9
+    sender = Sender(*parts, headers={"transfer-encoding": "chunked"})
     await sender.refuse(413)
     assert len(sender.order) == 3
+
+
+@pytest.mark.parametrize("length", ["65537", "294912", "9" * 5000, "", "-1", "²"])
+async def test_nothing_is_read_of_a_body_that_is_declared_too_long(length: str) -> None:
+    sender = Sender(b"a", headers={"content-length": length})
+    await sender.refuse(413)
+    assert sender.order == [413]
+
+
+@pytest.mark.parametrize("length", ["1", "00001", "65536"])
+async def test_body_of_the_longest_length_is_read(length: str) -> None:
+    sender = Sender(b"a", headers={"content-length": length})
+    await sender.refuse(413)
+    assert sender.order == [b"a", 413]
 
 
 async def test_client_that_disconnects_in_its_body_delays_no_refusal() -> None:

@@ -404,7 +404,7 @@ class TestKeys:
             assert written.version == most
 
     def test_script_with_wrong_parameter_names_is_refused(self):
-        with pytest.raises(AssertionError, match=r"due\.lua takes"):
+        with pytest.raises(AssertionError, match=r"due\.lua declares"):
             Script("due", "now", "limit", "held")
 
     async def test_cluster_lists_pages_of_many_owners_in_order(self):
