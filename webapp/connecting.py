@@ -44,7 +44,7 @@ utc_now: Clock = partial(datetime.now, UTC)
 async def connect(
     settings: Settings, *, server: str | None = None, clock: Clock = utc_now
 ) -> AsyncGenerator[Service]:
-    """Yield the service without a server. Trusted code in it can complete any elicitation.
+    """Yield the service without a server. Code that uses the service can complete any elicitation.
 
     `server` names the server whose tools and blocks an `elicitation_id` belongs to, if several
     servers share the store.
@@ -88,7 +88,7 @@ async def outbound_of(stack: AsyncExitStack, settings: Settings) -> Outbound:
 
 
 def names_in(settings: Settings) -> dict[str, str]:
-    """Return short names for payment providers and the issuer, by the start of their addresses."""
+    """Return the short names of the payment providers and issuers, keyed by address prefix."""
     names = {seller.api: seller.name for seller in settings.sellers.values()}
     for one in settings.identity.issuers:
         shared = issuer_of_tenant(one.client.provider.issuer or "", SHARED_TENANT)
@@ -125,7 +125,7 @@ def issuer_tokens(
 ) -> IssuerTokens | None:
     """Return the verifier of all issuers' access tokens, or None if people do not sign in.
 
-    `beside` are the server's addresses for other uses than calls.
+    `beside` are the server's addresses that need their own tokens, which are not valid for calls.
     """
     first: IssuerTokens | None = None
     for one, issuer in reversed([*zip(settings.identity.issuers, issuers, strict=True)]):

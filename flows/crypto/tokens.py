@@ -1,7 +1,8 @@
-"""The ring of secrets, from which every other key is derived, and tokens that leave the process.
+"""The secrets from which all other keys are derived, and the tokens that leave the process.
 
 A token is itsdangerous' HMAC-SHA256 (salt = purpose, key derivation "hmac") over AES-256-GCM. The
-outer signature rejects invalid tokens before anything is decrypted, and commits to the key.
+outer signature rejects invalid tokens before anything is decrypted. It also makes sure that a token
+can be decrypted with one key only (key commitment).
 Compare tokens by their content: base64 can write the same bytes in several ways, so two different
 texts can be the same token.
 
@@ -78,7 +79,7 @@ class Ring:
         return self._derive(fingerprint, info)
 
     def derive_all(self, info: str) -> tuple[bytes, ...]:
-        """Return the keys for one use that are derived from each secret, newest first."""
+        """Derive one key for this use from each secret. Return the keys, newest secret first."""
         return tuple(self._derive(fingerprint, info) for fingerprint in self.fingerprints)
 
     def wrap(self, owner: str, data_key: bytes) -> bytes:

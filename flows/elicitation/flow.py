@@ -1,4 +1,6 @@
-"""Flows and attempts: what happens between a press of Continue and the answer, not performed here.
+"""Flows and attempts: the steps from the Continue button to the answer, as data.
+
+This module sends no requests.
 
 A Talk is a generator that yields requests and receives responses. So a flow opens no socket, and a
 test needs no network: it sends a list of replies.
@@ -85,7 +87,7 @@ class SetupReport:
 
 
 class Flow(Protocol):
-    """The flow of a kind of elicitation that leads to another site."""
+    """A flow for one kind of elicitation that sends the browser to another site."""
 
     def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the data that the attempt must store before any request is sent."""
@@ -177,9 +179,9 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
 def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
     """Add a session that one of our attempts created but that is missing in the record.
 
-    If the latest attempt has no session, the found session becomes its session. The latest attempt
-    has no session if the provider refused its request, because the lost attempt's request had the
-    same number and so the same idempotency key.
+    If the latest attempt has no session, the found session becomes its session. An attempt has no
+    session if the provider refused its request. The provider does so if the lost attempt had the
+    same number, because then both requests have the same idempotency key.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -204,7 +206,10 @@ def _session_of(kept: Json) -> Json:
 
 
 def hold_open(elicitation: Elicitation) -> Elicitation:
-    """Record that the provider may have an open page or code, to close with the elicitation."""
+    """Record that the provider may have an open page or code.
+
+    The page or code must be closed when the elicitation ends.
+    """
     return replace(elicitation, is_open_there=True)
 
 
@@ -216,8 +221,8 @@ def close(elicitation: Elicitation) -> Elicitation:
 def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     """Schedule the next try to close a page.
 
-    Wait as long again as the elicitation has been ended, so each pause is longer than the one
-    before.
+    The pause is as long as the time since the elicitation ended, so each pause is longer than the
+    previous one.
     """
     ended = elicitation.settled_at or elicitation.expires_at
     pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
@@ -245,7 +250,7 @@ def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicita
     back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
     if elicitation.status is Status.OPENED and now < elicitation.expires_at:
         return replace(back, status=Status.EXCHANGING)
-    # LATE also contains DENIED, but for late payments only: a denied attempt cannot return.
+    # LATE contains DENIED only because of late payments: here, a denied attempt cannot return.
     can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
     if elicitation.status is not Status.OPENED and not can_be_late:
         raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)

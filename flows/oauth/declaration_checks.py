@@ -28,10 +28,11 @@ SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _TENANT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
-# Beginnings of the paths of members that the person's API does not return.
+# Prefixes of member paths that are read from the token response, the callback or the ID token, and
+# not from the response of the API in `person.url`.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# The fields that are addresses. Only the last two may contain details.
+# The fields that are addresses. Only `api` may contain placeholders for the values of `keep`.
 ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "resource", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
@@ -76,7 +77,8 @@ _OF_OAUTH = frozenset(
     }
 )
 PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-# Types of tokens that are bound to a key of the client, which a Bearer request cannot prove.
+# Types of tokens that are bound to a key of the client. A Bearer request cannot prove that the
+# client has the key.
 _BOUND_TYPES = frozenset({"dpop", "mac", "pop"})
 # Headers that each request sets itself; a declaration must not repeat them.
 OUR_HEADERS = frozenset(
@@ -118,7 +120,10 @@ def faults_of(provider: Declaration) -> list[str]:
 
 
 def _issuer_faults(provider: Declaration) -> list[str]:
-    """Return the faults of an issuer of several tenants. The template alone accepts nobody."""
+    """Return the faults of an issuer of several tenants.
+
+    Nobody can sign in if the issuer is a template and no tenants are listed.
+    """
     parts = urlsplit(provider.issuer or "")
     is_template = TENANT_ID in parts.path.split("/") and provider.discovers
     if (TENANT_ID in (provider.issuer or "")) is not bool(provider.issuer_tenants):
@@ -238,7 +243,10 @@ def _naming_faults(provider: Declaration) -> list[str]:
 
 
 def _finding_faults(provider: Declaration) -> list[str]:
-    """Return the faults in what the server needs to find the endpoints and the account's person."""
+    """Return the faults of the fields that locate the provider's endpoints and the account's owner.
+
+    The server needs these fields to send requests and to identify the person.
+    """
     faults: list[str] = []
     if provider.sends_issuer and provider.issuer is None:
         faults.append("issuer: required, to compare with the issuer that the provider sends.")
@@ -261,7 +269,10 @@ def _finding_faults(provider: Declaration) -> list[str]:
 
 
 def _key_faults(provider: Declaration) -> list[str]:
-    """Return the faults of API keys: how they are tested and sent, and what they do not go with."""
+    """Return the faults of a provider of API keys.
+
+    Check how a key is tested and sent, and that no OAuth field is declared.
+    """
     key, person = provider.key, provider.person
     assert key is not None
     faults = [
@@ -279,7 +290,9 @@ def _key_faults(provider: Declaration) -> list[str]:
         if text is not None and not (0 < len(text) <= LABEL_AT_MOST and _is_plain(text))
     ]
     if not HEADER.fullmatch(key.header) or key.header.lower() in _NO_KEY_HEADERS:
-        faults.append("key.header: must be letters, digits and -, and no header of the connection.")
+        faults.append(
+            "key.header: must be letters, digits and -, and must not be a connection header."
+        )
     if key.header.lower() in [name.lower() for name, _ in provider.headers]:
         faults.append("key.header: is in headers too; leave it out there.")
     if key.prefix and (not HEADER.fullmatch(key.prefix) or key.prefix.lower() == "basic"):

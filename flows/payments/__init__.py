@@ -6,13 +6,13 @@ webhook or of a fetch.
 
 The path of a payment: `session` requests a checkout, with an idempotency key made of our id and the
 attempt. The person pays there, and an event or a fetch reports the result. `gateway` compares
-amount, currency, live mode, account and session with the question. The receipt in `receipt` is then
-open, claimed, spent or refunded, by one transition table. An UnresolvedPayment may still arrive
-after its question ended.
+amount, currency, live mode, account and session with the question. The receipt is then open,
+claimed, spent or refunded. The table in `receipt` has the allowed changes. An UnresolvedPayment may
+still arrive after its question ended.
 
 Each folder contains one provider's wire format: `stripe`, `paypal`, `mollie`, and `declared` for
 providers that are described as data. Vendor names appear only there.
 
-Guarantees: a provider's message about a session that is not ours settles nothing. A repeated
-request has the same bytes and the same key. A payment of 9 EUR never answers a question for 90 EUR.
+Guarantees: a provider's message about another program's session is ignored. A repeated request has
+the same bytes and the same key. A payment of 9 EUR never answers a question for 90 EUR.
 """

@@ -85,8 +85,9 @@ def charged_back(
     """Apply the amount that banks have taken, from a snapshot of the session.
 
     Without `now` the snapshot may be old. A current amount of 0 ends the claims that earlier
-    snapshots reported. It does not change claims that events reported. If an event has reported a
-    claim as won, an amount above 0 counts as another claim only if the snapshot is current.
+    snapshots reported. It does not change claims that events reported. After an event reported a
+    claim as won, an amount above 0 counts as a new claim if the snapshot is current. If the
+    snapshot may be old, the amount is stored but not counted.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
     changed: dict[str, BankClaim] = {}

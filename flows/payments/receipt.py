@@ -20,7 +20,7 @@ from flows.errors import NotPossible
 from flows.payments.money import Money
 from flows.question import Resources, verb
 
-RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
+RECEIPT_KEPT = timedelta(days=3653)  # ten years with the maximum number of leap days
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
 MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
 # Prefixes of the keys of claims without a provider's id: reported by events, found by polling.
@@ -98,7 +98,7 @@ class PaymentChange:
     """A change of a payment after it was paid; `at` is its time if the provider says it.
 
     There are three kinds. `refund` is the state of one refund. `dispute` is the stage of a bank's
-    claim, whose id is the event's `subject`, and `claimed` the amount that is claimed. Otherwise
+    claim: `subject` is the claim's id, and `claimed` the claimed amount. Otherwise
     `returned` is the total that was refunded. Amounts are in minor units (ISO 4217) of `currency`.
     """
 
@@ -163,8 +163,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     spent_at: datetime | None = None
     made_at: datetime | None = None  # when a result that uses the payment was ready
     worked_at: datetime | None = None  # when `once` did work for this payment
-    # The time at which a loss of writes was noticed; one of the lost writes may have used this
-    # payment.
+    # The time when the server noticed that the store had lost writes. One of the lost writes may
+    # have recorded a use of this payment.
     perhaps_used_at: datetime | None = None
     refunded_at: datetime | None = None
     refund_id: str | None = None
@@ -181,7 +181,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     refund_asked_by: str | None = None  # through the HTTP API: the API key's audit name
     refunded: int = 0  # the total that the provider has refunded, in minor units
     part: PartRefund | None = None
-    # Stages by claim key, limited to the stages of the first version, which older code can read.
+    # Stages by claim key. Older code reads this field, so it has only the stages of the first
+    # version.
     disputes: Mapping[str, Dispute] = {}
     claims: Mapping[str, BankClaim] = {}
     pending: PendingRefund | None = None
@@ -260,7 +261,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_perhaps_used(self) -> bool:
-        """True if the store may have lost the payment's use. A surplus payment is never used."""
+        """True if the store may have lost the record of a use. Never for a surplus payment."""
         return self.perhaps_used_at is not None and self.surplus_to is None
 
     @property

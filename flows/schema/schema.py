@@ -59,7 +59,7 @@ _WRAPPERS = (typing.Required, typing.NotRequired)
 
 
 class Refused(Failed):
-    """The author's own validation refused the answer; the message contains nothing of `faults`."""
+    """The author's own validation refused the answer. The message does not repeat `faults`."""
 
     def __init__(self, message: str, *, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -295,7 +295,7 @@ def _read(field: Field, given: Sequence[str]) -> Json:
 
 
 def _chosen(field: Field, text: str) -> Json:
-    """Return a choice by its number: forms send numbers, as browsers change some texts."""
+    """Return the choice with this number: forms send numbers because browsers change some texts."""
     is_number = text.isascii() and text.isdecimal() and len(text) < 6
     within = is_number and int(text) < len(field.choices)
     return field.choices[int(text)].value if within else 0
@@ -464,7 +464,7 @@ _PLAIN = frozenset(
     }
 )
 _ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
-# Rules that a form only approximates or lacks: bounds, and changes to a text before its check.
+# Rules that a form cannot check exactly or at all: bounds, and changes to a text before checks.
 _TEXT = frozenset({"strip_whitespace", "to_lower", "to_upper"})
 _CHANGED = tuple(f"str_{each}" for each in _TEXT)  # a model's configuration for all its texts
 _ROUGH = {

@@ -76,7 +76,7 @@ class Scheme:
     time_header: str | None = None  # name of a separate time header
     id_header: str | None = None
     families: tuple[str, ...] = ("",)
-    # signed text, built from {id} {ts} {body} {url}; no other part is trusted
+    # template of the signed text, with {id} {ts} {body} {url}; values outside it are not trusted
     message: str = "{body}"
     encoding: Literal["hex", "base64"] = "hex"
     digest: str = "sha256"

@@ -1,4 +1,6 @@
-"""Questions of programs: they are asked like the questions of a tool call, up to the link.
+"""Questions that programs ask over HTTP.
+
+They are asked like the questions of a tool call, until the program receives the link.
 
 Risks: a program sends a request again because the response was lost, and the person is asked twice.
 So an `Idempotency-Key` identifies the request, as the arguments identify a tool call: the same
@@ -336,12 +338,18 @@ def _is_among(service: Service, owners: Collection[str], owner: str) -> bool:
 
 
 def named_by(name: str | None) -> str:
-    """Return the JSON that takes the place of tool arguments: Idempotency-Key, or random."""
+    """Return JSON that identifies the request, as the arguments identify a tool call.
+
+    `name` is the Idempotency-Key. Without a key, the JSON is random.
+    """
     return json.dumps({"request": secrets.token_urlsafe(18)} if name is None else {"key": name})
 
 
 def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
-    """Return the call of a program's run. All its requests own the claims jointly, by one id."""
+    """Return the call of a program's run.
+
+    All requests of the run have the same id, so they share the claims of the run.
+    """
     assert caller.owner is not None
     pepper = service.elicitations.owners.pepper
     request_id = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
@@ -385,7 +393,10 @@ async def _asked_alone(verbs: Verbs, question: Question[Any]) -> Outcome[Any]:
 
 
 def _step_of(verbs: Verbs, *, is_placed: bool) -> AskedStep | None:
-    """Return the question's step in the run; without a place, the run's last step."""
+    """Return the question's step in the run.
+
+    If this request asked nobody, return the run's last step, unless `is_placed` is True.
+    """
     if not verbs.call.run.is_loaded:
         return None
     run = verbs.call.run.value

@@ -4,8 +4,8 @@ Risks: a client declares forms but shows none. Such a client refuses within mill
 person's name, or does not answer until it gives up its call. An answer that comes sooner than a
 person can read is therefore treated as automatic and ignored. A client's behaviour is remembered
 for a day. A client that was seen to show nothing gets the link for its person instead. This module
-never accepts a question: the worst case is a link for a person who could have answered in the
-client.
+never accepts a question. If it is wrong about a client, the person gets a link although they could
+have answered in the client.
 """
 
 import logging
@@ -111,7 +111,7 @@ class McpClients:
         self._listed = {one.name: one for one in settings.clients}
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
         self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
-        # By elicitation id, of this process.
+        # By elicitation id: the questions that this process sent.
         self.sent_questions: OrderedDict[str, SentQuestion] = OrderedDict()
         self.limits, self.silence = limits, limits.silence
         self.min_answer = settings.min_answer
@@ -238,8 +238,8 @@ class AskedClient:
     """The client of one call, to which the call sends questions.
 
     `has_page` returns True if a person can answer this kind on our page. Otherwise the client
-    is the only way to ask. `is_proxy`: if the client behind the proxy does not support questions,
-    its call fails without a reply to this server, so the next identical call gets the link.
+    is the only way to ask. `is_proxy`: the client behind the proxy may not support questions. Then
+    its call fails and this server gets no reply, so the next identical call gets the link.
     `apart` distinguishes the client from other clients with the same library name.
     """
 

@@ -1,8 +1,8 @@
 """The methods with which a running tool asks questions, for one request of its call.
 
-Risks: a method acts for a call that has ended, because one of several questions that are asked
-together ends the request while the others are pending. Each method therefore checks the call's
-state before it acts, and no task of a question outlives the tool's `await`.
+Risks: a method acts for a call that has ended. This can happen if several questions are asked
+together: one of them can end the request while the others are pending. Each method therefore checks
+the call's state before it acts, and no task of a question outlives the tool's `await`.
 """
 
 import asyncio
@@ -65,7 +65,8 @@ class Verbs:
         self.prefetched = Prefetched()
         self._questions = Questions(call, check=check)
         self._counts: Counter[Fact] = Counter()
-        self._seen: dict[Step, bool] = {}  # this request's steps; True: their order is checked
+        # The steps of this request; True if the order of the step is checked.
+        self._seen: dict[Step, bool] = {}
 
     @property
     def leg(self) -> str:
@@ -95,7 +96,7 @@ class Verbs:
         )
 
     def count_from(self, nth: int, request: Request) -> None:
-        """Treat the next question with this request as the one after `nth` equal questions."""
+        """Set how many equal questions came before the next question with this request."""
         self._counts[self.fact(request)] = nth
 
     def fact(self, request: Request) -> Fact:
@@ -321,7 +322,7 @@ class Verbs:
             self._counts[fact], step = later.nth + 1, later
         if known is not None:
             return self._given(question, step, known)
-        # A call that the client did not continue may ask in another order.
+        # Check the order only if this call continues another: a new call may ask in any order.
         if is_ordered and call.run.is_continued:
             runs.check_order(run, step, seen=self._seen, says=question.message)
         self._seen[step] = is_ordered
@@ -353,8 +354,8 @@ class Verbs:
     async def _is_got(self, asking: AskedStep | None) -> bool:
         """Return True if the body already received an answer at this place before it asked again.
 
-        This is so if the answer was known without a question, or if the question at this place is
-        one for an account and was accepted.
+        Return True if the answer was known without a question, or if the question at this place
+        asked for an account and was accepted.
         """
         if asking is None:
             return True
@@ -443,7 +444,7 @@ class Prefetched:
     def put(self, fact: Fact, outcome: Outcome[Json], *, key: str | None) -> None:
         """Add an answer.
 
-        `outcome` has the input of `Question.answer`; `key` is the question's key.
+        `outcome` has the value to pass to `Question.answer`; `key` is the question's key.
         """
         self._outcomes[fact, key].append(outcome)
         self._brought[fact, key] = outcome

@@ -267,10 +267,10 @@ class Elicitations:
     ) -> Elicitation:
         """End the elicitation without an answer. Raises NotPossible if it has already ended.
 
-        If a request of the waiting call is in this process, the same write claims the outcome for
-        that request. Cancelling the caller does not stop the work, because waiters must be woken
-        after a write. `by` is the name for the audit log. `proof` is the proof of a refusal by
-        another person, such as an approver.
+        If this process is handling a request of the waiting call, the same write claims the outcome
+        for that request. Cancelling the caller does not stop the work, because waiters must be
+        woken after a write. `by` is the name for the audit log. `proof` is the proof of a refusal
+        by another person, such as an approver.
         """
         assert status is not Status.ACCEPTED, "pass an answer to complete_elicitation instead"
         return await self.run_to_completion(
@@ -307,7 +307,10 @@ class Elicitations:
     async def end(
         self, current: Elicitation, status: Status, *, why: str | None = None
     ) -> Elicitation:
-        """End the elicitation and return it. If another write ended it first, return that one."""
+        """End the elicitation and return it.
+
+        If another write ended the elicitation first, return the result of that write.
+        """
         try:
             return await self.settle(current.id, status, why=why)
         except NotPossible:
@@ -367,11 +370,10 @@ class Elicitations:
         return self.is_held(current) or is_doubtful
 
     async def is_in_hand(self, current: Elicitation) -> bool:
-        """Return True if a run uses the outcome. Callers want to revoke the outcome.
+        """Return True if a run uses the outcome. Call this method before revoking the outcome.
 
-        A process that has just started does not know if an expired lease will be renewed in a
-        moment, so this method waits until that is known. This is always so in the process of a
-        command.
+        A process that has just started cannot know if an expired lease is about to be renewed, so
+        this method waits until it knows. A command always runs in such a process.
         """
         while self.is_claimed(current):
             if self.is_held(current):

@@ -102,7 +102,7 @@ class SigningIn:
         return "/" if pending is None else pending.back
 
     def label_of(self, issuer: str) -> str | None:
-        """Return where a person with this issuer signed in, or None if that is no place here."""
+        """Return the label of the place to sign in with this issuer, or None if there is none."""
         places = self.places.values()
         found = (each for each in places if issuer in each.issuer.provider.issuers)
         return next((each.label for each in found), None)
@@ -110,11 +110,11 @@ class SigningIn:
     async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str], *, at: str) -> Back:
         """Complete a sign-in. `at` is the issuer whose redirect address was called.
 
-        Raises Mixed for another request's answer, Denied, or Failed.
+        Raises Mixed if the response belongs to another sign-in request, Denied, or Failed.
         """
         pending = self._sessions.sign_in_state(cookies)
         if pending is None:
-            raise Mixed("this browser did not leave")
+            raise Mixed("this browser has no pending sign-in")
         if pending.at != at:
             raise Mixed("another issuer answers")
         place = self.places[at]

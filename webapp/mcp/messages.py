@@ -5,10 +5,10 @@ value. One message of a few megabytes then blocks all callers for seconds. So th
 of values and the depth of a message are checked before it is parsed. Empty lists and objects are
 the worst case: each has three bytes, but costs an object to create and perhaps an error to report.
 
-A value of another type, a lone surrogate or a very long text reaches code that stores it. Then no
-question can be asked, and the log fills with tracebacks. So the parameters that this server reads
-are checked too. The library validates a tool's arguments against the tool's schema, and text for a
-person is checked where it is shown.
+Another risk is that a value of the wrong type, a lone surrogate or a very long text reaches the
+code that stores it. Then no question can be asked, and the log fills with tracebacks. So the
+parameters that this server reads are checked too. The library validates a tool's arguments against
+the tool's schema, and text for a person is checked where it is shown.
 """
 
 import re

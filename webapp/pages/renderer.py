@@ -142,8 +142,8 @@ def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
     return environment
 
 
-# The language of the page that is rendered, and whether an application asks its own user. Macros of
-# an imported template see no values of the page that imports them.
+# The language of the current page, and True if an application asks its own user. This is a context
+# variable because macros of an imported template do not see the values of the importing page.
 _SPOKEN: ContextVar[tuple[Language, bool]] = ContextVar("_SPOKEN", default=(ENGLISH, False))
 
 
@@ -178,7 +178,7 @@ _Unit: TypeAlias = Literal["day", "hour", "minute", "second"]
 _LONGEST_QUOTATION = 500
 _MOST_LINES = 12
 _LONGEST_NAME = 80
-_LONGEST_LABEL = 16 * 1024  # the limit of what is asked: flows.schema, flows.requests
+_LONGEST_LABEL = 16 * 1024  # the limit for texts of questions in flows.schema and flows.requests
 _LONGEST_HOST = 253
 _LONGEST_PLACE = 60
 # Emoji and Persian need these; they change how letters join, not their order.
@@ -240,7 +240,7 @@ def _marked(text: str) -> Markup:
 
 
 def _qr(url: str) -> Markup:
-    """Return the QR code of an address as SVG, dark on light as readers need it."""
+    """Return the QR code of an address as SVG. QR scanners need dark modules on a light ground."""
     code = segno.make_qr(url, error="l", boost_error=False)
     return Markup(code.svg_inline(light="#fff", svgclass="qr", lineclass=None, omitsize=True))  # noqa: S704 - only numbers
 
@@ -266,7 +266,7 @@ def _paragraph(text: str | None) -> str:
 def _lowered(text: str) -> str:
     """Return words for use within an English sentence: "Delete it" becomes "delete it"."""
     if _SPOKEN.get()[0] is not ENGLISH:
-        return text  # German nouns, and most other languages, keep their letters
+        return text  # other languages keep their capitals, such as those of German nouns
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 

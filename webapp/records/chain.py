@@ -52,7 +52,7 @@ _FULL_BYTES: Final = 32 * 1024  # leaves room for one more entry below the store
 _DAY_SECONDS: Final = 24 * 60 * 60
 _MISSING, _DAMAGED = "its newest block was missing", "its newest block was damaged"
 _WRITES_AT_ONCE: Final = 100
-_RECORDS_AT_ONCE: Final = 400  # without the blocks; a write holds 500 records
+_RECORDS_AT_ONCE: Final = 400  # audit blocks not counted; a write can have 500 records
 _OWNERS_AT_MOST: Final = 5_000
 _PAGE: Final = 100
 _TRIES_AT_MOST: Final = 1_000  # attempts of one write; only a bug can cause so many conflicts
@@ -169,7 +169,8 @@ class AuditChain:
     def forget(self) -> None:
         """Forget the end of each chain, so that the next write reads it from the store.
 
-        After a step back, the ends in the store are older than those in memory.
+        If the store has lost its latest writes, the ends in the store are older than those in
+        memory.
         """
         self._of.clear()
 
@@ -188,7 +189,7 @@ class _OwnersChain:
         self._end = self._block.before
         self._is_known = False  # whether the head's state is known
         self._mends: str | None = None  # the fault of the chain's end
-        self._is_busy = False  # True after several writes came at once: queue the next one too
+        self._is_busy = False  # True if several writes came at once: the next one is queued too
         self._lanes: Lanes[_Job] = Lanes(self._write, fit=_fit)
 
     async def write(self, records: tuple[Record, ...], entries: tuple[Entry, ...]) -> None:
@@ -250,7 +251,10 @@ class _OwnersChain:
                 return
 
     async def _losers(self, conflict: Conflict, jobs: list[_Job]) -> list[_Job]:
-        """Return the jobs whose own rows others wrote first; none if only the chain was written."""
+        """Return the jobs whose own rows others wrote first.
+
+        Return no job if others wrote only to the chain: then all jobs can be repeated.
+        """
         found = conflict.found
         if found is not None and found.kind == AUDIT:
             if found.key == HEAD:
@@ -278,8 +282,8 @@ class _OwnersChain:
     async def _find_head(self, *, has_id_conflict: bool = False) -> None:
         """Read the head, and find the block after which to continue.
 
-        That is the last block if the head is missing. It is also the last block with
-        `has_id_conflict`: then another block already has the id of the next block.
+        Continue after the last block in two cases: the head is missing, or another block already
+        has the id of the next block (`has_id_conflict`). Otherwise continue after the head.
         """
         store = self._chain.owners.store
         head = await store.find(self._owner, AUDIT, HEAD)
@@ -307,7 +311,7 @@ class _OwnersChain:
                 self._go_on_after(head)
 
     def _go_on_after(self, damaged: Record) -> None:
-        """Continue in a new block, after the highest number that a damaged entry can have."""
+        """Continue in a new block, numbered above all entries that the damaged block can have."""
         count = begins_after(damaged) + _ENTRIES_AT_MOST
         until = 0 if damaged.erase_at is None else int(damaged.erase_at.timestamp())
         parts = (b"audit damaged", damaged.id.encode(), damaged.sealed)
@@ -416,6 +420,6 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        # also count the names of the waiting jobs, because later jobs must not overtake these
+        # A later job that touches the same rows as a waiting job must not be written first.
         touched |= names
     return batch, behind

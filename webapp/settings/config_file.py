@@ -175,7 +175,7 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     """
     try:
         found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
+    except (ValueError, RecursionError) as error:  # ValueError: also if a number is too long
         where = re.search(r"\(at .*\)$", str(error))
         problem = f"it is not valid TOML {where[0] if where else ''}".rstrip() + "."
         raise BadDeclaration([problem], source=source, text=text) from None
@@ -242,7 +242,7 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
     place = f"providers.{name}"
     faults = [*_key_faults(name, table)]
     known = {key: table[key] for key in table if key in _KEYS}
-    # Keep values of a wrong type, so that the checks below find their other faults.
+    # Keep values of the wrong type, so that the checks below report the other faults too.
     read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
@@ -314,12 +314,18 @@ def _label_faults(label: object) -> Iterator[str]:
 
 
 def _as_read(label: str) -> str:
-    """Return the label without case, spaces and wide characters, which people hardly see."""
+    """Return the label in the form in which labels are compared.
+
+    Ignore case, spaces and wide characters, because people hardly see such differences.
+    """
     return "".join(unicodedata.normalize("NFKC", label).casefold().split())
 
 
 def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
-    """Yield a fault for parameters that the flow adds too; a provider may use the first one."""
+    """Yield a fault if the address already has a parameter that the flow adds.
+
+    With two values of a parameter, a provider may use the first one, which the flow did not set.
+    """
     try:
         query = urlsplit(address).query if isinstance(address, str) else ""
     except ValueError:  # not a URL: another check reports that

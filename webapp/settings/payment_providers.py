@@ -3,8 +3,8 @@
 Risks: those of webapp.settings.config_file. In addition, a header could contain the provider's API
 key, so a header such as Authorization must contain a placeholder instead of the key.
 
-The keys of a table have the names in flows.payments.declared.declaration. `false` means that a
-provider lacks the feature of that key.
+The keys of a table are the field names in flows.payments.declared.declaration. `false` means that
+the provider lacks the feature of that key.
 """
 
 import math
@@ -130,7 +130,7 @@ def _scheme(says: object, faults: list[str]) -> Scheme | None:
     if isinstance(says, str):
         if says not in SCHEMES:
             names = ", ".join(sorted(SCHEMES))
-            faults.append(f"scheme: unknown; they are {names}, or a table of its own.")
+            faults.append(f"scheme: unknown; they are {names}, or a table that describes it.")
         return SCHEMES.get(says)
     if not isinstance(says, dict):
         faults.append("scheme: must be a text or a table.")

@@ -61,7 +61,7 @@ def _absolute(text: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """The settings of one process. `runtime` is None without such a folder of the user."""
+    """The settings of one process. `runtime` is None if the user has no runtime folder."""
 
     instance: str = setting(
         "ELICIT_INSTANCE",

@@ -114,7 +114,7 @@ class MollieApi:
     def refusal(self, words: str, status: HTTPStatus) -> MollieError:
         return MollieError(words, status=status)
 
-    def headers(self, _: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
+    def headers(self, _: bool) -> Mapping[str, str]:  # noqa: FBT001 - the only argument
         return {}
 
     # Routes. Each raises MollieError.
@@ -217,7 +217,7 @@ def _price(amount: MollieAmount) -> Money:
             return price
     except (Malformed, InvalidQuestion):
         pass
-    raise MollieError("The amount is no amount in this currency", field="amount")
+    raise MollieError("The amount is not valid in this currency", field="amount")
 
 
 def _read(body: bytes, shape: type[T]) -> T:
@@ -246,5 +246,7 @@ def _limit(query: bytes) -> int:
     except ValueError:
         limit = 0
     if not 0 < limit <= _LISTED_AT_MOST:
-        raise MollieError("The limit is none", status=400, field="limit")
+        raise MollieError(
+            f"The limit must be a number from 1 to {_LISTED_AT_MOST}", status=400, field="limit"
+        )
     return limit
