@@ -201,4 +201,4 @@ def _leaving_of(stored: Json) -> Leaving:
     try:
         return msgspec.convert(stored, Leaving)
     except msgspec.ValidationError:
-        raise Mixed("this browser did not leave") from None
+        raise Mixed("this browser has no pending sign-in") from None

@@ -200,12 +200,12 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
 
 
 def _header_faults(headers: Mapping[str, str]) -> Iterator[str]:
-    stands = '"{secret}" in it, which stands for the key.'
+    has_key = 'must contain "{secret}", the placeholder for the key.'
     if not any("{secret}" in value for value in headers.values()):
-        yield f"headers: one of them has {stands}"
+        yield f"headers: one header {has_key}"
     for name, value in headers.items():
         if name.lower() in _CARRIERS and "{secret}" not in value:
-            yield f"headers.{name}: it has {stands}"
+            yield f"headers.{name}: {has_key}"
 
 
 def _inner(place: str, table: object, keys: Mapping[str, str], faults: list[str]) -> dict[str, Any]:

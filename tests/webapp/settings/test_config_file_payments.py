@@ -306,7 +306,7 @@ def test_value_which_is_no_table_is_reported(text: str, problem: str) -> None:
 
 
 STATES = "a table of open, pending, paid, failed, closed."
-HAS_SECRET = 'it has "{secret}" in it, which stands for the key.'
+HAS_SECRET = 'must contain "{secret}", the placeholder for the key.'
 ORIGIN = "checkout_origins: it is not an https origin."
 
 
@@ -357,7 +357,7 @@ ORIGIN = "checkout_origins: it is not an https origin."
             'refund_states = { "hunter2" = "pending" }',
             "refund_states: it is not of the form path=value.",
         ),
-        ('headers = { X-Key = "hunter2" }', 'headers: one of them has "{secret}" in it, which'),
+        ('headers = { X-Key = "hunter2" }', 'headers: one header must contain "{secret}", the'),
         (
             'headers = { Authorization = "Bearer hunter2", X-Key = "{secret}" }',
             f"headers.Authorization: {HAS_SECRET}",
