@@ -205,7 +205,7 @@ _SOURCES: tuple[tuple[str, Finder], ...] = (
     ("flows/oauth/*.py", _failures),
     ("flows/payments/responses.py", _failures),
 )
-# Of refused requests; two of them differ between versions of Python.
+# The HTTP phrases of refusals. Two of them differ between versions of Python.
 _PHRASES = (
     *("Bad Request", "Unauthorized", "Forbidden", "Method Not Allowed"),
     *("Request Entity Too Large", "Content Too Large", "Unsupported Media Type"),

@@ -134,7 +134,7 @@ class Importing:
                 done = "replaced" if about.replaces else "kept"
             if about.is_dry or done in ("unchanged", "kept"):
                 return []
-            # What the person uses stays in use: only the account itself is replaced.
+            # The account that is in use stays in use: no imported account takes its place.
             is_in_use = stored is not None and stored.is_connected and stored.holds_key
             return [*await self._connections.placed(new, is_named=not is_in_use)]
 
