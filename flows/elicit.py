@@ -1,18 +1,25 @@
 """The verbs: the functions with which a tool asks a person."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Literal, NoReturn, TypeVar, cast, overload
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from flows.elicitation.ending import Ending, key_of, name_of, payload_of
+from flows.elicitation.misuse import InvalidUse, place_of_call
 from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json
-from flows.elicitation.tool_call import CallingPerson, must_be_mode
+from flows.elicitation.tool_call import (
+    CallingPerson,
+    modes_of,
+    must_be_capabilities,
+    must_be_mode,
+)
 from flows.errors import InvalidQuestion
 from flows.kinds.form import confirm, form
 from flows.kinds.gate import gate, needed, needs
 from flows.kinds.secret import secret
+from flows.kinds.together import together
 from flows.kinds.url import url
 from flows.oauth.account import Account, account_of
 from flows.oauth.provider import Provider
@@ -21,95 +28,16 @@ from flows.payments.receipt import Receipt
 from flows.question import (
     DEFAULT_TIMEOUT,
     MESSAGE_AT_MOST,
-    Outcome,
     Question,
     ReturningRequest,
     current_asker,
     must_be_elicitation_id,
     must_be_listed,
     must_be_timeout,
-    reporting_errors,
+    report_to_asker,
     verb,
 )
 from flows.requests import AccountRequest, ApiKeyRequest, PaymentRequest, receipt_of
-
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Together(Generic[T_co]):
-    """Several questions that have not been asked yet. Await it for a tuple of their answers."""
-
-    questions: tuple[Question[Any], ...]
-
-    def __await__(self) -> Generator[Any, Any, T_co]:
-        outcomes = yield from self._asked(stops_at_no=True).__await__()
-        return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
-
-    async def outcomes(self) -> tuple[Outcome[Any], ...]:
-        """Ask the questions and return all outcomes. A negative outcome does not raise."""
-        return await self._asked(stops_at_no=False)
-
-    async def _asked(self, *, stops_at_no: bool) -> tuple[Outcome[Any], ...]:
-        self.discard()
-        with reporting_errors():
-            return await current_asker().ask_together(self.questions, stops_at_no=stops_at_no)
-
-    def discard(self) -> None:
-        """Mark the questions as not needed. A call fails if it never asks a question it creates."""
-        for question in self.questions:
-            question.discard()
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            "a question is neither true nor false before it is asked: write `await` before it"
-        )
-
-
-@overload
-def together(first: Question[A], second: Question[B], /) -> Together[tuple[A, B]]: ...
-@overload
-def together(
-    first: Question[A], second: Question[B], third: Question[C], /
-) -> Together[tuple[A, B, C]]: ...
-@overload
-def together(
-    first: Question[A], second: Question[B], third: Question[C], fourth: Question[D], /
-) -> Together[tuple[A, B, C, D]]: ...
-@overload
-def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
-@verb
-def together(*questions: Question[Any]) -> Together[Any]:
-    """Ask several questions at once: they are shown together and answered separately.
-
-    Awaiting returns the answers in this order, or raises the first negative outcome. The other
-    questions then stay open until they expire. `outcomes()` waits for all of them. Raises
-    InvalidQuestion if an argument is not a question.
-    """
-    if not questions:
-        raise InvalidQuestion(
-            "together needs at least one question. Pass questions one by one: together(*questions)."
-        )
-    for question in questions:
-        if not isinstance(cast("object", question), Question):
-            raise InvalidQuestion(
-                f"together accepts only questions, not a {type(question).__name__}. Pass "
-                "questions one by one: together(*questions)."
-            )
-    return Together(questions=questions)
-
-
-def _answer(question: Question[Any], outcome: Outcome[Any]) -> Any:
-    if outcome.error is None:
-        return outcome.content
-    if question.no is None:
-        raise outcome.error
-    return question.no(outcome.error)
-
 
 __all__ = [
     "api_key",
@@ -434,6 +362,11 @@ async def complete_elicitation(
     From a public route, pass the request itself: it must carry the link's return token (the query
     parameter `elicitation`) and come from the browser that pressed Continue.
     """
+    if not isinstance(elicitation, str) and not hasattr(elicitation, "query_params"):
+        raise InvalidQuestion(
+            "complete_elicitation needs the id of an elicitation, or the request of your route, "
+            f"not {type(elicitation).__name__}."
+        )
     if isinstance(elicitation, str):
         if program is not None and tool is not None:
             raise InvalidQuestion("Pass either program= or tool=, not both.")
@@ -441,3 +374,34 @@ async def complete_elicitation(
             elicitation, content or {}, owner=owner, program=program, tool=tool
         )
     return await current_asker().complete_return(elicitation, content or {})
+
+
+@verb
+def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
+    """Return True if a client with these capabilities can be asked in this mode, or in any.
+
+    `capabilities` is a mapping as in the protocol, a model of `mcp_types`, or None for a client
+    that declares nothing. Raises InvalidQuestion for other objects, such as a tool's context, and
+    for a mode that does not exist.
+    """
+    must_be_capabilities(capabilities)
+    if mode is not None:
+        must_be_mode(mode)
+    modes = modes_of(capabilities)
+    return bool(modes) if mode is None else mode in modes
+
+
+if not TYPE_CHECKING:  # type checkers must not see these, so that they report a wrong name
+
+    class _NoSuchVerb(InvalidUse, AttributeError):
+        """A name that is not a verb. `hasattr` is False for it, as in any module."""
+
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("_"):  # Python's own protocols probe for such names
+            raise AttributeError(name)
+        near = get_close_matches(name, __all__, n=1, cutoff=0.5)
+        meant = f"Perhaps elicit.{near[0]} is meant" if near else f"elicit has {', '.join(__all__)}"
+        error = _NoSuchVerb(f"There is no elicit.{name}. {meant}.", place=place_of_call())
+        AttributeError.name.__set__(error, name)  # else Python writes it over the error's own name
+        report_to_asker(error)
+        raise error

@@ -162,6 +162,7 @@ def gate(
     timeout: timedelta | None = None,
     off: bool = False,
 ) -> Callable[[ToolT], ToolT]: ...
+@verb
 def gate(
     tool: Any = None,
     *,
@@ -354,6 +355,7 @@ class Need:
     decline_message: str | None = None
 
 
+@verb
 def needs(
     *questions: Question[Any],
     hide: bool = False,

@@ -4,6 +4,7 @@ Risks: the address is not what the tool's author wrote, but contains text of a m
 Its origin must therefore be a literal in the code, and the page shows the origin.
 """
 
+import inspect
 import re
 import string
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -45,6 +46,10 @@ class Visit:
     def address(self, link: Link) -> str:
         """Return the address for this link. Raises InvalidQuestion if its origin is not allowed."""
         url = self.url if isinstance(self.url, str) else self.url(link)
+        if not isinstance(cast("object", url), str):
+            raise InvalidQuestion(
+                f"The function of url= must return an address, not {type(url).__name__}."
+            )
         origin = origin_of(url)
         if origin not in self.origins:
             raise InvalidQuestion(
@@ -85,6 +90,8 @@ def url(
             "url= is a function, so origins= is required: list the origins that the "
             "function's addresses can have."
         )
+    if not isinstance(url, str):
+        _must_build_addresses(url)
     literal = (origin_of(url), *origins) if isinstance(url, str) else tuple(origins)
     for origin in literal:
         if not is_origin(origin):
@@ -104,6 +111,24 @@ def url(
         elicitation_id=elicitation_id,
         timeout=timeout,
     )
+
+
+def _must_build_addresses(build: object) -> None:
+    """Check that `build` can be called with the link, and returns a text at once."""
+    if inspect.iscoroutinefunction(build):
+        raise InvalidQuestion(
+            "The function of url= must not be async: do what it awaits before the question, in "
+            "`once`, and let it return the address."
+        )
+    try:
+        inspect.signature(cast("Callable[..., object]", build)).bind(None)
+    except TypeError:
+        raise InvalidQuestion(
+            "url= must be an address, or a function of the link, such as "
+            '`lambda link: f"https://pay.example/?back={link.return_url}"`.'
+        ) from None
+    except ValueError:  # a function written in C has no signature
+        pass
 
 
 class VisitFlow:

@@ -6,7 +6,8 @@ text, an integer or a Decimal, has at most the digits of its currency, and is ne
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, final
@@ -58,8 +59,9 @@ class Money:
 
     @verb
     def __init__(self, amount: str | int | Decimal, currency: str) -> None:
-        digits = digits_of(currency)
-        number = _minor_units(_exact(amount), currency=currency, digits=digits)
+        with _naming(amount, currency):
+            digits = digits_of(currency)
+            number = _minor_units(_exact(amount), currency=currency, digits=digits)
         self._fill(number, currency, digits)
 
     @classmethod
@@ -68,7 +70,7 @@ class Money:
 
         Zero is allowed, because totals can be zero. Raises InvalidQuestion.
         """
-        with reporting_errors():
+        with reporting_errors(), _naming(number, currency):
             digits = digits_of(currency)
             _check_minor_units(number)
         money = object.__new__(cls)
@@ -98,6 +100,16 @@ class Money:
         figures = tuple(int(figure) for figure in str(minor_units))
         object.__setattr__(self, "amount", Decimal((0, figures, -digits)))
         object.__setattr__(self, "currency", currency)
+
+
+@contextmanager
+def _naming(amount: object, currency: object) -> Generator[None]:
+    """Name the values in an error: the author's own if both are constants in their code."""
+    try:
+        yield
+    except InvalidAmount as error:
+        error.values = (amount, currency)
+        raise
 
 
 def checked_units(number: int, currency: str) -> int:
