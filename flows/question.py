@@ -208,13 +208,21 @@ class Question(Generic[T_co]):
         return outcome.content  # type: ignore[return-value]  # accepted: the content is a T_co
 
     async def outcome(self) -> Outcome[T_co]:
-        """Ask the question and return its outcome. A negative outcome does not raise."""
+        """Ask the question and return its outcome. A negative outcome does not raise.
+
+        Returns:
+            The outcome, with the answer or the reason.
+        """
         self.discard()
         with reporting_errors():
             return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
-        """Ask the question and return the answer, or None for any negative outcome."""
+        """Ask the question and return the answer.
+
+        Returns:
+            The answer, or None for any negative outcome.
+        """
         return (await self.outcome()).content
 
     def discard(self) -> None:

@@ -72,9 +72,17 @@ def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
 def together(*questions: Question[Any]) -> Together[Any]:
     """Ask several questions at once: they are shown together and answered separately.
 
-    Awaiting returns the answers in this order, or raises the first negative outcome. The other
-    questions then stay open until they expire. `outcomes()` waits for all of them. Raises
-    InvalidQuestion if an argument is not a question.
+    Args:
+        *questions: The questions, one by one, in the order of the answers.
+
+    Returns:
+        The questions. Awaiting them returns the answers in this order, or raises the first negative
+        outcome. The other questions then stay open until they expire. `outcomes()` waits for all of
+        them.
+
+    Raises:
+        InvalidQuestion: An argument is not a question, or there is none. In a tool, the error is
+            InvalidUse and names the line.
     """
     if not questions:
         raise InvalidQuestion(

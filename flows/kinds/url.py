@@ -73,16 +73,28 @@ def url(
 ) -> Question[Mapping[str, Json]]:
     """Ask the person to visit an address, and wait until its service reports completion.
 
-    `url` is a text, or a function of the link. A function needs `origins`, the allowed origins, as
-    literals. The function is called after the question is stored, so a service that the function
-    contacts can already complete the question. After a crash, the function is called a second time.
-    The answer is the object that the completion contained. With `wait_for_completion=False`, the
-    await returns as soon as the person agrees to open the address.
+    Args:
+        message: The question, as the person reads it, of up to 2000 characters.
+        url: The address, or a function of the link. A function is called after the question is
+            stored, so a service that the function contacts can already complete the question. After
+            a crash, the function is called a second time.
+        origins: The origins that the addresses of a function can have, as literals.
+        wait_for_completion: If False, the await returns as soon as the person agrees to open the
+            address.
+        elicitation_id: An id of your own, with which trusted code may complete the question.
+        key: With it, the question is the same in every call of the tool, whatever the tool's
+            arguments.
+        timeout: How long the question stays open: 1 second to 7 days.
 
-    With `key`, the question is the same in every call of the tool, whatever the tool's arguments.
-    `timeout` is how long the question stays open.
+    Returns:
+        The question. Awaiting it returns the object that the completion contained.
 
-    Raises InvalidQuestion for an address that is not https (http is allowed on loopback).
+    Raises:
+        InvalidQuestion: The address is not https (http is allowed on loopback), an origin is not
+            valid, or the function is async or takes no link. In a tool, the error is InvalidUse and
+            names the line.
+        NotAccepted: The await raises one of its subclasses, such as Expired, if nobody completed
+            it.
     """
     must_be_listed("origins", origins)
     if not isinstance(url, str) and not origins:

@@ -269,6 +269,9 @@ class Account:
 
         The client decompresses responses of any size. If you do not trust the API with that, send
         `accept-encoding: identity` and stream the response.
+
+        Returns:
+            A client whose base address is `api`. Use it as a context manager.
         """
         client = self._resources.client(base_url=self.api, auth=self._auth)
         if self._auth.follows:
@@ -277,6 +280,9 @@ class Account:
 
     def sync_client(self) -> httpx.Client:
         """Return a synchronous client for a `def` tool, which runs in a worker thread.
+
+        Returns:
+            A client like that of `client()`.
 
         Raises:
             ElicitError: The caller is on the event loop, which the client would block.

@@ -50,8 +50,16 @@ class InvalidAmount(InvalidQuestion):
 class Money:
     """A positive amount of money: `Money("9.00", "EUR")`.
 
-    `amount` is normalized to the currency's digits, so 9 EUR equals 9.00 EUR. Raises
-    InvalidQuestion for a float, too many digits, or a currency code that is not current.
+    The amount is normalized to the currency's digits, so 9 EUR equals 9.00 EUR.
+
+    Args:
+        amount: A text with digits and one point, an int or a Decimal, in units of the currency.
+        currency: A current code of ISO 4217, such as `EUR`.
+
+    Raises:
+        InvalidQuestion: The amount is a float, not above zero, has too many digits, or the code is
+            not current. If both are constants in a tool's code, the error is InvalidUse and names
+            the line.
     """
 
     amount: Decimal
@@ -66,9 +74,18 @@ class Money:
 
     @classmethod
     def from_minor_units(cls, number: int, currency: str) -> "Money":
-        """Return the amount for a number of cents, or of the currency's smallest unit.
+        """Return the amount for a number of the currency's smallest unit.
 
-        Zero is allowed, because totals can be zero. Raises InvalidQuestion.
+        Args:
+            number: The number of cents, or of the smallest unit. Zero is allowed, because totals
+                can be zero.
+            currency: A current code of ISO 4217, such as `EUR`.
+
+        Returns:
+            The amount.
+
+        Raises:
+            InvalidQuestion: The number is not an int or is negative, or the code is not current.
         """
         with reporting_errors(), _naming(number, currency):
             digits = digits_of(currency)

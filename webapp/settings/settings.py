@@ -303,13 +303,8 @@ TABLE: tuple[Setting[Any], ...] = (
     *rows_of(Settings).values(),
     *rows_of(Brand).values(),
     *rows_of(PolicySettings).values(),
-    *events.EVENTS,
-    NOTIFY,
-    *identity.IDENTITY,
-    *issuers.CLIENT_OF_ISSUER,
-    *(EXPOSE, READ_SECONDS, CONNECTIONS),
-    *TELEMETRY,
-    *(DATA_HOME, CONFIG_HOME),
+    *(*events.EVENTS, NOTIFY, *identity.IDENTITY, *issuers.CLIENT_OF_ISSUER),
+    *(EXPOSE, READ_SECONDS, CONNECTIONS, *TELEMETRY, DATA_HOME, CONFIG_HOME),
     *rows_of(ProcessSettings).values(),
 )
 
@@ -320,10 +315,15 @@ def read_settings(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
 ) -> Settings:
-    """Return the settings from the given variables, or from those of this process.
+    """Return the settings. Local use needs no variable: a key file and a store are created.
 
-    Local use needs no variable: a key file and a store are created in the data folder. Raises
-    BadSettings.
+    Args:
+        environment: The variables. Without it, those of this process.
+        host: The host of the address, without ELICIT_URL.
+        port: The port of the address, without ELICIT_URL.
+
+    Raises:
+        BadSettings: A setting is invalid. The message names each.
     """
     environment = os.environ if environment is None else environment
     if problems := not_utf_8(environment, TABLE):
