@@ -300,11 +300,14 @@ class Settings:
 TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
-    *rows_of(Settings).values(),
-    *rows_of(Brand).values(),
-    *rows_of(PolicySettings).values(),
-    *(*events.EVENTS, NOTIFY, *identity.IDENTITY, *issuers.CLIENT_OF_ISSUER),
-    *(EXPOSE, READ_SECONDS, CONNECTIONS, *TELEMETRY, DATA_HOME, CONFIG_HOME),
+    *(row for one in (Settings, Brand, PolicySettings) for row in rows_of(one).values()),
+    *events.EVENTS,
+    NOTIFY,
+    *identity.IDENTITY,
+    *issuers.CLIENT_OF_ISSUER,
+    *(EXPOSE, READ_SECONDS, CONNECTIONS),
+    *TELEMETRY,
+    *(DATA_HOME, CONFIG_HOME),
     *rows_of(ProcessSettings).values(),
 )
 
@@ -452,10 +455,7 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
 def _credentials(
     values: Values, providers: Mapping[str, Provider], *, tables: Sequence[IssuerTable]
 ) -> Mapping[str, tuple[str, str]]:
-    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID.
-
-    A public client (`client_auth = "none"`) has no secret.
-    """
+    """Return client id and secret of each provider. A public client has an empty secret."""
     found: dict[str, tuple[str, str]] = {}
     for name in _registered(values.environment, tables):
         rows = [row.of(name) for row in payments.OF_ACCOUNTS]
