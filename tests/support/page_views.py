@@ -192,6 +192,7 @@ USUAL: Mapping[str, Any] = {
     "seller": "Stripe",
     "is_test": True,
     "refunded_after": timedelta(days=7),
+    "statement": "ACME* REPORTS",
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
     "form": form_of(
