@@ -206,17 +206,17 @@ class Account:
     )
 
     def __init__(self, content: Content, *, resources: Resources) -> None:
-        self.provider = content.provider
-        self.id = content.id
-        self.label = content.label
-        self.name = content.name
-        self.picture = content.picture
-        self.scopes = content.scopes
-        self.missing = content.missing
-        self.tenant = content.tenant
-        self.details = content.details
-        self.api = content.api
-        self.api_hosts = content.api_hosts
+        self.provider: str = content.provider
+        self.id: str = content.id
+        self.label: str = content.label
+        self.name: str | None = content.name
+        self.picture: str | None = content.picture
+        self.scopes: tuple[str, ...] = content.scopes
+        self.missing: tuple[str, ...] = content.missing
+        self.tenant: str | None = content.tenant
+        self.details: Mapping[str, str] = content.details
+        self.api: str = content.api
+        self.api_hosts: tuple[str, ...] = content.api_hosts
         self._content = content
         self._resources = resources
         connection = content.connection

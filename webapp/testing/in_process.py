@@ -87,6 +87,7 @@ async def elicit_person(
 
     Raises:
         BadSettings: A setting is invalid.
+        InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
     if not hasattr(server, "list_tools") and callable(server):
@@ -101,8 +102,6 @@ async def elicit_person(
         sandbox_app = SandboxApp(sandbox, clock=clock, deliver=http_client.send, pause=_at_once)
         asked_of: dict[str, Told] = {}
         built: list[Service] = []
-
-        guard = await stack.enter_async_context(asyncio.TaskGroup())
 
         async def started(question: StartedQuestion) -> None:
             asked = await built[0].elicitations.get(question.id)
@@ -127,6 +126,8 @@ async def elicit_person(
                 has_endpoint=False,  # the client enters the server's own lifespan
             )
         )
+        # After the application: an error of its start is raised alone, without an ExceptionGroup.
+        guard = await stack.enter_async_context(asyncio.TaskGroup())
         last_call = LastCall()
         stack.enter_context(last_call.listening(server))
         network.answer_at({URL: OwnUsers(app, uid=_UID), SANDBOX_URL: sandbox_app})
