@@ -218,7 +218,7 @@ async def _answer(
         while True:
             tokens.add(auth.token)
             reply = await service.outbound.send(
-                request,
+                auth.on_wire(request),
                 bytes_at_most=ANSWER_BYTES_AT_MOST,
                 seconds_at_most=SECONDS_AT_MOST,
                 is_authors=is_authors,
