@@ -137,7 +137,7 @@ def issuer_tokens(
             claim=one.claim,
             scopes=one.scopes,
             asked=one.advertised_scopes,
-            wanted=settings.identity.approval.claims,
+            wanted=settings.identity.token_claims,
             algorithms=one.client.provider.algorithms or ALGORITHMS,
         )
         introspection = None

@@ -15,6 +15,7 @@ from flows.elicitation.tool_call import CallingClient, SeenClient, seen
 from flows.oauth.responses import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
+MEMBERS_AT_MOST = 50  # the latest members of a team who used its account
 REMEMBERED_FOR = timedelta(days=1)
 CLIENTS_AT_MOST = 16  # only the latest clients are stored
 
@@ -24,6 +25,13 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     by: str
     until: datetime
+
+
+class MemberUse(Struct, frozen=True, kw_only=True):
+    """The last use of a team's account by one member."""
+
+    name: str
+    at: datetime
 
 
 class Connection(Struct, frozen=True, kw_only=True):
@@ -70,6 +78,11 @@ class Connection(Struct, frozen=True, kw_only=True):
     declared: Json = None  # the provider if only a tool's code declares it
     clients: tuple[SeenClient, ...] = ()  # clients that use it or may use it, latest last
     only: tuple[str, ...] | None = None  # keys of the clients that may use it; None: all clients
+    team: str | None = None  # the team that owns it; the owner is then the team's tag
+    connected_by: str | None = None  # the owner tag of the team's member who connected it
+    # the last use by each member of the team, by the owner tag, with the name of that person
+    members: Mapping[str, MemberUse] = field(default_factory=dict[str, MemberUse])
+    last_member: str | None = None  # the owner tag of the member who used it last
     version: int = 0
 
     @property
@@ -179,6 +192,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
         used=previous.used,
         withheld=tuple(dict.fromkeys((*previous.withheld, *connection.withheld))),
         put_aside_at=previous.put_aside_at,
+        members=previous.members,
         version=previous.version,
     )
 
@@ -200,6 +214,18 @@ def use(
     if last is not None and now < last + WRITTEN_AGAIN_AFTER:
         return met
     return replace(met, used={**connection.used, tool: now})
+
+
+def use_as_member(connection: Connection, member: str, name: str, *, now: datetime) -> Connection:
+    """Record that a member of the team used its account, at most once a minute for a member."""
+    last = connection.members.get(member)
+    is_written = last is not None and now < last.at + WRITTEN_AGAIN_AFTER
+    if is_written and connection.last_member == member:
+        return connection
+    members = {one: use for one, use in connection.members.items() if one != member}
+    members[member] = MemberUse(name=name, at=now)
+    latest = dict([*members.items()][-MEMBERS_AT_MOST:])
+    return replace(connection, members=latest, last_member=member)
 
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
@@ -233,6 +259,8 @@ def disconnect(
         was_revoked=was_revoked,
         ended_by=by,
         declared=connection.declared,
+        team=connection.team,
+        connected_by=connection.connected_by,
         version=connection.version,
     )
 

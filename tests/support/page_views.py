@@ -267,6 +267,7 @@ USUAL: Mapping[str, Any] = {
     "about": "count: 5",
     "back": "/connections#x1",
     "account": "octocat",
+    "team": None,
     "revoked": True,
     "left_out": (Scope(words="Make gists", raw="gist"),),
     "is_late": False,
