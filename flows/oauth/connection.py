@@ -49,6 +49,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
+    # a service account: the scopes that each token request names
+    requested: tuple[str, ...] | None = None
     dpop_key: str | None = None  # the private key that the tokens are bound to
     expires_at: datetime | None = None
     name: str | None = None
@@ -94,7 +96,17 @@ class Connection(Struct, frozen=True, kw_only=True):
     @property
     def ends_at(self) -> datetime | None:
         """The time after which nothing but connecting it again helps; None if it is unknown."""
-        return self.expires_at if self.refresh_token is None else self.refresh_expires_at
+        return self.refresh_expires_at if self.is_renewable else self.expires_at
+
+    @property
+    def is_service(self) -> bool:
+        """True for this server's own account at the provider, which belongs to no person."""
+        return self.requested is not None
+
+    @property
+    def is_renewable(self) -> bool:
+        """True if the server can get another access token without the person."""
+        return self.refresh_token is not None or self.is_service
 
     @property
     def has_fixed_end(self) -> bool:
@@ -136,7 +148,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     def is_usable(self, *, now: datetime) -> bool:
         """Return True if the access token is still valid or can be refreshed."""
-        return self.is_connected and (self.refresh_token is not None or self.works(now=now))
+        return self.is_connected and (self.is_renewable or self.works(now=now))
 
     def works(self, *, now: datetime) -> bool:
         return self.expires_at is None or now < self.expires_at
@@ -147,7 +159,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     def is_shared(self, tool: str, client: CallingClient | None) -> bool:
         """Return True if this tool may use the account when `client` calls it (None: unknown)."""
         is_let = self.only is None or (client is not None and client.key in self.only)
-        return tool in self.tools and is_let
+        return (tool in self.tools and is_let) or self.is_service
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
         """Return True if the person chose to use another account after `since`."""

@@ -135,6 +135,8 @@ async def disconnect_account(
     """Revoke and erase the account. If others use the account, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
     found = await account_of(service, requester, account_id, user=user, uses=False)
+    if found.is_service:
+        raise NotAllowed("This is the server's own account. Only its operator can remove it.")
     if found.connected_by not in (None, owner_for(service, requester, user)):
         raise NotAllowed(
             "Another member of the team connected this account. Only that member, or an operator, "

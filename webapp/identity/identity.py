@@ -18,6 +18,7 @@ from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
 from flows.errors import NotAllowed, NotConfigured
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
+from flows.oauth.teams import Team
 from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
 from webapp.http.rate_limit import Rates, address_key
@@ -26,7 +27,6 @@ from webapp.identity.local_peer import LocalPeers
 from webapp.identity.logout import Logouts
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
-from webapp.identity.teams import Team
 from webapp.identity.user_codes import UserCodes
 from webapp.identity.users import Users
 

@@ -18,13 +18,13 @@ from flows.errors import Failed, InvalidQuestion
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from flows.question import Link
 from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.identity.teams import Team
 from webapp.oauth.access_tokens import AccessTokens
 from webapp.oauth.api_keys import TypedKeys
 from webapp.oauth.clients import Clients, origins_of, place_of
@@ -101,6 +101,10 @@ class Accounts:
         client = self._clients.of(request.provider)
         if (client.provider.key is not None) != isinstance(request, ApiKeyRequest):
             raise InvalidQuestion(wrong_verb(client.provider))
+        if client.provider.service_account and request.account is not None:
+            raise InvalidQuestion(
+                f"{client.provider.label} has one account, this server's own: leave account out."
+            )
         facts = {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
         named = {
             "tenant": _tenant(request, client),
@@ -128,6 +132,8 @@ class Accounts:
                 in a later request.
         """
         client = self._clients.of(request.provider)
+        if client.provider.service_account:
+            return await self._own(request, client, by)
         key = self.connections.key(client, server=by.server)
         tenant = _tenant(request, client)
         held = await self.connections.find(
@@ -146,6 +152,17 @@ class Accounts:
                 "again."
             )
         return given
+
+    async def _own(self, request: AccountRequest, client: Client, by: AskedBy) -> Json:
+        """Return the content of this server's own account, which every tool may use."""
+        scopes = client.provider.asks(tuple(dict.fromkeys(request.scopes)))
+        at = client.for_tenant(_tenant(request, client))
+        found = await self.connections.own(at, scopes, server=by.server)
+        working = await self.keys.working(found)
+        if working is None:  # never, because no refusal ends such an account
+            raise Failed(f"{client.provider.label} issued no token.")
+        await self.connections.note_use(working, by.tool, by.client, owner=by.owner)
+        return self.connections.content(working, scopes=request.scopes)
 
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
         client = self._clients.of(request.provider)
@@ -168,6 +185,8 @@ class Accounts:
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
+        if client.provider.service_account:
+            return True
         key = self.connections.key(client, server=by.server)
         tenant = _tenant(request, client)
         found = await self.connections.find(

@@ -25,10 +25,11 @@ from flows.oauth.connection import (
     use,
     use_as_member,
 )
+from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
-from webapp.identity.teams import Team
 from webapp.oauth.clients import Clients, place_of
 from webapp.records.ids import owner_of
 from webapp.records.values import Value
@@ -65,8 +66,9 @@ class Connections:
         return owner if team is None else self._elicitations.owners.tag_of_team(team)
 
     def holder_of(self, id: str, *, owner: str, teams: Collection[str]) -> str:
-        """Return the owner of the row with this id: one of the person's teams, or the person."""
-        tags = (self.holder(owner, one) for one in teams if one in self.teams)
+        """Return the owner of the row: the person, one of their teams, or this server."""
+        tags = [self.holder(owner, one) for one in teams if one in self.teams]
+        tags.append(self._elicitations.owners.tag_of_service_accounts())
         return next((tag for tag in tags if tag == owner_of(id)), owner)
 
     def key(self, client: Client, *, server: str) -> str:
@@ -108,6 +110,45 @@ class Connections:
         """Return the stored account, or None if it was disconnected."""
         found = await self._elicitations.read(Connection, owner=owner, id=id)
         return None if found is None or found.ended_at is not None else found
+
+    async def own(self, client: Client, scopes: tuple[str, ...], *, server: str) -> Connection:
+        """Return this server's own account at the provider, for exactly these scopes.
+
+        A new account has no token yet. It is not in use for any key, so no look-up finds it.
+        """
+        owners, now, provider = (
+            self._elicitations.owners,
+            self._elicitations.clock(),
+            client.provider,
+        )
+        owner, key = owners.tag_of_service_accounts(), self.key(client, server=server)
+        what = (provider.tenant or "", *sorted(scopes))
+        id = owner + owners.pepper.tag("service account", key, *what, size=18)
+        found = await self.read(owner, id)
+        if found is None:
+            found = Connection(
+                id=id,
+                owner=owner,
+                key=key,
+                server=server,
+                provider=provider.name,
+                person_id=client.client_id,
+                label=provider.label,
+                tenant=provider.tenant,
+                connected_at=now,
+                scopes=(),
+                requested=scopes,
+                tools=(),
+                access_token="",
+                dpop_key=new_key() if provider.dpop else None,
+                expires_at=now,
+                holds_key=False,
+                declared=self._clients.declared(client),
+            )
+            with suppress(Conflict):  # another process was first; both rows are equal
+                await self._elicitations.write(found)
+            found = await self.read(owner, id) or found
+        return found
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.

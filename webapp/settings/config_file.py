@@ -23,11 +23,11 @@ from flows.oauth.provider import (
     ProviderKey,
     Revocation,
 )
+from flows.oauth.teams import Team
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
-from webapp.identity.teams import Team
 from webapp.notifications.tables import NotifyTable
 from webapp.settings.approver_tables import read_approvers
 from webapp.settings.issuers import IssuerTable, read_issuers

@@ -13,12 +13,12 @@ from flows.oauth.client_assertion import key_fault
 from flows.oauth.declaration import ClientAuth
 from flows.oauth.id_token import ALGORITHMS as KNOWN_ALGORITHMS
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules
 from webapp.identity.operators import OperatorRules
-from webapp.identity.teams import Team
 from webapp.settings.parsers import duration, each, matching, one_of, only, switch, words
 from webapp.settings.table import Setting, Values, rows_of, setting
 

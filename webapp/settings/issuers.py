@@ -15,8 +15,8 @@ from flows.oauth.client_assertion import key_fault
 from flows.oauth.declaration import ClientAuth
 from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from webapp.identity.approvers import Approver
-from webapp.identity.teams import Team
 from webapp.settings.identity import (
     CLIENT_ID,
     CLIENT_SECRET,

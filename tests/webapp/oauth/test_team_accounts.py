@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flows import elicit
+from flows.oauth.teams import Team
 from flows.providers import github
 from tests.support.api_people import PeopleEnv
 from tests.support.api_program import ACCOUNT, program_at
@@ -25,7 +26,6 @@ from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, Person, new_s
 from tests.support.shared_stores import STORES
 from webapp.cli.purge import purge_owner
 from webapp.identity.api_keys import KeyScope
-from webapp.identity.teams import Team
 from webapp.stores.opening import open_store
 
 ENGINEERS: dict[str, Any] = {"groups": ["everyone", "engineering"]}
