@@ -120,6 +120,10 @@ class Gateways:
     def seller(self, name: str) -> MerchantAccount:
         return self.named(name).seller
 
+    def statement(self, name: str) -> str | None:
+        """Return the text of a payment on the person's bank statement, if it is known."""
+        return self._gateways[name].seller.statement if name in self._gateways else None
+
     def of(self, elicitation: Elicitation) -> Gateway:
         return self.named(terms_of(elicitation).seller)
 
