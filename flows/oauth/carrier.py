@@ -44,17 +44,6 @@ class Carrier(Struct, frozen=True, kw_only=True):
         else:
             request.url = _KeyedUrl(str(request.url), name=self.query, key=token)
 
-    def has(self, request: httpx.Request, token: str) -> bool:
-        """Return True if the request carries this token."""
-        if self.query is None:
-            return bool(request.headers.get(self.header) == self._value(token))
-        url = request.url
-        return isinstance(url, _KeyedUrl) and bool(url.params[self.query] == token)
-
-    def remove(self, request: httpx.Request) -> None:
-        request.headers.pop(self.header, None)
-        request.url = httpx.URL(str(request.url))
-
     def _value(self, token: str) -> str:
         return f"{self.scheme} {token}" if self.scheme else token
 

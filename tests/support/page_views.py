@@ -114,6 +114,8 @@ USUAL: Mapping[str, Any] = {
     ),
     "hidden": None,
     "came_late": False,
+    "end_url": "https://login.example.com/logout",
+    "end_fields": (("client_id", "pages"), ("state", "s-1")),
     "updates": None,
     "approve_action": "/inbox/finance/x1/approve",
     "delegate_action": "/inbox/finance/x1/delegate",
@@ -192,6 +194,7 @@ USUAL: Mapping[str, Any] = {
     "seller": "Stripe",
     "is_test": True,
     "refunded_after": timedelta(days=7),
+    "statement": "ACME* REPORTS",
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
     "form": form_of(

@@ -7,31 +7,37 @@ Such an account stays connected, and only this program loses access.
 """
 
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 
-from litestar import delete, get
+from litestar import delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 
 from flows.elicitation.tool_call import CallingClient, client_of
 from flows.errors import ElicitError, NotAllowed
 from flows.oauth.carrier import Carrier
 from flows.oauth.connection import Connection
-from webapp.api.access import Requester, requires
+from flows.oauth.requests import Unreachable
+from webapp.api.access import Paces, Requester, requires
 from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
     AccountList,
+    ImportedAccount,
     ToldAccount,
     ToldDisconnection,
     Whose,
 )
 from webapp.api.states import to_account_data
+from webapp.http.parts import AnyRequest, part
 from webapp.identity.api_keys import KeyScope
+from webapp.oauth.importing import ConnectedElsewhere
 from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]
 _log = logging.getLogger(__name__)
+_paces: Callable[[AnyRequest], Paces] = part("paces")
 
 
 class NoSuchAccount(ElicitError):
@@ -60,6 +66,13 @@ class AccountLapsed(ElicitError):
         )
 
 
+class ProviderFailed(ElicitError):
+    """The account's provider sent no response that can be used."""
+
+    name = "PROVIDER_FAILED"
+    http_status = 502
+
+
 @get("/api/accounts", guards=_ASKERS)
 async def list_accounts(
     requester: NamedDependency[Requester], service: NamedDependency[Service], user: Whose = None
@@ -72,6 +85,32 @@ async def list_accounts(
             to_account_data(service, one) for one in found if _is_seen_by(service, requester, one)
         ]
     )
+
+
+@post("/api/accounts", guards=[requires(KeyScope.IMPORT)], status_code=HTTPStatus.OK)
+async def import_account(
+    *,
+    data: JSONBody[ConnectedElsewhere],
+    requester: NamedDependency[Requester],
+    request: AnyRequest,
+    service: NamedDependency[Service],
+    user: Whose = None,
+) -> ImportedAccount:
+    """Store an account that the user connected in another product. The key needs `import`.
+
+    The provider is asked whose account the access token opens. The account is shared with no tool
+    and no program: the user allows each of them on the page. An account that is connected here
+    already stays as it is.
+    """
+    owner = owner_for(service, requester, user)
+    importing, server = service.kinds.accounts.importing, application_of(service)
+    with _paces(request).proxied.one(requester.who):
+        try:
+            result = await importing.one(data, owner=owner, server=server)
+        except Unreachable as error:
+            raise ProviderFailed(str(error)) from None
+    _log.info("account.imported", extra={"result": result, "key": requester.program.id})
+    return ImportedAccount(result=result)
 
 
 @get("/api/accounts/{account_id:str}", guards=_ASKERS)

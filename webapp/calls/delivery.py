@@ -27,7 +27,7 @@ from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccep
 from flows.kinds.form import approver_of, comments_of
 from flows.payments.receipt import Payment
 from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import Outcome, Question, reporting_errors
+from flows.question import OnWire, Outcome, Question, reporting_errors
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
@@ -259,13 +259,13 @@ class OwnersReach:
         self._hide = hide  # called with each new access token, which no error may contain
         self._loop = loop  # the call's own event loop
 
-    def client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.AsyncClient":
-        return self._outbound.client(base_url=base_url, auth=auth)
+    def client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.AsyncClient":
+        return self._outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
 
-    def sync_client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.Client":
+    def sync_client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.Client":
         with reporting_errors():
             _must_be_a_thread()
-        return self._outbound.sync_client(base_url=base_url, auth=auth)
+        return self._outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
 
     def now(self) -> datetime:
         return self._accounts.now()

@@ -25,6 +25,7 @@ from webapp.http.browser import Browser
 from webapp.http.rate_limit import Rates, address_key
 from webapp.identity.api_keys import ApiKeys
 from webapp.identity.local_peer import LocalPeers
+from webapp.identity.logout import Logouts
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
 from webapp.identity.user_codes import UserCodes
@@ -198,8 +199,14 @@ class Identity:
         """
         owners, clock, store = elicitations.owners, elicitations.clock, elicitations.store
         self.users = users
+        self.logouts = Logouts(owners, clock=clock)
         self.sessions = Sessions(
-            tokens=tokens, store=store, public_url=public_url, issuers=rules.issuers, clock=clock
+            tokens=tokens,
+            store=store,
+            public_url=public_url,
+            issuers=rules.issuers,
+            clock=clock,
+            reports=self.logouts,
         )
         self.pairing = Pairing(
             ring=ring,

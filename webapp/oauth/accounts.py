@@ -90,7 +90,10 @@ class Accounts:
             elicitations=elicitations, connections=self.connections, keys=self.keys
         )
         self.importing = Importing(
-            elicitations=elicitations, clients=self._clients, connections=self.connections
+            elicitations=elicitations,
+            outbound=outbound,
+            clients=self._clients,
+            connections=self.connections,
         )
         self.api_keys = TypedKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange

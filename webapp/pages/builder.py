@@ -246,6 +246,7 @@ class PageBuilder:
             continue_action=self._here,
             is_test=not terms.is_live,
             refunded_after=self._service.kinds.payments.ledger.unused.get(terms.seller),
+            statement=self._service.kinds.payments.flow.statement(terms.seller),
         )
 
     def _waiting(self) -> "_Waiting":

@@ -175,11 +175,13 @@ class StartPayment(Asking):
     """The page before a payment at the origin `place`. `what` is the tool's text.
 
     `price` is formatted. `seller` is the label of the payment service, such as Stripe. If
-    `refunded_after` is set, a payment that no call uses is refunded after that time.
+    `refunded_after` is set, a payment that no call uses is refunded after that time. `statement` is
+    the text on the person's bank statement, if the operator has set it.
     """
 
     template: ClassVar[str] = "start_payment.html"
     refunded_after: timedelta | None = None
+    statement: str | None = None
     price: str
     what: str
     seller: str

@@ -496,5 +496,4 @@ def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[s
     yield from issuers.names_of_issuers(declared.issuers)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment, declared.issuers)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
-    for declaration in declared.sellers.values():
-        yield from payments.names_of(declaration)
+    yield from payments.names_of(declared.sellers)
