@@ -77,7 +77,7 @@ class Link:
         return_token: Callable[[], str],
         callback_token: Callable[[], str],
     ) -> None:
-        self.id = id
+        self.id: str = id
         self._owner = owner
         self._public_url = public_url
         self._return = return_token

@@ -133,7 +133,7 @@ class BadBearer(ElicitError):
     ) -> None:
         self.reason = reason
         self.expected = expected
-        self.received = None if received is None else repr(received)[:RECEIVED_AT_MOST]
+        self.received: str | None = None if received is None else repr(received)[:RECEIVED_AT_MOST]
         self.error = error
         super().__init__(_WORDS[error])
 

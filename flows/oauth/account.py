@@ -251,6 +251,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     api_hosts: tuple[str, ...]
     connection: str | None = None  # the connection's id, to get a newer access token with
+    team: str | None = None
 
     def __repr__(self) -> str:
         return f"Content({self.provider!r}, {self.label!r})"
@@ -262,27 +263,29 @@ class Account:
     `missing` are scopes that the tool asked for and that were not granted. The person is not asked
     for them again, unless the tool asks with `again=True`. `tenant` is the host of the account's
     tenant. `details` has the values that the provider's declaration stores with its option `keep`,
-    such as members of the token reply.
+    such as members of the token reply. `team` is the name of the team that owns the account, or
+    None for the person's own account.
     """
 
     __slots__ = (
         *("_auth", "_content", "_resources"),
         *("api", "api_hosts", "details", "id", "label", "missing", "name", "picture"),
-        *("provider", "scopes", "tenant"),
+        *("provider", "scopes", "team", "tenant"),
     )
 
     def __init__(self, content: Content, *, resources: Resources) -> None:
-        self.provider = content.provider
-        self.id = content.id
-        self.label = content.label
-        self.name = content.name
-        self.picture = content.picture
-        self.scopes = content.scopes
-        self.missing = content.missing
-        self.tenant = content.tenant
-        self.details = content.details
-        self.api = content.api
-        self.api_hosts = content.api_hosts
+        self.provider: str = content.provider
+        self.id: str = content.id
+        self.label: str = content.label
+        self.name: str | None = content.name
+        self.picture: str | None = content.picture
+        self.scopes: tuple[str, ...] = content.scopes
+        self.missing: tuple[str, ...] = content.missing
+        self.tenant: str | None = content.tenant
+        self.details: Mapping[str, str] = content.details
+        self.team: str | None = content.team
+        self.api: str = content.api
+        self.api_hosts: tuple[str, ...] = content.api_hosts
         self._content = content
         self._resources = resources
         connection = content.connection

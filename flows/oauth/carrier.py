@@ -9,6 +9,25 @@ import httpx
 from msgspec import Struct
 
 AUTHORIZATION = "Authorization"
+# Headers that each request sets itself; a declaration must not repeat them.
+OUR_HEADERS = frozenset(
+    {
+        "accept",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    }
+)
+# Headers that cannot carry a key: a proxy or a client uses or removes them.
+NO_KEY_HEADERS = (OUR_HEADERS - {"authorization"}) | {
+    *("accept-encoding", "expect", "forwarded", "origin", "proxy-authorization", "range"),
+    *("referer", "set-cookie", "te", "trailer", "upgrade", "via"),
+}
 
 
 class Carrier(Struct, frozen=True, kw_only=True):

@@ -194,6 +194,7 @@ USUAL: Mapping[str, Any] = {
     "seller": "Stripe",
     "is_test": True,
     "refunded_after": timedelta(days=7),
+    "statement": "ACME* REPORTS",
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
     "form": form_of(
@@ -268,6 +269,7 @@ USUAL: Mapping[str, Any] = {
     "about": "count: 5",
     "back": "/connections#x1",
     "account": "octocat",
+    "team": None,
     "revoked": True,
     "left_out": (Scope(words="Make gists", raw="gist"),),
     "is_late": False,

@@ -15,12 +15,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from flows.elicitation.tool_call import CallingClient, client_of
-from flows.errors import ElicitError
+from flows.errors import ElicitError, NotAllowed
 from flows.oauth.carrier import Carrier
 from flows.oauth.connection import Connection
 from flows.oauth.requests import Unreachable
 from webapp.api.access import Paces, Requester, requires
-from webapp.api.asking import application_of, owner_for
+from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
     AccountList,
@@ -78,8 +78,8 @@ async def list_accounts(
     requester: NamedDependency[Requester], service: NamedDependency[Service], user: Whose = None
 ) -> AccountList:
     """List the accounts that a user shares with this program. A single-user key needs no `user`."""
-    owner = owner_for(service, requester, user)
-    found = await service.kinds.accounts.connections.all_of(owner)
+    owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
+    found = await service.kinds.accounts.connections.seen_by(owner, teams)
     return AccountList(
         accounts=[
             to_account_data(service, one) for one in found if _is_seen_by(service, requester, one)
@@ -121,7 +121,8 @@ async def read_account(
     user: Whose = None,
 ) -> ToldAccount:
     """Return an account, without its token."""
-    return to_account_data(service, await account_of(service, requester, account_id, user=user))
+    found = await account_of(service, requester, account_id, user=user, uses=False)
+    return to_account_data(service, found)
 
 
 @delete("/api/accounts/{account_id:str}", guards=_ASKERS, status_code=HTTPStatus.OK)
@@ -133,7 +134,14 @@ async def disconnect_account(
 ) -> ToldDisconnection:
     """Revoke and erase the account. If others use the account, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
-    found = await account_of(service, requester, account_id, user=user)
+    found = await account_of(service, requester, account_id, user=user, uses=False)
+    if found.is_service:
+        raise NotAllowed("This is the server's own account. Only its operator can remove it.")
+    if found.connected_by not in (None, owner_for(service, requester, user)):
+        raise NotAllowed(
+            "Another member of the team connected this account. Only that member, or an operator, "
+            "can disconnect it."
+        )
     if set(found.tools) != {mine}:
         await accounts.connections.unshare(found.owner, found.id, mine)
         return ToldDisconnection(ended=False)
@@ -168,12 +176,20 @@ async def read_token(
 
 
 async def account_of(
-    service: Service, requester: Requester, id: str, *, user: str | None
+    service: Service, requester: Requester, id: str, *, user: str | None, uses: bool = True
 ) -> Connection:
-    """Return the account with this id. Raises NoSuchAccount if the program must not see it."""
-    owner = owner_for(service, requester, user)
-    found = await service.kinds.accounts.connections.read(owner, id)
+    """Return the account with this id. Raises NoSuchAccount if the program must not see it.
+
+    Unless the program `uses` it, an account that the person connected for a team is found even if
+    the person has left the team.
+    """
+    owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
+    connections = service.kinds.accounts.connections
+    among = teams if uses else connections.teams
+    found = await connections.read(connections.holder_of(id, owner=owner, teams=among), id)
     if found is None or not _is_seen_by(service, requester, found):
+        raise NoSuchAccount
+    if found.team not in (None, *teams) and found.connected_by != owner:
         raise NoSuchAccount
     return found
 
@@ -198,7 +214,9 @@ async def working_account_of(
     if not _is_seen_by(service, requester, working):  # unshared in the meantime
         raise NoSuchAccount
     tool, client = user_of_accounts(requester)
-    await accounts.connections.note_use(working, tool, client)
+    owner = owner_for(service, requester, user)
+    name = user if requester.person is None else requester.person.name
+    await accounts.connections.note_use(working, tool, client, owner=owner, name=name)
     return working
 
 

@@ -234,6 +234,7 @@ class OwnersReach:
         self,
         *,
         owner: str,
+        teams: Collection[str] = (),
         run: str,
         leg: str,
         tool: str,
@@ -246,6 +247,7 @@ class OwnersReach:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._owner = owner
+        self._teams = teams
         self._run = run
         self._leg = leg
         self._tool = tool
@@ -279,7 +281,7 @@ class OwnersReach:
     async def renew(self, connection: str, refused: str) -> str | None:
         if self._has_ended():
             return None
-        keys, owner = self._accounts.keys, self._owner
+        keys, owner = self._accounts.keys, self._holder_of(connection)
         key = await keys.instead_of(
             owner, connection, refused=refused, tool=self._tool, client=self._calling_client
         )
@@ -290,7 +292,12 @@ class OwnersReach:
 
     async def invalidate(self, connection: str, refused: str) -> None:
         keys, by = self._accounts.keys, self._calling_client
-        await keys.invalidate(self._owner, connection, refused=refused, tool=self._tool, client=by)
+        owner = self._holder_of(connection)
+        await keys.invalidate(owner, connection, refused=refused, tool=self._tool, client=by)
+
+    def _holder_of(self, connection: str) -> str:
+        connections = self._accounts.connections
+        return connections.holder_of(connection, owner=self._owner, teams=self._teams)
 
     async def spend(self, receipt_id: str) -> Json:
         return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)

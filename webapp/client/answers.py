@@ -168,6 +168,7 @@ async def _account_of(
         missing=tuple(account.get("missing", ())),
         tenant=account.get("tenant"),
         details=account.get("details", {}),
+        team=account.get("team"),
         access_token=key.get("access_token", ""),
         api=account["api"] or "",
         api_hosts=tuple(key.get("api_hosts", ())),
