@@ -180,24 +180,30 @@ async def test_question_escalates_once_after_kill(approving: Approving, ask: Ask
     async with approving.start(die=die, later=DAY) as server:
         await server.died()
     async with approving.start(later=DAY + CLAIM_OVER) as server:
-        await message_is_noted(approving, server)
+        tries = await tries_until_sent(approving, server)
     async with approving.start(later=DAY + 20 * 3600):
         await press_as(approving.env, "mia")
         assert await result(approving.env) == "o8 is paid back"
     assert approving.shop.work == paid_by(ask)
     assert await approving.times_escalated() == 1
     assert len(await approving.names()) == 2
-    sent = 2 if die == TWICE else 1
-    assert approving.mails.recipients == ["managers@example.com"] * sent
+    # On a busy machine, a message can take longer than its limit, and is then sent again.
+    sent = len(approving.mails.recipients) - (die == TWICE)
+    assert 1 <= sent <= tries
+    assert {*approving.mails.recipients} == {"managers@example.com"}
 
 
-async def message_is_noted(here: Approving, server: Server) -> None:
-    """Wait until no message is left. The server may have sent it before it said "serving"."""
-    store = here.shop.store
+async def tries_until_sent(here: Approving, server: Server) -> int:
+    """Wait until the message is noted as sent, and return how often the server tried to send it.
+
+    The server may have tried once before it said "serving".
+    """
+    store, written = here.shop.store, 0
     while {row.status for row in await store.list("notification")} != {"ended"} or [
         row for row in await store.list("inbox") if row.due_at and row.due_at < here.env.clock()
     ]:
-        await server.says("wrote")
+        written += (await server.says("wrote")).startswith("wrote notification waiting")
+    return max(1, (written + 1) // 2)  # a claim for each try, and a note of each failure
 
 
 @pytest.fixture
