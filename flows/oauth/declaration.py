@@ -135,6 +135,9 @@ class Declaration:
     `key` describes API keys, for a provider without OAuth: people make a key there and type it
     here, which `elicit.api_key` asks for.
 
+    With `service_account`, the account is this server's own at the provider (the client credentials
+    grant, RFC 6749, 4.4): no person is asked, and `authorize` and `person` are not used.
+
     With `dpop`, each account's tokens are bound to a key of that account, and each request contains
     a proof that the server has this key (RFC 9449). `resource` is the address of the API that the
     tokens are for, if the provider requires it (RFC 8707).
@@ -185,6 +188,7 @@ class Declaration:
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
     key: ProviderKey | None = None
+    service_account: bool = False
     client_auth: ClientAuth = "basic"
     dpop: bool = False
     resource: str | None = None

@@ -43,6 +43,7 @@ class Issuing:
         self.url = url
         self._clock = clock
         self.denies = False
+        self.end_session: str | None = None
         self.is_down = False
         self.claims: dict[str, Any] = {}
         self.tenants: tuple[str, ...] = ()
@@ -89,6 +90,24 @@ class Issuing:
         }
         return self._signed(said, kind="at+jwt")
 
+    def logout_token(
+        self, *, header: dict[str, Any] | None = None, key: Any = None, **claims: Any
+    ) -> str:
+        """Return a logout token for the pages. A claim that is None is left out."""
+        now = int(self._clock().timestamp())
+        said = {
+            "iss": self.url,
+            "aud": CLIENT_ID,
+            "iat": now,
+            "exp": now + 120,
+            "jti": secrets.token_urlsafe(8),
+            "events": {"http://schemas.openid.net/event/backchannel-logout": {}},
+            **claims,
+        }
+        header = {"alg": "ES256", "kid": "one", "typ": "logout+jwt"} | (header or {})
+        given = {name: value for name, value in said.items() if value is not None}
+        return jwt.encode(header, given, key or self.key)
+
     def bearer(self, subject: str | None, *, audience: str, **claims: Any) -> dict[str, str]:
         token = self.token(subject, audience=audience, **claims)
         return {"authorization": f"Bearer {token}"}
@@ -132,6 +151,7 @@ class Issuing:
             "issuer": self.template if self.tenants else self.url,
             "jwks_uri": f"{self.url}/jwks",
             "authorization_response_iss_parameter_supported": not self.tenants,
+            "end_session_endpoint": self.end_session,
             **{name: f"{self.url}/{place}" for name, place in places},
         }
 

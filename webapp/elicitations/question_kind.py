@@ -40,6 +40,7 @@ class AskedBy:
     asker: str | None = None  # verified identity of the owner, for an approver
     account: str | None = None  # the account that this call already received for the question
     is_later_leg: bool = False  # True if an earlier request of the call received the account
+    teams: tuple[str, ...] = ()  # the names of the owner's teams, according to this call
 
 
 class QuestionKind(Protocol):

@@ -106,7 +106,9 @@ class Visibility:
     async def _has(self, caller: Caller, tool: ServedTool) -> bool:
         if caller.owner is None or caller.refusal is not None:
             return False
-        by = AskedBy(owner=caller.owner, server=self._server.name, tool=tool.name)
+        by = AskedBy(
+            owner=caller.owner, server=self._server.name, tool=tool.name, teams=caller.teams
+        )
         try:
             for request in _needed(tool):
                 if not await _is_there(self._kinds, request, by):

@@ -138,7 +138,7 @@ class CodeExchange:
             await self._revoke(connection)
             return False
 
-        stored = connection
+        stored, owner = connection, current.owner
 
         async def placed() -> Sequence[Value]:
             nonlocal stored  # unlike `connection`, the stored row also has the earlier tools
@@ -147,15 +147,19 @@ class CodeExchange:
             return (*others, stored)
 
         async def also(_: Elicitation) -> Sequence[Value]:
-            return await placed()
+            return await placed() if connection.owner == owner else ()
+
+        if connection.owner != owner:  # a write has one owner, and the team is another
+            await self._elicitations.write_afresh(placed)
 
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}
         done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
-        if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
+        is_unsettled = done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN)
+        if is_unsettled and connection.owner == owner:
             # Too late for this question: store the account for the next one.
             await self._elicitations.write_afresh(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
-        await self._answer_alike(stored)
+        await self._answer_alike(stored, owner=owner)
         return True
 
     def _note_scopes(self, current: Elicitation, grant: Grant, connection: Connection) -> None:
@@ -207,14 +211,14 @@ class CodeExchange:
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
         return msgspec.convert(elicitation.asked.terms, AccountTerms)
 
-    async def _answer_alike(self, connection: Connection) -> None:
+    async def _answer_alike(self, connection: Connection, *, owner: str) -> None:
         """Settle all waiting questions that this account answers, to ask the person only once.
 
         Questions that the person has already opened are skipped, because the person may want to
         connect another account there.
         """
         content: Json = {"account": connection.id}
-        owner, elicitations = connection.owner, self._elicitations
+        elicitations = self._elicitations
         for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
             is_account = traits_of(other.kind).gives == "account"
             is_one = is_account and elicitations.clock() < other.expires_at
@@ -225,6 +229,7 @@ class CodeExchange:
             client = self._clients.get(terms.provider)
             if (
                 client is not None
+                and terms.team == connection.team
                 and self._connections.key(client, server=other.asked.server) == connection.key
                 and connection.is_wanted(terms.account, terms.tenant)
                 and self._connections.is_enough(
@@ -242,11 +247,12 @@ class CodeExchange:
         client = self._clients.clients[terms.provider]
         key = self._connections.key(client, server=current.asked.server)
         whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
+        holder = self._connections.holder(current.owner, terms.team)
         tail, now = pepper.tag("account", key, *whose, size=18), self._elicitations.clock()
         client_of = current.asked.calling_client
         connection = Connection(
-            id=current.owner + tail,
-            owner=current.owner,
+            id=holder + tail,
+            owner=holder,
             key=key,
             server=current.asked.server,
             provider=terms.provider,
@@ -273,6 +279,8 @@ class CodeExchange:
             came_by=current.id,
             declared=terms.declared,
             clients=() if client_of is None else (seen(client_of),),
+            team=terms.team,
+            connected_by=None if terms.team is None else current.owner,
         )
         return planned(connection, now=now)
 

@@ -23,6 +23,7 @@ from flows.oauth.provider import (
     ProviderKey,
     Revocation,
 )
+from flows.oauth.teams import Team
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
@@ -34,6 +35,7 @@ from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
+from webapp.settings.team_tables import read_teams
 from webapp.settings.toml_tables import (
     TEXT,
     TYPES,
@@ -72,7 +74,7 @@ _KEYS = {
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _KEY_KEYS = keys_of(ProviderKey)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
-_TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
+_TABLES = ("providers", "sellers", "issuers", "approvers", "teams", "notify")
 _PAIRS = (
     "extra",
     "headers",
@@ -95,7 +97,8 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](../how-to/approvals.md), who is notified, and "
+    "[who approves](../how-to/approvals.md), who is notified, "
+    "[teams](../how-to/providers.md#accounts-of-a-team), and "
     "[further issuers](../how-to/sign-in.md#several-issuers)",
     names_file=True,
 )
@@ -121,6 +124,7 @@ class Declarations:
     )
     issuers: tuple[IssuerTable, ...] = ()
     approvers: tuple[Approver, ...] = ()
+    teams: tuple[Team, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
 
 
@@ -192,11 +196,18 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
     issuers = read_issuers(_tables(found, "issuers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
+    named = {*_LIKE, *_tables(found, "providers", [])}
+    teams = read_teams(_tables(found, "teams", problems), problems, providers=named)
     notify = read_notify_tables(_tables(found, "notify", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source, text=text)
     return Declarations(
-        providers=providers, sellers=sellers, issuers=issuers, approvers=approvers, notify=notify
+        providers=providers,
+        sellers=sellers,
+        issuers=issuers,
+        approvers=approvers,
+        teams=teams,
+        notify=notify,
     )
 
 
