@@ -51,6 +51,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     refresh_token: str | None = None
     # a service account: the scopes that each token request names
     requested: tuple[str, ...] | None = None
+    is_exchanged: bool = False  # the person's own access token was exchanged for this one
     dpop_key: str | None = None  # the private key that the tokens are bound to
     expires_at: datetime | None = None
     name: str | None = None
@@ -127,7 +128,10 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def erase_at(self) -> datetime | None:
-        return None if self.ended_at is None else self.ended_at + REMEMBERED_FOR
+        # A disconnected account stays, so that the next call does not exchange a token again.
+        if self.ended_at is None or self.is_exchanged:
+            return None
+        return self.ended_at + REMEMBERED_FOR
 
     @property
     def is_connected(self) -> bool:
@@ -273,6 +277,7 @@ def disconnect(
         declared=connection.declared,
         team=connection.team,
         connected_by=connection.connected_by,
+        is_exchanged=connection.is_exchanged,
         version=connection.version,
     )
 

@@ -38,34 +38,18 @@ ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "res
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
-        "client_id",
-        "code_challenge",
-        "code_challenge_method",
-        "dpop_jkt",
-        "nonce",
-        "redirect_uri",
-        "request",
-        "request_uri",
-        "response_mode",
-        "response_type",
-        "scope",
-        "state",
-        "uri",
+        *("client_id", "code_challenge", "code_challenge_method", "dpop_jkt", "nonce"),
+        *("redirect_uri", "request", "request_uri", "response_mode", "response_type"),
+        *("scope", "state", "uri"),
     }
 )
 # Parameters of a token request that the flow sets.
 OUR_TOKEN_PARAMETERS = frozenset(
     {
-        "client_assertion",
-        "client_assertion_type",
-        "client_id",
-        "client_secret",
-        "code",
-        "code_verifier",
-        "device_code",
-        "grant_type",
-        "redirect_uri",
-        "refresh_token",
+        *("actor_token", "actor_token_type", "assertion", "client_assertion"),
+        *("client_assertion_type", "client_id", "client_secret", "code", "code_verifier"),
+        *("device_code", "grant_type", "redirect_uri", "refresh_token"),
+        *("subject_token", "subject_token_type"),
     }
 )
 # The fields of a declaration that describe OAuth, which a provider with API keys does not have.
@@ -75,7 +59,7 @@ _OF_OAUTH = frozenset(
         *("refresh_unused_days",),
         *("revoke", "device", "resource", "always", "dpop", "token_scheme", "token_types"),
         *("pkce", "nonce", "extra", "token_extra", "refresh_extra", "switch", "lasting"),
-        "service_account",
+        *("service_account", "exchange"),
     }
 )
 # The fields that a provider of service accounts cannot use, because they are about a person.
@@ -104,6 +88,7 @@ def faults_of(provider: Declaration) -> list[str]:
         *_parameter_faults(provider),
         *_header_faults(provider),
         *_refusal_faults(provider),
+        *_exchange_faults(provider),
     ]
 
 
@@ -271,6 +256,24 @@ def _service_faults(provider: Declaration) -> list[str]:
         )
     if (provider.token is None) is not provider.discovers:
         faults.append("token: required, unless the issuer publishes it.")
+    return faults
+
+
+def _exchange_faults(provider: Declaration) -> list[str]:
+    how = provider.exchange
+    if how is None:
+        return []
+    faults = [
+        f"exchange.extra: the flow sets {name} itself."
+        for name, _ in how.extra
+        if name in OUR_TOKEN_PARAMETERS
+    ]
+    if provider.person is None or provider.service_account or provider.key is not None:
+        faults.append("exchange: it needs person, which says whose account it is.")
+    if provider.dpop or provider.tenants:
+        faults.append("exchange: leave it out, because it works without dpop and tenants only.")
+    if fault := fault_of(how.issuer):
+        faults.append(f"exchange.issuer: {fault}")
     return faults
 
 

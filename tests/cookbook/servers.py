@@ -29,9 +29,13 @@ CELLS: Final = [
 Play: TypeAlias = Callable[[AskedPerson, Any], Awaitable[None]]
 
 
-def load(example: str, library: str) -> Any:
-    """Import an example again, with the import of its library replaced."""
-    path = EXAMPLES / f"{example}.py"
+def load(place: str, library: str) -> Any:
+    """Import an example again, with the import of its library replaced.
+
+    `place` is the name of the example, or the path of another file in this repository.
+    """
+    path = HOUSE / place if place.endswith(".py") else EXAMPLES / f"{place}.py"
+    example = path.stem
     source = path.read_text("utf-8").replace(LIBRARIES["MCPServer"], LIBRARIES[library])
     assert LIBRARIES[library] in source
     # Callbacks of `elicit.on_end` are found by the name of their module.

@@ -5,7 +5,7 @@ count two votes that arrive at the same moment.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -180,36 +180,36 @@ async def test_question_escalates_once_after_kill(approving: Approving, ask: Ask
     async with approving.start(die=die, later=DAY) as server:
         await server.died()
     async with approving.start(later=DAY + CLAIM_OVER) as server:
-        await message_is_noted(approving, server)
+        tries = await tries_until_sent(approving, server)
     async with approving.start(later=DAY + 20 * 3600):
         await press_as(approving.env, "mia")
         assert await result(approving.env) == "o8 is paid back"
     assert approving.shop.work == paid_by(ask)
     assert await approving.times_escalated() == 1
     assert len(await approving.names()) == 2
-    sent = 2 if die == TWICE else 1
-    assert approving.mails.recipients == ["managers@example.com"] * sent
+    # On a busy machine, a message can take longer than its limit, and is then sent again.
+    sent = len(approving.mails.recipients) - (die == TWICE)
+    assert 1 <= sent <= tries
+    assert {*approving.mails.recipients} == {"managers@example.com"}
 
 
-async def message_is_noted(here: Approving, server: Server) -> None:
-    """Wait until no message is left. The server may have sent it before it said "serving"."""
-    store = here.shop.store
+async def tries_until_sent(here: Approving, server: Server) -> int:
+    """Wait until the message is noted as sent, and return how often the server tried to send it.
+
+    The server may have tried once before it said "serving".
+    """
+    store, written = here.shop.store, 0
     while {row.status for row in await store.list("notification")} != {"ended"} or [
         row for row in await store.list("inbox") if row.due_at and row.due_at < here.env.clock()
     ]:
-        await server.says("wrote")
+        written += (await server.says("wrote")).startswith("wrote notification waiting")
+    return max(1, (written + 1) // 2)  # a claim for each try, and a note of each failure
 
 
 @pytest.fixture
 def other_port() -> Iterator[int]:
     with bound("127.0.0.1") as reserved:
         yield reserved.getsockname()[1]
-
-
-@pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> range:
-    """Return the rounds of a race: 20 with `--whole`."""
-    return range(1, 21 if request.config.getoption("--whole") else 4)
 
 
 async def approve_at_once(here: Approving, *voters: tuple[str, Server]) -> None:
@@ -234,38 +234,40 @@ async def times_noted(here: Approving, what: str) -> int:
 @pytest.mark.parametrize("approving", ["postgres", "valkey"], indirect=True)
 @pytest.mark.parametrize("ask", ASKS)
 async def test_two_people_who_vote_at_once_in_two_processes_decide_once(
-    approving: Approving, ask: Ask, other_port: int, rounds: range
+    approving: Approving, ask: Ask, other_port: int, rounds: Iterable[int]
 ) -> None:
+    orders = list[str]()
     async with approving.start() as first, approving.start(port=other_port) as second:
         for number in rounds:
-            order = f"o{number}"
-            result = await ask(approving.env, order)
+            orders.append(f"o{number}")
+            result = await ask(approving.env, orders[-1])
             await approve_at_once(approving, ("frank", first), ("flora", second))
             assert len(set(await approving.names())) == 2
-            assert await times_noted(approving, "accepted") == number
-            assert await times_noted(approving, "approval 1 of 2") == number
+            assert await times_noted(approving, "accepted") == len(orders)
+            assert await times_noted(approving, "approval 1 of 2") == len(orders)
             person = await approving.env.signed_in("frank")
             assert await approving.env.waiting(person) == []
             if ask is ask_as_program:
                 continue  # it reads the comments, and these approvals have none
-            assert await result(approving.env) == f"{order} is paid back"
-    assert approving.shop.work == paid_by(ask, *(f"o{number}" for number in rounds))
+            assert await result(approving.env) == f"{orders[-1]} is paid back"
+    assert approving.shop.work == paid_by(ask, *orders)
 
 
 @pytest.mark.parametrize("approving", ["postgres", "valkey"], indirect=True)
 @pytest.mark.parametrize("ask", ASKS)
 async def test_one_person_who_votes_twice_in_two_processes_counts_once(
-    approving: Approving, ask: Ask, other_port: int, rounds: range
+    approving: Approving, ask: Ask, other_port: int, rounds: Iterable[int]
 ) -> None:
+    orders = list[str]()
     async with approving.start() as first, approving.start(port=other_port) as second:
         for number in rounds:
-            order = f"o{number}"
-            result = await ask(approving.env, order)
+            orders.append(f"o{number}")
+            result = await ask(approving.env, orders[-1])
             await approve_at_once(approving, ("frank", first), ("frank", second), ("frank", second))
             assert len(await approving.names()) == 1
-            assert await times_noted(approving, "accepted") == number - 1
-            assert await times_noted(approving, "approval 1 of 2") == number
-            await press_as(approving.env, "flora", comment="Checked")
-            assert await result(approving.env) == f"{order} is paid back"
             assert await times_noted(approving, "accepted") == number
-    assert approving.shop.work == paid_by(ask, *(f"o{number}" for number in rounds))
+            assert await times_noted(approving, "approval 1 of 2") == len(orders)
+            await press_as(approving.env, "flora", comment="Checked")
+            assert await result(approving.env) == f"{orders[-1]} is paid back"
+            assert await times_noted(approving, "accepted") == len(orders)
+    assert approving.shop.work == paid_by(ask, *orders)

@@ -49,6 +49,8 @@ class Issuing:
         self.tenants: tuple[str, ...] = ()
         self.key_issuer: str | None = None  # the `issuer` of the published key
         self.exchanges = 0
+        # answers to requests of the grant type of RFC 8693: a status and a JSON object
+        self.token_exchange: Callable[[dict[str, str]], tuple[int, Any]] | None = None
         self.key = ECKey.generate_key("P-256", {"kid": "one"})
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -141,7 +143,11 @@ class Issuing:
             case "/authorize":
                 return 302, [(b"location", self._back(dict(parse_qsl(query))).encode())], None
             case "/token":
-                return self._exchange({k: v[0] for k, v in parse_qs(body.decode()).items()})
+                sent = {k: v[0] for k, v in parse_qs(body.decode()).items()}
+                if self.token_exchange is not None and "subject_token" in sent:
+                    status, reply = self.token_exchange(sent)
+                    return status, [], reply
+                return self._exchange(sent)
             case _:
                 return 404, [], {}
 
@@ -184,6 +190,10 @@ class Issuing:
         }
         reply = {"access_token": "opaque", "token_type": "Bearer"}
         return 200, [], {**reply, "id_token": self._signed(claims)}
+
+    def signed(self, **claims: Any) -> str:
+        """Return a token with exactly these claims."""
+        return self._signed(claims)
 
     def _signed(self, claims: dict[str, Any], *, kind: str = "JWT") -> str:
         header = {"alg": "ES256", "kid": "one", "typ": kind}

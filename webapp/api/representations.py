@@ -308,32 +308,6 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
     after: str | None = None
 
 
-class ToldApproval(Struct, frozen=True, kw_only=True):
-    """A permission for a tool to run without asking again. Null `arguments` means any arguments.
-
-    `client` is the client whose calls are allowed; null means every client of the person.
-    """
-
-    id: str
-    tool: str
-    arguments: str | None
-    client: str | None
-    given_at: datetime
-    expires_at: datetime
-
-
-class ApprovalPage(Struct, frozen=True, kw_only=True):
-    """The approvals in force, newest first."""
-
-    approvals: list[ToldApproval]
-
-
-class Revoked(Struct, frozen=True, kw_only=True):
-    """The number of approvals that were in force and have been revoked."""
-
-    revoked: int
-
-
 class ToldDelegation(Struct, frozen=True, kw_only=True):
     """A request that an approver handed to another one."""
 

@@ -19,6 +19,7 @@ from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
 from flows.errors import NotAllowed, NotConfigured
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
 from flows.oauth.teams import Team
+from flows.oauth.token_exchange import SubjectToken
 from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
 from webapp.http.rate_limit import Rates, address_key
@@ -55,6 +56,7 @@ class Subject:
     client_id: str
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
+    bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class Caller:
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
     teams: tuple[str, ...] = ()  # the names of the person's teams
+    # the person's own access token, which only a declared exchange may send elsewhere
+    bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_anonymous(self) -> bool:
@@ -441,6 +445,7 @@ class Identity:
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
             teams=self._teams_of(subject.issuer, subject.claims),
+            bearer=subject.bearer,
         )
         if subject.issuer in self._rules.issuers:
             return known

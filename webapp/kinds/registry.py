@@ -90,6 +90,9 @@ class Kinds:
             credentials=settings.credentials,
             config=config,
             teams=who.teams,
+            issuers={
+                name: one.client for one in who.issuers for name in one.client.provider.issuers
+            },
         )
         self.payments = Payments(
             elicitations=elicitations,

@@ -6,8 +6,9 @@ ask the person once. An account is not used up, so nothing is erased when it is 
 """
 
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Client, Provider
 from flows.oauth.teams import Team
+from flows.oauth.token_exchange import exchanged
 from flows.question import Link
 from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb
 from webapp.elicitations.complete import complete_elicitation
@@ -34,6 +36,9 @@ from webapp.oauth.importing import Importing
 from webapp.oauth.keeping import Keeping
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
+
+EXCHANGED_BEFORE = timedelta(seconds=60)  # before the end of the former token
+_log = logging.getLogger(__name__)
 
 
 class Accounts:
@@ -55,8 +60,12 @@ class Accounts:
         credentials: Mapping[str, tuple[str, str]],
         config: str = "elicit.toml",
         teams: Sequence[Team] = (),
+        issuers: Mapping[str, Client] | None = None,
     ) -> None:
+        """`issuers` are this server's clients at the people's issuers, by the issuer's name."""
         self._elicitations = elicitations
+        self._outbound = outbound
+        self._issuers = issuers or {}
         self._clients = Clients(providers=providers, credentials=credentials, config=config)
         self.connections = Connections(
             elicitations=elicitations, clients=self._clients, teams=teams
@@ -140,7 +149,8 @@ class Accounts:
             self._holder(client, by), key, account=request.account, tenant=tenant
         )
         if by.account is None:
-            return None if held is None else await self._given(held, request, by)
+            given = None if held is None else await self._given(held, request, by)
+            return given or await self._exchanged(request, client, by)
         # The call was answered already, so it does not ask again.
         asked = dataclasses.replace(request, again=False)
         begun = await self.connections.still_of(by.account, by)
@@ -164,6 +174,48 @@ class Accounts:
         await self.connections.note_use(working, by.tool, by.client, owner=by.owner)
         return self.connections.content(working, scopes=request.scopes)
 
+    async def _exchanged(self, request: AccountRequest, client: Client, by: AskedBy) -> Json | None:
+        """Return the content of an account for the person's own token, or None if there is none.
+
+        A refusal leads to None: the person is asked as if there were no exchange. So does an
+        account that the person has disconnected. Only the operator's declarations may exchange.
+        """
+        how, bearer, provider = client.provider.exchange, by.bearer, client.provider
+        is_any = request.account is None and not self.connections.team_for(provider.name, by.teams)
+        if how is None or bearer is None or not client.is_operators or not is_any:
+            return None
+        if bearer.issuer != how.issuer:
+            return None
+        found = self.connections.new_exchanged(client, request.scopes, by=by)
+        stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
+        if stored is not None and stored.ended_at is not None:
+            return None
+        now = self._elicitations.clock()
+        if stored is None or not stored.is_usable(now=now + EXCHANGED_BEFORE):
+            talk = exchanged(
+                client,
+                bearer,
+                scopes=request.scopes,
+                issuer_client=self._issuers.get(bearer.issuer),
+                now=now,
+            )
+            try:
+                grant = await self._outbound.run(talk, to=client)
+            except Failed as error:
+                about = {"provider": provider.name, "why": str(error)}
+                _log.warning("account.not_exchanged", extra=about)
+                return None
+            if stored is not None and stored.person_id != grant.person.id:
+                about = {"provider": provider.name, "why": "another person than before"}
+                _log.warning("account.not_exchanged", extra=about)
+                return None
+            stored = await self.connections.store_exchanged(found, grant)
+        if stored is None or not self.connections.is_enough(stored, request.scopes, client):
+            return None
+        await self.connections.let(stored, by.tool, by.client)
+        await self.connections.note_use(stored, by.tool, by.client, owner=by.owner)
+        return self.connections.content(stored, scopes=request.scopes)
+
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
         client = self._clients.of(request.provider)
         if not found.is_shared(by.tool, by.client):
@@ -185,7 +237,9 @@ class Accounts:
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
-        if client.provider.service_account:
+        how = client.provider.exchange
+        is_exchanged = how is not None and by.issuer == how.issuer and client.is_operators
+        if client.provider.service_account or is_exchanged:
             return True
         key = self.connections.key(client, server=by.server)
         tenant = _tenant(request, client)

@@ -14,6 +14,7 @@ from flows.elicitation.states import Asked, Elicitation, Json
 from flows.elicitation.tool_call import CallingClient
 from flows.errors import Failed, InvalidQuestion, StoreUnavailable
 from flows.oauth.account import Content
+from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import (
     Connection,
     allow,
@@ -149,6 +150,58 @@ class Connections:
                 await self._elicitations.write(found)
             found = await self.read(owner, id) or found
         return found
+
+    def new_exchanged(self, client: Client, scopes: Sequence[str], *, by: AskedBy) -> Connection:
+        """Return the row of an account for the asker's own access token, without a token yet."""
+        key, now = self.key(client, server=by.server), self._elicitations.clock()
+        tag = self._elicitations.owners.pepper.tag
+        return Connection(
+            id=by.owner + tag("exchanged account", key, *sorted(scopes), size=18),
+            owner=by.owner,
+            key=key,
+            server=by.server,
+            provider=client.provider.name,
+            person_id="",
+            label=client.provider.label,
+            connected_at=now,
+            scopes=(),
+            tools=(),
+            access_token="",
+            holds_key=False,
+            is_exchanged=True,
+            declared=self._clients.declared(client),
+        )
+
+    async def store_exchanged(self, new: Connection, grant: Grant) -> Connection | None:
+        """Store the tokens of the account, unless the person disconnected it in the meantime."""
+        now, tokens = self._elicitations.clock(), grant.tokens
+
+        async def rows() -> list[Value]:
+            same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
+            if same is not None and same.ended_at is not None:
+                return []
+            row = replace(
+                new,
+                person_id=grant.person.id,
+                label=grant.person.label,
+                name=grant.person.name,
+                picture=grant.person.picture,
+                details=grant.details,
+                scopes=grant.scopes,
+                access_token=tokens.access_token,
+                expires_at=tokens.expires_at,
+                issued_at=now,
+                issuer=grant.issuer,
+            )
+            return [row if same is None else renewed(row, same)]
+
+        await self._elicitations.write_afresh(rows)
+        return await self.read(new.owner, new.id)
+
+    async def let(self, found: Connection, tool: str, client: CallingClient | None) -> None:
+        """Share the account with the tool."""
+        if tool not in found.tools:
+            await self._change(found.owner, found.id, lambda now: allow(now, tool, client))
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.
