@@ -67,7 +67,6 @@ class Apis(httpx.AsyncBaseTransport):
         said = {"id": found[0], "sub": found[0], "login": "octocat", "email": "ada@example.org"}
         return httpx.Response(200, json=said)
 
-
     @property
     def sent(self) -> list[httpx.Request]:
         """The requests that had credentials."""
