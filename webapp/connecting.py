@@ -46,10 +46,18 @@ async def connect(
 ) -> AsyncGenerator[Service]:
     """Yield the service without a server. Code that uses the service can complete any elicitation.
 
-    `server` names the server whose tools and blocks an `elicitation_id` belongs to, if several
-    servers share the store.
+    Args:
+        settings: What `read_settings` returns.
+        server: The server whose tools and blocks an `elicitation_id` belongs to, if several servers
+            share the store.
+        clock: Returns the time.
 
-    Raises StoreUnavailable, or Unreadable if the store was created under other secrets.
+    Yields:
+        The service. `complete_elicitation` works within the block.
+
+    Raises:
+        StoreUnavailable: The store cannot be opened.
+        Unreadable: The store was created under other secrets.
     """
     async with AsyncExitStack() as stack:
         store = await open_noted(settings, clock=clock)

@@ -338,12 +338,18 @@ class Account:
 
         The client decompresses responses of any size. If you do not trust the API with that, send
         `accept-encoding: identity` and stream the response.
+
+        Returns:
+            A client whose base address is `api`. Use it as a context manager.
         """
         auth = self._auth
         return self._resources.client(base_url=self.api, auth=auth, on_wire=auth.on_wire)
 
     def sync_client(self) -> httpx.Client:
         """Return a synchronous client for a `def` tool, which runs in a worker thread.
+
+        Returns:
+            A client like that of `client()`.
 
         Raises:
             ElicitError: The caller is on the event loop, which the client would block.

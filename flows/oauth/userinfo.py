@@ -32,7 +32,7 @@ def userinfo_of(
     if jwks is not None:
         keys = keys_of((yield from ask(get(jwks, provider=provider), provider)))
     text = reply.content.decode("ascii", "replace").strip()
-    claims = signed_claims(text, keys or [])
+    claims = signed_claims(text, keys or [], algorithms=provider.algorithms)
     if claims is None or claims.get("iss") != issuer or not is_for(claims, client.client_id):
         raise Failed(
             f"{provider.label} sent userinfo whose signature is not valid for this server."

@@ -417,12 +417,27 @@ class Receipt:
 
     @verb
     async def spend(self) -> None:
-        """Spend the payment, before something that cannot be undone. Raises NotPossible."""
+        """Spend the payment, before something that cannot be undone.
+
+        Raises:
+            NotPossible: The payment was refunded, disputed or spent already.
+        """
         await self._resources.spend(self.id)
 
     @verb
     async def refund(self, *, reason: str | None = None) -> Refund:
-        """Refund the payment. Raises NotPossible if it is spent, Failed if the refund failed."""
+        """Refund the whole payment.
+
+        Args:
+            reason: A text for the provider and for the page. None without one.
+
+        Returns:
+            The refund, which may still be on its way.
+
+        Raises:
+            NotPossible: The payment is spent.
+            Failed: The provider refused the refund, or could not be reached.
+        """
         return refund_of(await self._resources.refund(self.id, reason=reason))
 
 

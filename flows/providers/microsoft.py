@@ -30,9 +30,18 @@ def on_behalf_of(issuer: str, *, matches: str = "id") -> TokenExchange:
 
 
 def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
-    """Return the provider for a tenant: an id, a domain, common, organizations or consumers.
+    """Return the provider for a tenant of Microsoft Entra.
 
-    The issuer is known only for an id. Raises InvalidQuestion.
+    Args:
+        tenant: An id, a domain, `common`, `organizations` or `consumers`. The issuer is known only
+            for an id.
+        name: The name of the provider, and of its settings.
+
+    Returns:
+        The provider.
+
+    Raises:
+        InvalidQuestion: The tenant or the name is not valid.
     """
     if not _TENANT.fullmatch(tenant):
         raise InvalidQuestion("tenant: must be an id, a domain, or common.")

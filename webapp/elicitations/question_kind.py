@@ -117,4 +117,6 @@ def missing_table(
     how = f"Write {table} in {config}, as docs/{_PAGES[kind]} shows."
     if near:
         how, also = f"Perhaps {near[0]!r} is meant. If not: {how}", ()
-    return NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)
+    error = NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)
+    error.is_unknown_name = True
+    return error

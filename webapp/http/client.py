@@ -311,6 +311,7 @@ async def _body_of(reply: httpx.Response, at_most: int) -> bytes:
             "The other server's reply is compressed, although this server asked for an "
             "uncompressed one.",
             fix="let the server, or the proxy before it, obey `Accept-Encoding: identity`",
+            is_lasting=True,
         )
     body = bytearray()
     async for chunk in reply.aiter_bytes():

@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from flows.elicitation.flow import come_back
+from flows.elicitation.flow import come_back, fail_attempt
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import seen
 from flows.elicitation.traits import ConnectedBefore, Exchanged, traits_of
@@ -23,6 +23,7 @@ from flows.oauth.device_flow import DeviceCode
 from flows.oauth.keep_alive import planned
 from flows.oauth.responses import Person
 from flows.oauth.revocation import revoke
+from flows.oauth.token_errors import is_passing
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -93,10 +94,28 @@ class CodeExchange:
         await self._exchange(exchanging, code, callback, now=now)
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
-        """Settle the question after the browser came back with an error instead of a code."""
+        """Settle the question after the browser came back with an error instead of a code.
+
+        If the provider is only out of order for the moment, the question stays open.
+        """
         if isinstance(error, Failed):
             await self._note(elicitation, error, step="callback")
-        await self.refuse(elicitation, error)
+        if not await self._can_press_again(elicitation, error):
+            await self.refuse(elicitation, error)
+
+    async def _can_press_again(self, current: Elicitation, error: Exception) -> bool:
+        """Return True if the error is one of the moment: the link then offers another attempt."""
+        attempt = current.attempt
+        if attempt is None or not is_passing(error):
+            return False
+        number, now = attempt.number, self._elicitations.clock()
+        try:
+            await self._elicitations.change(
+                current.id, lambda e: fail_attempt(e, number=number, now=now)
+            )
+        except NotPossible:
+            return False
+        return True
 
     async def _exchange(
         self, current: Elicitation, code: str, callback: Mapping[str, str] | None, *, now: datetime
@@ -110,6 +129,8 @@ class CodeExchange:
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             hidden = (code, stored.verifier)
             noted = await self._note(current, error, step="exchange", hidden=hidden)
+            if await self._can_press_again(current, error):
+                return
             if not isinstance(noted, Denied | Failed):
                 noted = Failed("The server could not read the provider's response.")
             await self.refuse(current, noted)

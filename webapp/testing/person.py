@@ -149,6 +149,7 @@ class AskedPerson:
         self._will("deny the account", does, "account")
 
     def pays(self) -> None:
+        """Pay at the provider's page."""
         self._will("pay", acts.pay, "payment")
 
     def leaves(self) -> None:
