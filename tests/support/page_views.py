@@ -289,6 +289,7 @@ USUAL: Mapping[str, Any] = {
             receipt_url="/payments/p1",
         ),
     ),
+    "providers": {"at-github": "GitHub"},
     "paging": Paging(
         first=21,
         last=40,
