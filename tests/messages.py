@@ -143,7 +143,9 @@ def _named(*names: str) -> Finder:
 
     def find(tree: ast.AST) -> Iterator[str]:
         for node in ast.walk(tree):
-            is_function = isinstance(node, ast.FunctionDef) and node.name in names
+            is_function = (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in names
+            )
             targets = (
                 node.targets
                 if isinstance(node, ast.Assign)

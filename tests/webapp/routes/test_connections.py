@@ -147,6 +147,13 @@ async def test_page_before_disconnect_says_what_stops_working() -> None:
         assert (await person.visit(place)).heading == "GitHub is disconnected"
 
 
+async def test_local_person_reads_who_they_are_in_the_language_of_the_page() -> None:
+    async with oauth_env() as here:
+        person = await here.person()
+        person.browser.headers["accept-language"] = "de"
+        assert "Für Sie an diesem Computer angezeigt." in said(await look(person, here))
+
+
 async def test_accounts_of_other_servers_are_listed_under_their_names() -> None:
     async with oauth_env() as here:
         await here.connect("repo", server="shop")
