@@ -1,5 +1,6 @@
 """Tests of README and docs/: links work, and pages that come from the code are current."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -67,6 +68,33 @@ def test_every_public_name_is_in_the_reference():
     told |= set(re.findall(r"(?m)^\| (?:&nbsp;)*\*\*`(\w+)`", api))
     named = {*flows.__all__, *webapp.__all__, *elicit.__all__} - {"elicit"}
     assert named - told == set()
+
+
+def test_guide_lists_exactly_the_named_parameters_of_each_verb():
+    # finding: XA20
+    section = PAGES["docs/tutorials/writing-tools.md"].partition("## All parameters\n")[2]
+    rows = re.findall(r"(?m)^\| (`.*?) \| (`.*?) \| .", section.partition("\n## ")[0])
+    told = [
+        (verb, parameter)
+        for names, verbs in rows
+        for verb in re.findall(r"`(\w+)`", verbs)
+        for parameter in re.findall(r"`(\w+)`", names)
+    ]
+    named = {
+        (verb, parameter.name)
+        for verb in elicit.__all__
+        for parameter in inspect.signature(getattr(elicit, verb)).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert sorted(told) == sorted(named)
+
+
+def test_guides_come_in_the_order_of_a_new_reader():
+    page = (HOUSE / "docs" / "index.md").read_text("utf-8")
+    first, second = "tutorials/first-server", "explanation/what-runs-again"
+    assert 0 <= page.index(first) < page.index(second)
+    toctrees = page.partition("{toctree}")[2]
+    assert re.findall(r"(?m)^(\w+/[\w-]+)$", toctrees)[:2] == [first, second]
 
 
 def test_reference_documents_every_public_attribute_of_tool_values():

@@ -29,6 +29,8 @@ from webapp.settings.config_file import read_declarations
 # The result of each tool for a person who answers as `_answer` does.
 SAYS = {
     "list_my_repositories": r"\W*octocat/hello-sandbox\W+octocat/secret-plans\W+\S+/sand-castle\W*",
+    "count_repositories": r"octocat has 3 repositories\.",
+    "buy_summary": r"Summary 1, about stars, for octocat\. 9\.00 EUR was paid\.",
     "buy_report": r"Report \S{20,} is yours; 9\.00 EUR was paid\.",
     "check_the_weather": "The service answers to an API key of 20 characters.",
     "order_for_the_team": "Ordered 4 of soup.",

@@ -15,9 +15,14 @@ and the tool continues. Three mistakes fail the test: a question that the test d
 at the pages, `told` the values and errors that a test reads, and `webhooks` the payment provider's
 side.
 
-For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), other
-test runners import it. No module that serves requests imports this package.
+For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), of the
+type `ElicitPerson`. Other test runners import it. No module that serves requests imports this
+package.
 """
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
 
 from webapp.calls.replay import ReplayedCall, ReplayedLines
 from webapp.testing.in_process import elicit_person
@@ -32,8 +37,11 @@ from webapp.testing.told import (
     UnexpectedQuestion,
 )
 
+ElicitPerson: TypeAlias = Callable[..., AbstractAsyncContextManager[AskedPerson]]
+
 __all__ = [
     "AskedPerson",
+    "ElicitPerson",
     "Heard",
     "NeverAsked",
     "OutsideReached",

@@ -215,7 +215,7 @@ class StripeGateway:
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
-        self.webhook_secrets = seller.webhook_secrets
+        self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         charge_amount(price)
