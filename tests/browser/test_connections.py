@@ -114,5 +114,5 @@ async def test_accounts_page_is_linked_from_home_and_connected_page(
             await page.get_by_role("link", name="Your accounts").first.click()
             await reads(page, "Your accounts")
         await page.goto(env.url)
-        await page.get_by_role("link", name="Your accounts").click()
+        await page.get_by_role("link", name="Accounts").click()
         await reads(page, "Your accounts")
