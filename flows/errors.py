@@ -131,9 +131,7 @@ class AlreadyDone(ElicitError):
 class NotAsked(ElicitError):
     """Questions were created in a call and never asked.
 
-    `places` are the lines that created them.
-
-    `in_def`: one of the questions was created in a function that cannot await.
+    `places` are the lines that created them. With `in_def`, a function that cannot await did.
     """
 
     name = "ELICITATION_NOT_ASKED"
@@ -160,7 +158,7 @@ class NotAwaited(NotAsked, TypeError):
     name = "ELICITATION_NOT_AWAITED"
 
     def __init__(self, place: str) -> None:
-        self.places = (place,)
+        self.places: tuple[str, ...] = (place,)
         ElicitError.__init__(
             self,
             f"The tool used the question that it created at {place} as if it were the answer. "
@@ -338,7 +336,9 @@ class InvalidAnswer(NotAccepted):
         self, details: Sequence[tuple[str, str]], *, elicitation_id: str | None = None
     ) -> None:
         """`details` are pairs of a field name ("" for the whole answer) and a sentence."""
-        self.details = tuple({"path": path, "message": message} for path, message in details)
+        self.details: tuple[dict[str, str], ...] = tuple(
+            {"path": path, "message": message} for path, message in details
+        )
         super().__init__(
             f"The answer does not match the question's schema. Details: {json.dumps(self.details)}",
             elicitation_id=elicitation_id,
@@ -358,7 +358,8 @@ class OwnerNeeded(ElicitError):
     http_status = 409
 
     def __init__(self, elicitation_id: str, *, tools: Sequence[str] = ()) -> None:
-        self.elicitation_id, self.tools = elicitation_id, tuple(tools)
+        self.elicitation_id: str = elicitation_id
+        self.tools: tuple[str, ...] = tuple(tools)
         who, what = ("tools", f"tool={' or '.join(tools)}") if tools else ("people", "owner=")
         super().__init__(
             f"Several {who} have a question with the elicitation_id {elicitation_id!r}, so "

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import httpx
 
@@ -67,7 +77,7 @@ class Link:
         return_token: Callable[[], str],
         callback_token: Callable[[], str],
     ) -> None:
-        self.id = id
+        self.id: str = id
         self._owner = owner
         self._public_url = public_url
         self._return = return_token
@@ -284,11 +294,17 @@ class ReturningRequest(Protocol):
     def scope(self) -> Any: ...
 
 
+OnWire: TypeAlias = Callable[[httpx.Request], httpx.Request]
+
+
 class Resources(Protocol):
     """The operations that account and receipt objects use to reach providers and the store."""
 
-    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
-    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
+        """Return a client whose transport sends what `on_wire` makes of each request."""
+        ...
+
+    def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.Client:
         """Return a client for a tool in a worker thread. Raises ElicitError on the event loop."""
         ...
 

@@ -40,6 +40,7 @@ from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
+from webapp.mcp.asked_models import must_show_models
 from webapp.mcp.attach import attach, is_served
 from webapp.mcp.before import must_name_tools, warn_of_approvers
 from webapp.mcp.callers import issuer_of, must_be_named, sender_of
@@ -95,7 +96,8 @@ async def open_app(
     stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself, in
-    blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool.
+    blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool, and
+    InvalidQuestion for a model that no form can show.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     users = users or Users(application=_name_of(settings, server))
@@ -105,6 +107,7 @@ async def open_app(
         await must_name_tools(settings.gate, server)
         names = {one.name for one in settings.identity.approvers}
         await warn_of_approvers(names, server)
+        await must_show_models(server)
     async with AsyncExitStack() as stack:
         number = 1
         if store is None:

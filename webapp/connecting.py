@@ -112,7 +112,8 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
     ]
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name) or CATALOGUE.get(name)
-        if provider is not None and provider.key is None:
+        is_of_people = provider is not None and not provider.service_account
+        if provider is not None and provider.key is None and is_of_people:
             id, secret = settings.credentials[name]
             client = Client(provider=provider, client_id=id, client_secret=secret)
             url = f"{settings.url}/callback/{name}"
@@ -137,7 +138,7 @@ def issuer_tokens(
             claim=one.claim,
             scopes=one.scopes,
             asked=one.advertised_scopes,
-            wanted=settings.identity.approval.claims,
+            wanted=settings.identity.token_claims,
             algorithms=one.client.provider.algorithms or ALGORITHMS,
         )
         introspection = None

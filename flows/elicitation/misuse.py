@@ -33,10 +33,10 @@ class UnaskedQuestion:
     __slots__ = ("_among", "in_def", "kind", "line", "path")
 
     def __init__(self, kind: str, *, path: str, line: int, in_def: bool, among: "Unasked") -> None:
-        self.kind = kind
-        self.in_def = in_def  # created in a function that cannot await
-        self.path = path
-        self.line = line
+        self.kind: str = kind
+        self.in_def: bool = in_def  # created in a function that cannot await
+        self.path: str = path
+        self.line: int = line
         self._among = among
 
     @property

@@ -397,13 +397,13 @@ class Receipt:
     __slots__ = ("_resources", "id", "is_test", "paid_at", "price", "provider", "status", "what")
 
     def __init__(self, payment: Payment, *, resources: Resources) -> None:
-        self.id = payment.id
-        self.price = payment.price
-        self.what = payment.what
-        self.provider = payment.seller
-        self.paid_at = payment.paid_at
-        self.is_test = not payment.is_live
-        self.status = payment.status
+        self.id: str = payment.id
+        self.price: Money = payment.price
+        self.what: str = payment.what
+        self.provider: str = payment.seller
+        self.paid_at: datetime = payment.paid_at
+        self.is_test: bool = not payment.is_live
+        self.status: ReceiptStatus = payment.status
         self._resources = resources
 
     def __eq__(self, other: object) -> bool:

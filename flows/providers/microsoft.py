@@ -7,7 +7,7 @@ Microsoft has no revocation endpoint.
 import re
 
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import PersonProbe, Provider
+from flows.oauth.provider import PersonProbe, Provider, TokenExchange
 
 _LOGIN = "https://login.microsoftonline.com"
 _GRAPH = "https://graph.microsoft.com"
@@ -17,6 +17,16 @@ _ADMINISTRATOR = (
     "An administrator of your organisation has to approve this at Microsoft first. Ask an "
     "administrator to do so."
 )
+
+
+def on_behalf_of(issuer: str, *, matches: str = "id") -> TokenExchange:
+    """Return the exchange of a person's own token at Entra: jwt-bearer with a parameter more.
+
+    `issuer` is the exact name in the tokens of the people. Graph's tokens name nobody, so `matches`
+    is the member of its reply that has to equal the person's `oid`.
+    """
+    use = (("requested_token_use", "on_behalf_of"),)
+    return TokenExchange(issuer=issuer, kind="jwt_bearer", matches=matches, extra=use)
 
 
 def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:

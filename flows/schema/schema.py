@@ -62,7 +62,7 @@ class Refused(Failed):
     """The author's own validation refused the answer. The message does not repeat `faults`."""
 
     def __init__(self, message: str, *, faults: Sequence[Fault]) -> None:
-        self.faults = tuple(faults)
+        self.faults: tuple[Fault, ...] = tuple(faults)
         super().__init__(message)
 
 

@@ -332,7 +332,7 @@ def read_settings(
     problems, url = values.problems, _url(values, host=host, port=port)
     is_local = _is_local(url)
     declared, who = declared_in(values), read_identity(values)
-    who = issuers.with_file(who, declared.issuers, declared.approvers, values)
+    who = issuers.with_file(who, declared.issuers, declared.approvers, declared.teams, values)
     if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
         problems.append(
             f"ELICIT_EXPOSE: {host} can be reached from other machines, where nobody can be asked "
@@ -496,5 +496,4 @@ def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[s
     yield from issuers.names_of_issuers(declared.issuers)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment, declared.issuers)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
-    for declaration in declared.sellers.values():
-        yield from payments.names_of(declaration)
+    yield from payments.names_of(declared.sellers)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from flows.hooks import StartedQuestion, after
+from flows.providers import PROVIDERS
 from webapp.app import open_app
 from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
@@ -70,6 +71,7 @@ async def elicit_person(
     plugins: Sequence[object] = (),
     patience: timedelta = PATIENCE,
     replay: bool = False,
+    watch: bool = False,
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
 
@@ -79,14 +81,19 @@ async def elicit_person(
         declares: The elicitation modes of the client that `person.call` uses.
         settings: The operator's settings by name (`ELICIT_GATE`), merged with the kit's own. The
             kit sets ELICIT_MIN_ANSWER to 0, because the person answers at once.
-        outside: Answers requests that go neither to the application nor to the sandbox.
+        outside: Answers requests that go neither to the application nor to the sandbox. It also
+            answers an API request of `account.client()` that the sandbox does not simulate, under
+            the provider's real address (https://api.github.com/...).
         plugins: The same as for `create_app`.
         patience: A question that is open for longer than this, in real time, fails the test.
         replay: Run each tool again after each question, as some clients do. `person.replayed` then
             lists the calls, and says which side effects outside of `once` were repeated.
+        watch: Only count. `person.replayed` then lists the calls as well, with what ran on this
+            revision and with this client. The tools do not run more often than without it.
 
     Raises:
         BadSettings: A setting is invalid.
+        InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
     if not hasattr(server, "list_tools") and callable(server):
@@ -101,8 +108,6 @@ async def elicit_person(
         sandbox_app = SandboxApp(sandbox, clock=clock, deliver=http_client.send, pause=_at_once)
         asked_of: dict[str, Told] = {}
         built: list[Service] = []
-
-        guard = await stack.enter_async_context(asyncio.TaskGroup())
 
         async def started(question: StartedQuestion) -> None:
             asked = await built[0].elicitations.get(question.id)
@@ -127,9 +132,13 @@ async def elicit_person(
                 has_endpoint=False,  # the client enters the server's own lifespan
             )
         )
+        # After the application: an error of its start is raised alone, without an ExceptionGroup.
+        guard = await stack.enter_async_context(asyncio.TaskGroup())
         last_call = LastCall()
         stack.enter_context(last_call.listening(server))
-        network.answer_at({URL: OwnUsers(app, uid=_UID), SANDBOX_URL: sandbox_app})
+        network.answer_at(
+            {URL: OwnUsers(app, uid=_UID), SANDBOX_URL: sandbox_app}, apis=_simulated_apis()
+        )
         browser = await stack.enter_async_context(httpx.AsyncClient(transport=network))
         person = AskedPerson(
             service=built[0],
@@ -141,8 +150,9 @@ async def elicit_person(
             asked_of=asked_of,
             last_call=last_call,
         )
-        if replay:
-            built[0].running_tools.replays = Replays(person.replayed.append)
+        if replay or watch:
+            replays = Replays(person.replayed.append, starts_again=replay)
+            built[0].running_tools.replays = replays
         client = DeclaringClient(
             getattr(server, "_mcp_server", server),
             mode="legacy" if revision == LEGACY else revision,
@@ -203,6 +213,15 @@ def _must_be_asyncio() -> None:
         ) from None
 
 
+def _simulated_apis() -> Mapping[str, str]:
+    """Return the real address of each API that the sandbox simulates, by the simulated address."""
+    return {
+        provider.at(SANDBOX_URL).api: provider.api
+        for provider in PROVIDERS.values()
+        if provider.sandbox is not None
+    }
+
+
 async def _here(_host: str, _port: int) -> Sequence[str]:
     """Return the loopback address for every host, without a DNS lookup."""
     return ("127.0.0.1",)
@@ -227,10 +246,15 @@ class InProcess(Transport):
         self._outside = outside
         self._fail = fail
         self._apps: dict[str, httpx.AsyncBaseTransport] = {}
+        self._apis: Mapping[str, str] = {}
         self._loop = asyncio.get_running_loop()
 
-    def answer_at(self, apps: Mapping[str, ASGIApp]) -> None:
-        """Send requests for each origin to its application from now on."""
+    def answer_at(self, apps: Mapping[str, ASGIApp], *, apis: Mapping[str, str]) -> None:
+        """Send requests for each origin to its application from now on.
+
+        `apis` are the real addresses of the APIs that an application simulates in part.
+        """
+        self._apis = apis
         for origin, app in apps.items():
             self._apps[origin] = httpx.ASGITransport(app, client=_BROWSER)
 
@@ -241,7 +265,22 @@ class InProcess(Transport):
             error = OutsideReached(request.method, str(request.url.copy_with(query=None)))
             self._fail(error)
             raise error
-        return await to.handle_async_request(request)
+        reply = await to.handle_async_request(request)
+        if reply.status_code == httpx.codes.NOT_FOUND and self._outside is not None:
+            url = str(request.url)
+            for simulated, real in self._apis.items():
+                if url.startswith(f"{simulated}/"):
+                    # `Host` is the simulated one, so httpx must set it again.
+                    headers = [one for one in request.headers.raw if one[0].lower() != b"host"]
+                    return await self._outside.handle_async_request(
+                        httpx.Request(
+                            request.method,
+                            real + url.removeprefix(simulated),
+                            headers=headers,
+                            content=await request.aread(),
+                        )
+                    )
+        return reply
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a synchronous client's request from a worker thread to the event loop."""

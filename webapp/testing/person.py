@@ -123,7 +123,7 @@ class AskedPerson:
         self._will("decline", acts.decline)
 
     def dismisses(self) -> None:
-        """Close what the client shows without an answer."""
+        """Close what the client shows without an answer. A later call can ask the same again."""
         self._will("dismiss it", acts.dismiss)
 
     def connects(self, account: str | None = None) -> None:
@@ -235,7 +235,8 @@ class AskedPerson:
         asked = await self._get(claims.id)
         if asked.id in self._done or asked.status.is_final:
             return False
-        await self._act(asked, link=link, is_form=False)
+        if (await self._act(asked, link=link, is_form=False)).action == "cancel":
+            return False
         return not self._failures and (await self._get(asked.id)).status is not Status.EXPIRED
 
     async def catch_up(self) -> None:
@@ -320,9 +321,12 @@ class AskedPerson:
             service=self._service, browser=self._browser, asked=asked, link=link, is_form=is_form
         )
         try:
-            return await act.do(errand)
+            result = await act.do(errand)
         except AssertionError as error:
             return await self._fail(asked, error)
+        if result.action == "cancel" and not (await self._get(asked.id)).status.is_final:
+            self._done.discard(asked.id)  # the question is still open, and can be answered later
+        return result
 
     async def _planned_for(self, asked: Elicitation) -> Act | None:
         """Return the next planned action that is valid for the question, or None.
