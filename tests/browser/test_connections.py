@@ -38,7 +38,7 @@ async def overview(env: ServerEnv, ann: Visitor) -> Page:
 
 
 def card(page: Page, name: str) -> Locator:
-    return page.locator("section", has=page.get_by_text(name, exact=True))
+    return page.locator("article", has=page.get_by_text(name, exact=True))
 
 
 async def stop_sharing(page: Page, tool: str) -> None:
