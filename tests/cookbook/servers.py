@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import httpx
 
 from tests.support.cli import HOUSE
-from webapp.testing import AskedPerson
+from webapp.testing import AskedPerson, Told
 
 EXAMPLES: Final = HOUSE / "examples"
 LIBRARIES: Final = {"MCPServer": "from mcp.server.mcpserver import MCPServer"}
@@ -143,10 +143,23 @@ async def move_contacts(person: AskedPerson, _: Any) -> None:
     assert heard.text == "2 contacts have moved to ada@example.org."
 
 
+async def open_depot(person: AskedPerson, example: Any) -> None:
+    async def report(asked: Told) -> None:
+        body = json.dumps({"case": asked.elicitation_id, "status": "verified"}).encode()
+        reply = await person.posts("/verifo", content=body, headers=example.signed(body))
+        assert reply.status_code == 200
+
+    person.continues(report)
+    heard = await person.call("open_depot")
+    assert heard.text == "The depot is open."
+    assert len(example.depots) == 1
+
+
 PLAYS: Final[Mapping[str, Play]] = {
     "pull_requests": merge,
     "paid_report": buy_report,
     "crm": move_contacts,
     "booking": book_seat,
     "batch": pay_invoices,
+    "kyc": open_depot,
 }

@@ -1,5 +1,7 @@
 """The example servers, in each cell, tested with the public test kit."""
 
+import json
+
 import pytest
 
 from tests.cookbook.servers import EXAMPLES, PLAYS
@@ -148,13 +150,32 @@ async def test_batch_that_stopped_halfway_is_resumed(serve, request):
     async with serve("batch") as (person, example):
         for _ in range(7):
             person.accepts()
-        if "2025" in request.node.name:
-            person.dismisses()
+        if "nothing" in request.node.name:
+            person.leaves_open()
+            await person.call("pay_invoices")
+            await person.restarts()
         else:
-            person.never_comes()
-        await person.call("pay_invoices")
+            person.dismisses() if "url" in request.node.name else person.never_comes()
+            await person.call("pay_invoices")
         assert len(example.transfers) == 7
         for _ in range(13):
             person.accepts()
         assert (await person.call("pay_invoices")).text == "20 of 20 invoices are paid."
         assert sorted(example.transfers.values()) == sorted(example.INVOICES)
+
+
+async def test_forged_report_completes_nothing(serve):
+    async with serve("kyc") as (person, example):
+
+        async def report(asked):
+            body = json.dumps({"case": asked.elicitation_id, "status": "verified"}).encode()
+            forged = {**example.signed(body), "verifo-signature": "00" * 32}
+            reply = await person.posts("/verifo", content=body, headers=forged)
+            assert reply.status_code == 401
+            refused = body.replace(b"verified", b"rejected")
+            await person.posts("/verifo", content=refused, headers=example.signed(refused))
+
+        person.continues(report)
+        heard = await person.call("open_depot")
+        assert "no depot was opened" in heard.text
+        assert example.depots == []
