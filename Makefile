@@ -12,14 +12,14 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs messages pictures bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright types docs messages pictures bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
 	@echo 'make test     the tests, but for the slow ones'
 	@echo 'make test-slow  those that start processes, browsers and clients of another language'
 	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/reference/benchmarks.md'
-	@echo 'make check    ruff, mypy, pyright'
+	@echo 'make check    ruff, mypy, pyright, and the completeness of the public types'
 	@echo 'make pictures  the pictures of pages in docs/pictures, with Chromium'
 	@echo 'make docs     the site of docs/, in build/site'
 	@echo 'make messages the texts of the pages, into the catalogues that translators fill'
@@ -41,7 +41,7 @@ test-slow: $(VENV)/dev.stamp
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)
 
-check: ruff spelling mypy pyright
+check: ruff spelling mypy pyright types
 
 ruff: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -55,6 +55,11 @@ mypy: $(VENV)/dev.stamp
 
 pyright: $(VENV)/dev.stamp
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+# The public types are complete. This check knows no --pythonpath: it takes Python from PATH.
+types: $(VENV)/dev.stamp
+	for each in flows webapp.client; do PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
+		PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes $$each --ignoreexternal || exit 1; done
 
 # The tests that need neither a browser nor a client of another language: three minutes.
 FAST := tests/flows tests/webapp/stores tests/webapp/calls tests/webapp/elicitations tests/webapp/records tests/test_*.py

@@ -11,17 +11,15 @@ import pytest
 import elicit_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from webapp.testing import AskedPerson
+    from webapp.testing import ElicitPerson
 
 
 @pytest.fixture
-def elicit_person() -> "Callable[..., AbstractAsyncContextManager[AskedPerson]]":
-    """Return a context manager of a person who answers the questions of a server's tools.
+def elicit_person() -> "ElicitPerson":
+    """Simulate a person who answers the questions of a server's tools.
 
-    See the function of the same name in `webapp.testing`.
+    Returns:
+        The function of the same name in `webapp.testing`: an async context manager.
     """
     if wrong := elicit_url.what_is_wrong():
         pytest.fail(wrong, pytrace=False)

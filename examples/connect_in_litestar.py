@@ -77,7 +77,8 @@ def login() -> str:
 @post("/login", status_code=303)
 async def sign_in(request: Request[Any, Any, Any]) -> Redirect:
     """Store the user in a cookie that the browser also sends after a provider's redirect (Lax)."""
-    request.set_session({"user": str((await request.form())["user"])})
+    user = str((await request.form())["user"])
+    request.set_session({"user": user})  # pyright: ignore[reportUnknownMemberType]
     return Redirect("/", status_code=303)
 
 

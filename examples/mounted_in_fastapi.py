@@ -3,7 +3,7 @@
 ELICIT_URL=http://127.0.0.1:8000/tools uvicorn mounted_in_fastapi:host
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -11,7 +11,7 @@ from served_by_uvicorn import app
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     async with app.lifespan():  # and what your own application opens and closes
         yield
 

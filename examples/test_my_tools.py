@@ -5,15 +5,20 @@ pytest --asyncio-mode=auto test_my_tools.py
 """
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 from my_tools import mcp
+
+from webapp.testing import ElicitPerson
 
 
 @pytest.fixture
-def my_server():
+def my_server() -> MCPServer:
     return mcp
 
 
-async def test_lunch_is_what_the_person_chose(elicit_person, my_server):
+async def test_lunch_is_what_the_person_chose(
+    elicit_person: ElicitPerson, my_server: MCPServer
+) -> None:
     async with elicit_person(my_server) as person:
         person.visits(dish="soup")
         heard = await person.call("order_lunch")
@@ -21,7 +26,9 @@ async def test_lunch_is_what_the_person_chose(elicit_person, my_server):
     assert [told.message for told in person.asked] == ["What would you like for lunch?"]
 
 
-async def test_nobody_is_fed_who_does_not_want_to_eat(elicit_person, my_server):
+async def test_nobody_is_fed_who_does_not_want_to_eat(
+    elicit_person: ElicitPerson, my_server: MCPServer
+) -> None:
     async with elicit_person(my_server) as person:
         person.declines()
         heard = await person.call("order_lunch")

@@ -2,11 +2,11 @@
 # Of elicit-url, as elicit_url.py reads here.
 
 from flows import elicit
-from flows.elicit import complete_elicitation
+from flows.elicit import complete_elicitation, supports_elicitation
 from flows.elicitation.ending import Ending, HowEnded
 from flows.elicitation.misuse import InvalidUse
 from flows.elicitation.states import Completion, Status
-from flows.elicitation.tool_call import CallingPerson, supports_elicitation
+from flows.elicitation.tool_call import CallingPerson
 from flows.errors import (
     AlreadyDone,
     CallOver,

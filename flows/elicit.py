@@ -1,18 +1,26 @@
 """The verbs: the functions with which a tool asks a person."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Literal, NoReturn, TypeVar, cast, overload
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from flows.elicitation.ending import Ending, key_of, name_of, payload_of
+from flows.elicitation.misuse import InvalidUse, place_of_call
 from flows.elicitation.once_work import OnceWork
-from flows.elicitation.states import Completion, Json
-from flows.elicitation.tool_call import CallingPerson, must_be_mode
+from flows.elicitation.states import Json
+from flows.elicitation.tool_call import (
+    CallingPerson,
+    modes_of,
+    must_be_capabilities,
+    must_be_mode,
+)
 from flows.errors import InvalidQuestion
+from flows.kinds.completing import complete_elicitation, read_token, token
 from flows.kinds.form import confirm, form
 from flows.kinds.gate import gate, needed, needs
 from flows.kinds.secret import secret
+from flows.kinds.together import together
 from flows.kinds.url import url
 from flows.oauth.account import Account, account_of
 from flows.oauth.provider import Provider
@@ -21,95 +29,13 @@ from flows.payments.receipt import Receipt
 from flows.question import (
     DEFAULT_TIMEOUT,
     MESSAGE_AT_MOST,
-    Outcome,
     Question,
-    ReturningRequest,
     current_asker,
-    must_be_elicitation_id,
     must_be_listed,
-    must_be_timeout,
-    reporting_errors,
+    report_to_asker,
     verb,
 )
 from flows.requests import AccountRequest, ApiKeyRequest, PaymentRequest, receipt_of
-
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Together(Generic[T_co]):
-    """Several questions that have not been asked yet. Await it for a tuple of their answers."""
-
-    questions: tuple[Question[Any], ...]
-
-    def __await__(self) -> Generator[Any, Any, T_co]:
-        outcomes = yield from self._asked(stops_at_no=True).__await__()
-        return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
-
-    async def outcomes(self) -> tuple[Outcome[Any], ...]:
-        """Ask the questions and return all outcomes. A negative outcome does not raise."""
-        return await self._asked(stops_at_no=False)
-
-    async def _asked(self, *, stops_at_no: bool) -> tuple[Outcome[Any], ...]:
-        self.discard()
-        with reporting_errors():
-            return await current_asker().ask_together(self.questions, stops_at_no=stops_at_no)
-
-    def discard(self) -> None:
-        """Mark the questions as not needed. A call fails if it never asks a question it creates."""
-        for question in self.questions:
-            question.discard()
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            "a question is neither true nor false before it is asked: write `await` before it"
-        )
-
-
-@overload
-def together(first: Question[A], second: Question[B], /) -> Together[tuple[A, B]]: ...
-@overload
-def together(
-    first: Question[A], second: Question[B], third: Question[C], /
-) -> Together[tuple[A, B, C]]: ...
-@overload
-def together(
-    first: Question[A], second: Question[B], third: Question[C], fourth: Question[D], /
-) -> Together[tuple[A, B, C, D]]: ...
-@overload
-def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
-@verb
-def together(*questions: Question[Any]) -> Together[Any]:
-    """Ask several questions at once: they are shown together and answered separately.
-
-    Awaiting returns the answers in this order, or raises the first negative outcome. The other
-    questions then stay open until they expire. `outcomes()` waits for all of them. Raises
-    InvalidQuestion if an argument is not a question.
-    """
-    if not questions:
-        raise InvalidQuestion(
-            "together needs at least one question. Pass questions one by one: together(*questions)."
-        )
-    for question in questions:
-        if not isinstance(cast("object", question), Question):
-            raise InvalidQuestion(
-                f"together accepts only questions, not a {type(question).__name__}. Pass "
-                "questions one by one: together(*questions)."
-            )
-    return Together(questions=questions)
-
-
-def _answer(question: Question[Any], outcome: Outcome[Any]) -> Any:
-    if outcome.error is None:
-        return outcome.content
-    if question.no is None:
-        raise outcome.error
-    return question.no(outcome.error)
-
 
 __all__ = [
     "api_key",
@@ -152,16 +78,29 @@ def oauth(
 ) -> Question[Account]:
     """Ask the person to connect an account, unless one with these scopes is already connected.
 
-    `provider` is a declaration (`flows.providers`) or the name of one in `elicit.toml`. `account`
-    is the name or id of the wanted account. `tenant` is the host of the wanted tenant, if each
-    customer of the provider has one; without it, the person types it. `reason` is shown on the
-    page. Raises InvalidQuestion for an invalid scope (RFC 6749, 3.3). The await raises
-    NotConfigured if the server has no client id for the provider.
-
     The person may grant fewer scopes. The tool then gets the account, and `account.missing` names
     the others. Later calls do not ask for them a second time, unless `again` is set.
 
-    `key` and `timeout` are as for `url`.
+    Args:
+        provider: A declaration (`flows.providers`), or the name of one in `elicit.toml`.
+        scopes: The OAuth scopes that the tool needs, as a list of texts.
+        account: The name or the id of the wanted account. Any account is accepted without it.
+        tenant: The host of the wanted tenant, if each customer of the provider has one. Without it,
+            the person types it.
+        reason: A sentence of up to 500 characters that the page shows.
+        again: Also ask for scopes that the person did not grant before.
+        key: As for `url`.
+        timeout: As for `url`.
+
+    Returns:
+        The question. Awaiting it returns the account.
+
+    Raises:
+        InvalidQuestion: A scope (RFC 6749, 3.3), a name or the reason is not valid, or the provider
+            has API keys instead. In a tool, the error is InvalidUse and names the line.
+        NotConfigured: The await raises it if the server has no client id for the provider.
+        NotAccepted: The await raises one of its subclasses, such as Declined, if no account was
+            connected.
     """
     must_be_listed("scopes", scopes)
     request = AccountRequest(
@@ -194,12 +133,25 @@ def api_key(
     """Ask the person for an API key of a provider, unless they have connected an account already.
 
     The person types the key, or a user name and a password, on this server's page. One request to
-    the provider tests it before it is stored. The tool gets an account like that of `oauth`, and
-    the person sees it among their accounts.
+    the provider tests it before it is stored. The person sees the account among their accounts.
 
-    `provider` is a declaration with `key` (`flows.providers.ProviderKey`), or the name of one in
-    `elicit.toml`. Raises InvalidQuestion for a provider without API keys. `account`, `tenant` and
-    `reason` are as for `oauth`, `key` and `timeout` as for `url`.
+    Args:
+        provider: A declaration with `key` (`flows.providers.ProviderKey`), or the name of one in
+            `elicit.toml`.
+        account: As for `oauth`.
+        tenant: As for `oauth`.
+        reason: As for `oauth`.
+        key: As for `url`.
+        timeout: As for `url`.
+
+    Returns:
+        The question. Awaiting it returns an account like that of `oauth`.
+
+    Raises:
+        InvalidQuestion: The provider has no API keys, or an argument is not valid. In a tool, the
+            error is InvalidUse and names the line.
+        NotConfigured: The await raises it if no setting declares the provider.
+        NotAccepted: The await raises one of its subclasses, such as Declined, if no key was typed.
     """
     request = ApiKeyRequest(provider=provider, account=account, tenant=tenant, reason=reason)
     return Question(
@@ -223,20 +175,31 @@ def payment(
     key: str | None = None,
     timeout: timedelta = PAYMENT_TIMEOUT,
 ) -> Question[Receipt]:
-    """Ask the person to pay `price` for `what`, which the page and the provider show.
+    """Ask the person to pay.
 
-    With `once`, the purchase is permanent: the receipt answers the same question from then on.
+    Args:
+        price: The amount with its currency: `Money("9.00", "EUR")`.
+        what: What the person pays for, in up to 250 characters. The page and the provider show it.
+        provider: The name of the payment provider, if the server has several.
+        once: The purchase is permanent: the receipt answers the same question from then on.
+        again: A repeated call is a new purchase. Without it, a call that the client repeats within
+            two minutes of the result gets the same result, because the first response may have been
+            lost.
+        processing: With "return", the await raises Processing once a slow payment, such as a bank
+            transfer, is on its way. The question stays open, and repeating the same call returns
+            the receipt when the money has arrived. With "wait", the call waits for the money.
+        key: As for `url`.
+        timeout: As for `url`, and 30 minutes by default.
 
-    If the client repeats the call within two minutes of the result, it gets the same result again,
-    because the first response may have been lost. With `again`, a repeated call is a new purchase.
+    Returns:
+        The question. Awaiting it returns the receipt.
 
-    Some payment methods take days, such as a bank transfer. With `processing="return"`, the await
-    raises Processing once such a payment is on its way. The question stays open, and repeating the
-    same call returns the receipt when the money has arrived.
-
-    The await raises NotConfigured if the server has no payment provider.
-
-    `key` and `timeout` are as for `url`.
+    Raises:
+        InvalidQuestion: The price is not above zero, or `what` or `provider` is not valid. In a
+            tool, the error is InvalidUse and names the line.
+        NotConfigured: The await raises it if the server has no such payment provider.
+        Processing: The await raises it with `processing="return"`, see there.
+        NotAccepted: The await raises one of its subclasses, such as Declined, if nothing was paid.
     """
     request = PaymentRequest(price=price, what=what, seller=provider, once=once)
     return Question(
@@ -252,7 +215,17 @@ def payment(
 
 @verb
 async def forget(name: str) -> bool:
-    """Erase the person's secret that `secret(name=...)` stored. Return False if there was none."""
+    """Erase the person's secret that `secret(name=...)` stored.
+
+    Args:
+        name: The name under which the secret is stored.
+
+    Returns:
+        True if there was one.
+
+    Raises:
+        NoAsker: No tool call and no `asking` block is active.
+    """
     return await current_asker().forget(name)
 
 
@@ -285,25 +258,30 @@ async def once(
 ) -> Any:
     """Do `work` once in a call, however often the tool's body runs again.
 
-    `work` is a function or a coroutine. A function with a parameter receives an idempotency key, to
-    pass on to the service that it calls. If the process dies after the work and before its record
-    is stored, `work` runs again with the same key. A plain function runs on the event loop. In a
-    loop, each turn needs its own `key`, such as the item's id.
+    If the process dies after the work and before its record is stored, `work` runs again with the
+    same idempotency key. A plain function runs on the event loop.
 
-    The result is stored as JSON, and is returned as the type in the annotation of `work`: JSON, a
-    date, a pydantic model, a dataclass. `returns` is the type where there is no annotation, such as
-    in a lambda. Without a type, the result is plain JSON.
+    Args:
+        name: A name that is unique within the tool.
+        work: A function or a coroutine. A function with a parameter receives an idempotency key, to
+            pass on to the service that it calls.
+        key: Distinguishes the turns of a loop, such as the item's id.
+        again: A repeated call does the work again. Without it, a call that the client repeats
+            within two minutes of the tool's result gets the same result, because the first response
+            may have been lost.
+        returns: The type of the result, where `work` has no annotation, such as a lambda.
 
-    If the client repeats the call within two minutes of the tool's result, it gets the same result
-    again, because the first response may have been lost. With `again`, a repeated call does the
-    work again.
+    Returns:
+        The result, which is stored as JSON, in the annotated type: JSON, a date, a pydantic model,
+        a dataclass. Without a type, the result is plain JSON.
 
     Raises:
         InvalidQuestion: The name and the key were already used in this run of the tool, or the
-            annotated type cannot be stored. The work is not done.
+            annotated type cannot be stored. The work is not done. In a tool, the error is
+            InvalidUse and names the line.
         NotAllowed: The caller is refused, and the work is not done.
-        ResultNotKept: The work is done, but its result is not JSON or is longer than a
-            mebibyte. Repeating the same call raises this again and does nothing.
+        ResultNotKept: The work is done, but its result is not JSON or is longer than a mebibyte.
+            Repeating the same call raises this again and does nothing.
     """
     if not name:
         raise InvalidQuestion("once needs a name that is unique within the tool.")
@@ -372,7 +350,14 @@ async def notify(message: str) -> None:
 
     A tool's message is sent as a progress notification if the client requests them. A program that
     asks over HTTP receives the message in its `on_notice` function. If the tool's body runs again,
-    the message is sent again. Raises InvalidQuestion for an empty or too long message.
+    the message is sent again.
+
+    Args:
+        message: 1 to 2000 characters.
+
+    Raises:
+        InvalidQuestion: The message is empty or too long.
+        NoAsker: No tool call and no `asking` block is active.
     """
     if not message.strip() or len(message) > MESSAGE_AT_MOST:
         raise InvalidQuestion(f"notify needs a message of 1 to {MESSAGE_AT_MOST} characters.")
@@ -381,63 +366,56 @@ async def notify(message: str) -> None:
 
 @verb
 def can(mode: str) -> bool:
-    """Return True if the caller's client declared the elicitation mode `form` or `url`.
+    """Return whether the caller's client declared an elicitation mode.
 
-    Raises InvalidQuestion for any other mode.
+    Args:
+        mode: `form` or `url`.
+
+    Returns:
+        True if the client declared the mode.
+
+    Raises:
+        InvalidQuestion: There is no such mode.
+        NoAsker: No tool call and no `asking` block is active.
     """
     must_be_mode(mode)
     return current_asker().can(mode)
 
 
 @verb
-def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
-    """Return an encrypted token of an elicitation, to send through a service of your own.
+def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
+    """Return whether a client with these capabilities can be asked.
 
-    A callback that receives the token reads it with `read_token`. Only this server can create,
-    read or change a token, and the token expires after `timeout`. The token identifies the
-    elicitation, not the sender. To identify a person's browser, use the link's `return_token`.
+    Args:
+        capabilities: A mapping as in the protocol, a model of `mcp_types`, or None for a client
+            that declares nothing.
+        mode: `form` or `url`. Without it, any mode counts.
+
+    Returns:
+        True if the client can be asked in this mode, or in any.
+
+    Raises:
+        InvalidQuestion: The object has no capabilities, such as a tool's context, or there is no
+            such mode.
     """
-    must_be_elicitation_id(elicitation_id)
-    must_be_timeout(timeout)
-    return current_asker().token(elicitation_id, timeout=timeout)
+    must_be_capabilities(capabilities)
+    if mode is not None:
+        must_be_mode(mode)
+    modes = modes_of(capabilities)
+    return bool(modes) if mode is None else mode in modes
 
 
-@verb
-def read_token(text: str) -> str:
-    """Return the elicitation id in a `token`, for `complete_elicitation`.
+if not TYPE_CHECKING:  # type checkers must not see these, so that they report a wrong name
 
-    Raises InvalidToken for a text that is damaged, forged, expired, or another kind of token.
-    """
-    return current_asker().read_token(text)
+    class _NoSuchVerb(InvalidUse, AttributeError):
+        """A name that is not a verb. `hasattr` is False for it, as in any module."""
 
-
-@verb
-async def complete_elicitation(
-    elicitation: str | ReturningRequest,
-    content: Mapping[str, Json] | None = None,
-    *,
-    owner: str | None = None,
-    program: str | None = None,
-    tool: str | None = None,
-) -> Completion:
-    """Complete an elicitation, so that the waiting tool continues.
-
-    Trusted code in any process on the same store can pass the elicitation's id, to complete a
-    question of the kind `url`. If you pass an `elicitation_id` of your own, a form can be completed
-    too, and InvalidAnswer is raised if the content does not match the form's schema. Such an id
-    belongs to the tool, block or API program that gave it. Without `program`, the id is looked up
-    among the tools and blocks of your server. With `program`, it is looked up among the questions
-    of the API program of this name. If several people have a question with this id, pass the
-    person's `link.owner` as `owner`. If several tools have such a question, pass `tool` (for a
-    block, "the application"). Otherwise nothing is completed and OwnerNeeded is raised.
-
-    From a public route, pass the request itself: it must carry the link's return token (the query
-    parameter `elicitation`) and come from the browser that pressed Continue.
-    """
-    if isinstance(elicitation, str):
-        if program is not None and tool is not None:
-            raise InvalidQuestion("Pass either program= or tool=, not both.")
-        return await current_asker().complete(
-            elicitation, content or {}, owner=owner, program=program, tool=tool
-        )
-    return await current_asker().complete_return(elicitation, content or {})
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("_"):  # Python's own protocols probe for such names
+            raise AttributeError(name)
+        near = get_close_matches(name, __all__, n=1, cutoff=0.5)
+        meant = f"Perhaps elicit.{near[0]} is meant" if near else f"elicit has {', '.join(__all__)}"
+        error = _NoSuchVerb(f"There is no elicit.{name}. {meant}.", place=place_of_call())
+        AttributeError.name.__set__(error, name)  # else Python writes it over the error's own name
+        report_to_asker(error)
+        raise error

@@ -35,9 +35,8 @@ ElicitError
 └── Unreadable           no configured key opens an encrypted record
 
 Each class has a `name` (stable, for programs and the model), a `code` (the same text, as results
-and problems of the HTTP API show it), a `jsonrpc_code` and an `http_status`. The message is a
-sentence that can be shown to its recipient. In a tool, InvalidQuestion becomes InvalidUse
-(flows.elicitation.misuse), which names the line of the tool's code.
+and problems of the HTTP API show it), a `jsonrpc_code` and an `http_status`. The message can be
+shown to its recipient. In a tool, InvalidQuestion becomes InvalidUse (flows.elicitation.misuse).
 """
 
 import json
@@ -68,6 +67,7 @@ class InvalidQuestion(ElicitError, ValueError):
     name = "INVALID_INPUT"
     jsonrpc_code = -32602
     http_status = 400
+    values: tuple[object, ...] = ()  # the wrong values, if a model may have chosen them
 
 
 class InvalidSchema(InvalidQuestion):
@@ -84,6 +84,8 @@ class ResultNotKept(InvalidQuestion):
     """`once` ran, but its result cannot be stored. The same call raises this error again."""
 
     name = "ELICITATION_RESULT_NOT_KEPT"
+    jsonrpc_code = -32603
+    http_status = 500
 
 
 class NoAsker(ElicitError):
@@ -114,8 +116,7 @@ class CallOver(ElicitError):
 class AlreadyDone(ElicitError):
     """This was already done: an `asking` block with this owner and key has just succeeded.
 
-    The earlier block used a payment or `once`. Nobody was asked again, and nothing was bought or
-    done again.
+    The earlier block used a payment or `once`. Nobody was asked, and nothing was done again.
     """
 
     name = "ELICITATION_ALREADY_DONE"
@@ -129,16 +130,11 @@ class AlreadyDone(ElicitError):
 
 
 class NotAsked(ElicitError):
-    """Questions were created in a call and never asked.
-
-    `places` are the lines that created them.
-
-    `in_def`: one of the questions was created in a function that cannot await.
-    """
+    """Questions were created in a call and never asked. `places` are the lines that did so."""
 
     name = "ELICITATION_NOT_ASKED"
 
-    def __init__(self, *places: str, in_def: bool = False) -> None:
+    def __init__(self, *places: str, in_def: bool = False, verb: str | None = None) -> None:
         self.places = places
         self.in_def = in_def
         instead = (
@@ -146,11 +142,12 @@ class NotAsked(ElicitError):
             "and read the answer with elicit.needed(question)."
         )
         super().__init__(
-            f"The tool created a question at {', '.join(places)} and never asked it, so its "
-            "result is withheld. This is a bug in the tool, and calling it again does not "
-            "help. The tool's author has to write `await` before the question, or call "
-            f"discard() on a question that should not be asked.{instead if in_def else ''} "
-            "The work that the tool did before is not undone."
+            f"The tool {'created a question' if verb is None else f'called {verb}'} at "
+            f"{', '.join(places)} and never {'asked' if verb is None else 'awaited'} it, so its "
+            "result is withheld. This is a bug in the tool, and calling it again does not help. "
+            f"The tool's author has to write `await` before {verb or 'the question'}, or call "
+            f"discard() on a question that should not be asked.{instead if in_def else ''} The "
+            "work that the tool did before is not undone."
         )
 
 
@@ -160,7 +157,7 @@ class NotAwaited(NotAsked, TypeError):
     name = "ELICITATION_NOT_AWAITED"
 
     def __init__(self, place: str) -> None:
-        self.places = (place,)
+        self.places: tuple[str, ...] = (place,)
         ElicitError.__init__(
             self,
             f"The tool used the question that it created at {place} as if it were the answer. "
@@ -202,6 +199,7 @@ class NotConfigured(ElicitError):
     """The server lacks settings; `missing` names them."""
 
     name = "ELICITATION_NOT_CONFIGURED"
+    is_unknown_name: bool = False  # the tool names something that no setting declares
 
     def __init__(self, *missing: str, has_none: bool = False, how: str | None = None) -> None:
         """`has_none`: no provider of the kind is configured. `how`: how the operator fixes it."""
@@ -338,7 +336,9 @@ class InvalidAnswer(NotAccepted):
         self, details: Sequence[tuple[str, str]], *, elicitation_id: str | None = None
     ) -> None:
         """`details` are pairs of a field name ("" for the whole answer) and a sentence."""
-        self.details = tuple({"path": path, "message": message} for path, message in details)
+        self.details: tuple[dict[str, str], ...] = tuple(
+            {"path": path, "message": message} for path, message in details
+        )
         super().__init__(
             f"The answer does not match the question's schema. Details: {json.dumps(self.details)}",
             elicitation_id=elicitation_id,
@@ -358,18 +358,18 @@ class OwnerNeeded(ElicitError):
     http_status = 409
 
     def __init__(self, elicitation_id: str, *, tools: Sequence[str] = ()) -> None:
-        self.elicitation_id, self.tools = elicitation_id, tuple(tools)
+        self.elicitation_id: str = elicitation_id
+        self.tools: tuple[str, ...] = tuple(tools)
         who, what = ("tools", f"tool={' or '.join(tools)}") if tools else ("people", "owner=")
         super().__init__(
-            f"Several {who} have a question with the elicitation_id {elicitation_id!r}, so "
-            f"nothing was completed. Pass {what}, or complete the question by its link.id."
+            f"Several {who} have a question with the elicitation_id {elicitation_id!r}, so nothing "
+            f"was completed. Pass {what}, or complete the question by its link.id."
         )
 
 
 # The sentence for each status of a question or a payment.
 _HAPPENED: Final[Mapping[str, str]] = {
-    "pending": "The question is not answered yet",
-    "opened": "The question is not answered yet",
+    **dict.fromkeys(("pending", "opened"), "The question is not answered yet"),
     "exchanging": "The question is still being processed by its provider",
     "accepted": "The question was accepted already",
     "declined": "The question was declined",
@@ -400,8 +400,8 @@ class NotPossible(ElicitError):
         self.status = status
         self.wanted = wanted
         happened = _HAPPENED.get(status, f"It is {status}")
-        change = _CHANGES.get(wanted, wanted)
-        super().__init__(message or f"{happened}, so it cannot be {change} now.")
+        it = f"{happened}, so it cannot be {_CHANGES.get(wanted, wanted)} now."
+        super().__init__(message or it)
 
 
 class TooManyAttempts(ElicitError):
@@ -450,10 +450,9 @@ class StoreUnavailable(ElicitError):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(
-            "This server cannot save anything at the moment, so it could not finish the "
-            "request. Try again in a minute with the same arguments: the call resumes where it "
-            "stopped. If this error persists, ask the server's operator to check the server's "
-            "log."
+            "This server cannot save anything at the moment, so it could not finish the request. "
+            "Try again in a minute with the same arguments: the call resumes where it stopped. If "
+            "this error persists, ask the server's operator to check the server's log."
         )
         self.add_note(why)
 

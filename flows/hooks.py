@@ -293,10 +293,17 @@ def before(
     stage: Literal["verify", "settle"], *, when: Callable[[GivenAnswer], bool] | None = None
 ) -> Callable[[_Given], _Given]: ...
 def before(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark a method that runs before a stage.
+    """Mark a method that runs before a stage. It may refuse, or change `HookStage.leaves_open`.
 
-    The method may refuse, and may change the fields in `HookStage.leaves_open`. Raises BadPlugin if
-    the stage does not exist.
+    Args:
+        stage: The name of the stage.
+        when: Returns whether the method runs for a value. Without it, the method always runs.
+
+    Returns:
+        A decorator that returns the method itself.
+
+    Raises:
+        BadPlugin: The stage does not exist.
     """
     return _marked("before", stage, when)
 
@@ -318,11 +325,17 @@ def after(
     stage: Literal["settle"], *, when: Callable[[SettledQuestion], bool] | None = None
 ) -> Callable[[_Settled], _Settled]: ...
 def after(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark a method that runs after a stage.
+    """Mark a method that runs after a stage. If the stage writes, the method cannot refuse.
 
-    If the stage writes, the method cannot refuse.
+    Args:
+        stage: The name of the stage.
+        when: Returns whether the method runs for a value. Without it, the method always runs.
 
-    Raises BadPlugin if the stage does not exist.
+    Returns:
+        A decorator that returns the method itself.
+
+    Raises:
+        BadPlugin: The stage does not exist.
     """
     return _marked("after", stage, when)
 
@@ -338,7 +351,15 @@ def around(
 def around(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
     """Mark an async method that wraps a stage. It must call its second argument once and await it.
 
-    Raises BadPlugin if the stage does not exist or writes.
+    Args:
+        stage: The name of the stage.
+        when: Returns whether the method runs for a value. Without it, the method always runs.
+
+    Returns:
+        A decorator that returns the method itself.
+
+    Raises:
+        BadPlugin: The stage does not exist or writes.
     """
     return _marked("around", stage, when)
 
@@ -348,7 +369,15 @@ def replace(
 ) -> Callable[[_Replaces], _Replaces]:
     """Mark a method that returns the text for the person in place of the tool's author.
 
-    Raises BadPlugin for any stage except `describe`: guards and writes cannot be replaced.
+    Args:
+        stage: `describe`.
+        when: As for `before`.
+
+    Returns:
+        A decorator that returns the method itself.
+
+    Raises:
+        BadPlugin: The stage is another one: guards and writes cannot be replaced.
     """
     return _marked("replace", stage, when)
 

@@ -8,13 +8,24 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import httpx
 
@@ -67,7 +78,7 @@ class Link:
         return_token: Callable[[], str],
         callback_token: Callable[[], str],
     ) -> None:
-        self.id = id
+        self.id: str = id
         self._owner = owner
         self._public_url = public_url
         self._return = return_token
@@ -207,13 +218,21 @@ class Question(Generic[T_co]):
         return outcome.content  # type: ignore[return-value]  # accepted: the content is a T_co
 
     async def outcome(self) -> Outcome[T_co]:
-        """Ask the question and return its outcome. A negative outcome does not raise."""
+        """Ask the question and return its outcome. A negative outcome does not raise.
+
+        Returns:
+            The outcome, with the answer or the reason.
+        """
         self.discard()
         with reporting_errors():
             return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
-        """Ask the question and return the answer, or None for any negative outcome."""
+        """Ask the question and return the answer.
+
+        Returns:
+            The answer, or None for any negative outcome.
+        """
         return (await self.outcome()).content
 
     def discard(self) -> None:
@@ -254,9 +273,15 @@ def must_be_timeout(timeout: timedelta) -> None:
 
 
 def must_be_listed(name: str, given: object) -> None:
-    """Raise InvalidQuestion if `given` is a str, which would be read as a list of characters."""
+    """Raise InvalidQuestion if `given` is not a list of texts.
+
+    A str is refused too, which would be read as a list of characters.
+    """
     if isinstance(given, str):
         raise InvalidQuestion(f"{name} is a list: {name}=[{given!r}].")
+    many = cast("Sequence[object]", given) if isinstance(given, Sequence | AbstractSet) else None
+    if many is None or not all(isinstance(one, str) for one in many):
+        raise InvalidQuestion(f'{name} must be a list of texts, as in {name}=["..."].')
 
 
 def must_be_elicitation_id(text: str) -> None:
@@ -284,11 +309,17 @@ class ReturningRequest(Protocol):
     def scope(self) -> Any: ...
 
 
+OnWire: TypeAlias = Callable[[httpx.Request], httpx.Request]
+
+
 class Resources(Protocol):
     """The operations that account and receipt objects use to reach providers and the store."""
 
-    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
-    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
+        """Return a client whose transport sends what `on_wire` makes of each request."""
+        ...
+
+    def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.Client:
         """Return a client for a tool in a worker thread. Raises ElicitError on the event loop."""
         ...
 
@@ -440,13 +471,27 @@ def verb(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with reporting_errors():
             parameters.check(args, kwargs)
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except ElicitError:
+                raise
+            except (TypeError, AttributeError, ValueError) as error:
+                raise parameters.broken_by(error) from error
 
     @wraps(function)
-    async def call_later(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with reporting_errors():
-            parameters.check(args, kwargs)
-            return await cast("Awaitable[Any]", function(*args, **kwargs))
+    def call_later(*args: P.args, **kwargs: P.kwargs) -> Awaitable[Any]:
+        here = _here.get(None)
+        forgotten = None if here is None else here.unasked.add(parameters.name)
+
+        @wraps(function)
+        async def awaited() -> Any:
+            if forgotten is not None:
+                forgotten.settle()
+            with reporting_errors():
+                parameters.check(args, kwargs)
+                return await cast("Awaitable[Any]", function(*args, **kwargs))
+
+        return awaited()
 
     return cast("Callable[P, T]", call_later if iscoroutinefunction(function) else call)
 

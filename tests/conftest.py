@@ -54,6 +54,7 @@ SLOW_MODULES = (
     "webapp/testing/test_plugin.py",
 )
 PAGES = Path(__file__).parent / "webapp" / "pages"  # some tests in this folder use a browser
+ROUNDS = "rounds"  # the property of a test that tries its cell several times
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ASK_PLAYWRIGHT = """
@@ -93,6 +94,8 @@ def _free_port() -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="every cell of the slow tests' matrices")
+    rounds = "how often a cell that counts its tries is tried; default: 20 with --whole, else once"
+    parser.addoption("--rounds", type=int, default=0, help=rounds)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -185,7 +188,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Report in one line which tests did not run and why."""
+    """Report which tests did not run and why, and how often each counted cell passed."""
+    reports = [each for key in ("passed", "failed") for each in terminalreporter.stats.get(key, ())]
+    for report in reports:
+        passed, total = dict(report.user_properties).get(ROUNDS, (0, 0))
+        if total > 1:
+            terminalreporter.write_line(f"{passed:3} of {total:3}  {report.nodeid}")
     skipped = skipped_reports(config)
     if count := sum(NO_BROWSER in report.longreprtext for report in skipped):
         terminalreporter.write_line(f"{NO_BROWSER}: {count} browser tests not run", yellow=True)

@@ -137,7 +137,7 @@ def _run_once(folders: Sequence[str], *, workers: str) -> Iterator[tuple[tuple[s
         report = Path(folder) / "report.xml"
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", "--whole", "--quiet", *folders),
+                *(sys.executable, "-m", "pytest", "--whole", "--rounds=1", "--quiet", *folders),
                 *("--numprocesses", workers, "--dist", "loadfile", f"--junitxml={report}"),
             ],
             cwd=HOUSE,

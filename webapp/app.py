@@ -40,6 +40,7 @@ from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
+from webapp.mcp.asked_models import must_show_models
 from webapp.mcp.attach import attach, is_served
 from webapp.mcp.before import must_name_tools, warn_of_approvers
 from webapp.mcp.callers import issuer_of, must_be_named, sender_of
@@ -95,7 +96,8 @@ async def open_app(
     stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself, in
-    blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool.
+    blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool, and
+    InvalidQuestion for a model that no form can show.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     users = users or Users(application=_name_of(settings, server))
@@ -105,6 +107,7 @@ async def open_app(
         await must_name_tools(settings.gate, server)
         names = {one.name for one in settings.identity.approvers}
         await warn_of_approvers(names, server)
+        await must_show_models(server)
     async with AsyncExitStack() as stack:
         number = 1
         if store is None:
@@ -341,19 +344,27 @@ def create_app(
     sandbox: bool = False,
     plugins: Sequence[object] = (),
 ) -> App:
-    """Return the application that serves our pages, and `server` (an MCPServer or FastMCP server).
+    """Return the application that serves our pages and, if there is one, an MCP server.
 
-    `who` receives a browser's request (Starlette's: headers, cookies, your session) and returns
-    which of your users sent it: an id that blocks `asking` use as their owner, or None. `who`
-    may be async, and has five seconds to return. `sign_in_url` is where your users sign in.
+    Args:
+        settings: What `read_settings` returns.
+        server: An MCPServer or a FastMCP server.
+        name: What the pages call your application, without a server. It also identifies its users'
+            stored data. By default it is ELICIT_URL's host.
+        who: Receives a browser's request (Starlette's: headers, cookies, your session) and returns
+            which of your users sent it: an id that blocks `asking` use as their owner, or None. It
+            may be async, and has five seconds to return.
+        sign_in_url: Where your users sign in.
+        sandbox: On this machine, simulate accounts and payments that are not configured, as with
+            ELICIT_SANDBOX.
+        plugins: Objects with hooks: see flows.hooks.
 
-    Without a server, `name` is what the pages call your application, and identifies its users'
-    stored data. By default, `name` is ELICIT_URL's host. With `sandbox` (or ELICIT_SANDBOX), for a
-    server on this machine, a sandbox simulates everything that is not configured: accounts and
-    payments to try. `plugins` are objects with hooks: see flows.hooks.
+    Returns:
+        The application. A model that no form can show stops its lifespan with InvalidQuestion.
 
-    Raises ValueError for a server without its own name, for a `name` in addition to a server, and
-    for an invalid `sign_in_url`.
+    Raises:
+        ValueError: The server has no name of its own, `name` is set in addition to a server, or
+            `sign_in_url` is invalid.
     """
     if server is not None:
         must_be_named(server)

@@ -46,10 +46,18 @@ async def connect(
 ) -> AsyncGenerator[Service]:
     """Yield the service without a server. Code that uses the service can complete any elicitation.
 
-    `server` names the server whose tools and blocks an `elicitation_id` belongs to, if several
-    servers share the store.
+    Args:
+        settings: What `read_settings` returns.
+        server: The server whose tools and blocks an `elicitation_id` belongs to, if several servers
+            share the store.
+        clock: Returns the time.
 
-    Raises StoreUnavailable, or Unreadable if the store was created under other secrets.
+    Yields:
+        The service. `complete_elicitation` works within the block.
+
+    Raises:
+        StoreUnavailable: The store cannot be opened.
+        Unreadable: The store was created under other secrets.
     """
     async with AsyncExitStack() as stack:
         store = await open_noted(settings, clock=clock)
@@ -112,7 +120,8 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
     ]
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name) or CATALOGUE.get(name)
-        if provider is not None and provider.key is None:
+        is_of_people = provider is not None and not provider.service_account
+        if provider is not None and provider.key is None and is_of_people:
             id, secret = settings.credentials[name]
             client = Client(provider=provider, client_id=id, client_secret=secret)
             url = f"{settings.url}/callback/{name}"
@@ -137,7 +146,7 @@ def issuer_tokens(
             claim=one.claim,
             scopes=one.scopes,
             asked=one.advertised_scopes,
-            wanted=settings.identity.approval.claims,
+            wanted=settings.identity.token_claims,
             algorithms=one.client.provider.algorithms or ALGORITHMS,
         )
         introspection = None

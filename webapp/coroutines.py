@@ -73,22 +73,28 @@ _log = logging.getLogger(__name__)
 async def asking(
     owner: str, *, show: Show, key: str | None = None, app: object | None = None
 ) -> AsyncGenerator[None]:
-    """Ask the user `owner` of your application within the block, in any coroutine.
+    """Ask a user of your application within the block, in any coroutine.
 
-    `show` receives each link after the question has opened. `show` may be async, and is cancelled
-    when there is nothing more to show. `key` identifies the request: another block with the same
-    owner and key, also after a restart, continues with the same questions, and the block that
-    waited gets Cancelled. Each block without a key is a separate request. `app` is the result of
-    create_app, if several applications run.
+    The results of a block are used up when it ends without an error. After a payment or `once`, the
+    same owner and key then raise AlreadyDone for two minutes. After your own error, a payment can
+    be used again with the same owner and key. After a cancel or a crash, all results can be used
+    again.
 
-    The results of a block are used up when it ends without an error. After a payment or `once`,
-    the same owner and key then raise AlreadyDone for two minutes. After your own error, a payment
-    can be used again with the same owner and key. After a cancel or a crash, all results can be
-    used again.
+    Args:
+        owner: Your id of the user.
+        show: Receives each link after the question has opened. It may be async, and is cancelled
+            when there is nothing more to show.
+        key: Identifies the request: another block with the same owner and key, also after a
+            restart, continues with the same questions, and the block that waited gets Cancelled.
+            Each block without a key is a separate request.
+        app: The result of create_app, if several applications run.
 
-    Raises InvalidQuestion, NoAsker, NotConfigured if no browser could be identified as the user's,
-    and StoreUnavailable if the end of the block could not be stored. The server then stores the end
-    as soon as possible.
+    Raises:
+        InvalidQuestion: The owner or the key is not valid.
+        NoAsker: No application runs.
+        NotConfigured: No browser could be identified as the user's.
+        StoreUnavailable: The end of the block could not be stored. The server then stores the end
+            as soon as possible.
     """
     service = _service_of(app)
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
@@ -110,7 +116,11 @@ async def asking(
 def completing(*, app: object | None = None) -> Generator[None]:
     """Allow `complete_elicitation` within the block, for code such as a route of your application.
 
-    `app` is the result of create_app, if several applications run. Raises NoAsker.
+    Args:
+        app: The result of create_app, if several applications run.
+
+    Raises:
+        NoAsker: No application runs.
     """
     with questions.asking(_service_of(app).completing):
         yield

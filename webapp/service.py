@@ -129,6 +129,8 @@ class Service:
                 ],
                 outbound=outbound,
                 sessions=self.identity.sessions,
+                logouts=self.identity.logouts,
+                public_url=settings.url,
                 clock=clock,
             )
         self.operators = Operators(

@@ -120,6 +120,8 @@ def open_attempt(
     elicitation has ended.
     """
     require(elicitation, Status.OPENED)
+    if elicitation.status is Status.EXCHANGING:  # only `fail_attempt` opens it again
+        raise NotPossible(status=elicitation.status, wanted=Status.OPENED)
     if now >= elicitation.expires_at:
         raise NotPossible(status=Status.EXPIRED, wanted=Status.OPENED)
     number = next_attempt(elicitation)
@@ -149,6 +151,25 @@ def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> 
         attempt=replace(attempt, trouble=trouble),
         led_nowhere=elicitation.led_nowhere + is_news,
     )
+
+
+def fail_attempt(elicitation: Elicitation, *, number: int, now: datetime) -> Elicitation:
+    """Record that the provider could not answer an attempt. The person can press Continue again.
+
+    Unlike in `lead_nowhere`, the browser was at the provider, so the attempt counts towards the
+    limit.
+
+    Raises:
+        NotPossible: It was the last attempt, another one began, or the elicitation has ended.
+    """
+    attempt = elicitation.attempt
+    require(elicitation, Status.OPENED)
+    is_latest = attempt is not None and attempt.number == number
+    has_more = number - elicitation.led_nowhere < ATTEMPTS_AT_MOST
+    if attempt is None or not is_latest or not has_more or now >= elicitation.expires_at:
+        raise NotPossible(status=elicitation.status, wanted=Status.OPENED)
+    failed = replace(attempt, state=None, trouble="silent")
+    return replace(elicitation, status=Status.OPENED, attempt=failed)
 
 
 def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:

@@ -10,11 +10,18 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
-from types import NoneType, UnionType
+from types import FrameType, NoneType, UnionType
 from typing import Any, Literal, Union
 
 from flows.elicitation.traits import traits_of
-from flows.errors import ElicitError, InvalidQuestion, InvalidSchema, NotAsked
+from flows.errors import (
+    ElicitError,
+    InvalidQuestion,
+    InvalidSchema,
+    NotAsked,
+    NotConfigured,
+    ResultNotKept,
+)
 
 # Questions that were created in a call but not asked.
 #
@@ -28,16 +35,24 @@ _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class UnaskedQuestion:
-    """A question that was created in a call, and where, until it is asked or discarded."""
+    """A question that was created in a call, and where, until it is asked or discarded.
+
+    An async verb that was called is tracked too, until it is awaited. Its `kind` is its name.
+    """
 
     __slots__ = ("_among", "in_def", "kind", "line", "path")
 
     def __init__(self, kind: str, *, path: str, line: int, in_def: bool, among: "Unasked") -> None:
-        self.kind = kind
-        self.in_def = in_def  # created in a function that cannot await
-        self.path = path
-        self.line = line
+        self.kind: str = kind
+        self.in_def: bool = in_def  # created in a function that cannot await
+        self.path: str = path
+        self.line: int = line
         self._among = among
+
+    @property
+    def is_verb(self) -> bool:
+        """True for an async verb, such as `elicit.once`, which is no question."""
+        return "." in self.kind
 
     @property
     def place(self) -> str:
@@ -80,7 +95,7 @@ class Unasked:
         own = [
             question
             for question in list(self._questions)
-            if traits_of(question.kind).stops_what_follows
+            if not question.is_verb and traits_of(question.kind).stops_what_follows
         ]
         return [*outer, *own]
 
@@ -92,8 +107,13 @@ class Unasked:
 
 
 def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
-    locations = dict.fromkeys(question.place for question in questions)
-    return NotAsked(*locations, in_def=any(question.in_def for question in questions))
+    """Return the error of these questions. If there are none, it is that of the async verbs."""
+    found = [one for one in questions if not one.is_verb] or questions
+    return NotAsked(
+        *dict.fromkeys(one.place for one in found),
+        in_def=any(one.in_def and not one.is_verb for one in found),
+        verb=found[0].kind if found[0].is_verb else None,
+    )
 
 
 def place_of_call() -> str | None:
@@ -113,19 +133,27 @@ def location_of_call() -> tuple[str, int, bool] | None:
 
     Return None while a module is being imported.
     """
+    found = _frame_of_call()
+    if found is None:
+        return None
+    frame, line = found
+    return frame.f_code.co_filename, line, not frame.f_code.co_flags & _CAN_AWAIT
+
+
+def _frame_of_call() -> tuple[FrameType, int] | None:
+    """Return the frame and the line of the author's call; None while a module is imported."""
     frame = inspect.currentframe()
-    location: tuple[str, int, bool] | None = None
+    found: tuple[FrameType, int] | None = None
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == "asyncio":  # frames further out do not belong to the call
             break
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return None
-        if location is None and package not in _LIBRARY_PACKAGES:
-            in_def = not frame.f_code.co_flags & _CAN_AWAIT
-            location = (frame.f_code.co_filename, frame.f_lineno, in_def)
+        if found is None and package not in _LIBRARY_PACKAGES:
+            found = frame, frame.f_lineno
         frame = frame.f_back
-    return location
+    return found
 
 
 class InvalidUse(InvalidQuestion):
@@ -153,15 +181,23 @@ def located(error: ElicitError) -> ElicitError:
 
     An error that is about something else, or that names its line already, is returned unchanged.
     """
-    if type(error) is InvalidQuestion:
-        return InvalidUse(str(error), place=place_of_call())
-    if type(error) is InvalidSchema and (place := place_of_call()) is not None:
-        return _LocatedSchema(f"{error} The question is created at {place}.")
+    place = place_of_call()
+    if type(error) is InvalidQuestion or (isinstance(error, InvalidQuestion) and _is_fixed(error)):
+        return InvalidUse(str(error), place=place)
+    is_name = isinstance(error, NotConfigured) and error.is_unknown_name
+    names_place = place is None or place in str(error)
+    if (isinstance(error, InvalidSchema | ResultNotKept) or is_name) and not names_place:
+        error.args = (f"{error} The code is at {place}.",)
     return error
 
 
-class _LocatedSchema(InvalidSchema):
-    """An InvalidSchema whose message names the line."""
+def _is_fixed(error: InvalidQuestion) -> bool:
+    """Return True if the author wrote the values of the error, and no model passed them."""
+    found = _frame_of_call()
+    if not error.values or found is None:
+        return False
+    fixed: tuple[object, ...] = found[0].f_code.co_consts
+    return all(any(one == value for one in fixed) for value in error.values)
 
 
 class VerbParameters:
@@ -170,7 +206,8 @@ class VerbParameters:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._signature = inspect.signature(function)
-        own = function.__qualname__.replace(".__init__", "")
+        own = function.__qualname__.removesuffix(".__init__")
+        self._checks_itself = own != function.__qualname__
         self._name = own if own[0].isupper() else f"elicit.{own}"
 
     @cached_property
@@ -183,7 +220,7 @@ class VerbParameters:
     @cached_property
     def _named(self) -> list[str]:
         """The parameters for one argument each. A class checks its arguments itself."""
-        if self._name[0].isupper():
+        if self._checks_itself:
             return []
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         each = self._signature.parameters.items()
@@ -202,6 +239,18 @@ class VerbParameters:
                 raise InvalidQuestion(
                     f"{self._name}: {name} must be {names}, not {type(value).__name__}."
                 )
+
+    def broken_by(self, error: Exception) -> InvalidQuestion:
+        """Return the sentence about arguments that the verb could not use."""
+        why = str(error).partition("\n")[0].rstrip(".")
+        return InvalidQuestion(
+            f"{self._name} cannot use these arguments: {type(error).__name__}: {why}. Write "
+            f"{self._usage}."
+        )
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def _usage(self) -> str:
@@ -236,4 +285,7 @@ def _accepts(accepted: Any, value: object) -> bool:
 def _shown(accepted: Any) -> str:
     if accepted is NoneType:
         return "None"
-    return accepted if isinstance(accepted, str) else accepted.__name__
+    return accepted if isinstance(accepted, str) else _SHOWN.get(accepted, accepted.__name__)
+
+
+_SHOWN: Mapping[Any, str] = {Callable: "a function", Mapping: "a dict"}

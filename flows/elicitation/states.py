@@ -64,7 +64,8 @@ _ENDINGS = frozenset(
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: _ENDINGS | {Status.OPENED, Status.ACCEPTED},
     Status.OPENED: _ENDINGS | {Status.OPENED, Status.EXCHANGING, Status.ACCEPTED, Status.DENIED},
-    Status.EXCHANGING: frozenset({Status.ACCEPTED, Status.DENIED, Status.FAILED}),
+    # OPENED: the provider could not exchange the code now.
+    Status.EXCHANGING: frozenset({Status.OPENED, Status.ACCEPTED, Status.DENIED, Status.FAILED}),
     Status.ACCEPTED: frozenset(),
     Status.DECLINED: frozenset(),
     Status.DENIED: frozenset(),

@@ -228,20 +228,6 @@ class ToolBody:
 MODES: Final = ("form", "url")
 
 
-def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
-    """Return True if a client with these capabilities can be asked in this mode, or in any.
-
-    `capabilities` is a mapping as in the protocol, a model of `mcp_types`, or None for a client
-    that declares nothing. Raises InvalidQuestion for other objects, such as a tool's context, and
-    for a mode that does not exist.
-    """
-    _must_be_capabilities(capabilities)
-    if mode is not None:
-        must_be_mode(mode)
-    modes = modes_of(capabilities)
-    return bool(modes) if mode is None else mode in modes
-
-
 def modes_of(capabilities: object) -> frozenset[str]:
     """Return the modes in which a client with these capabilities can be asked."""
     declared = _object(capabilities, "elicitation")
@@ -257,7 +243,8 @@ def must_be_mode(mode: str) -> None:
         raise InvalidQuestion(f"{mode!r} is not an elicitation mode; write form or url.")
 
 
-def _must_be_capabilities(given: object) -> None:
+def must_be_capabilities(given: object) -> None:
+    """Raise InvalidQuestion if `given` cannot be the capabilities of a client."""
     name = type(given).__name__
     if not isinstance(given, Mapping | None) and not hasattr(given, "elicitation"):
         raise InvalidQuestion(

@@ -204,19 +204,25 @@ def confirm(
 ) -> Question[bool]:
     """Ask for an approval.
 
-    Awaiting it returns True or False; `outcome()` has the reason.
+    Args:
+        question: The question, as the person reads it.
+        arguments: What an approval would do, as JSON that the person reads.
+        approver: Other people decide: those to whom the operator's settings give that name.
+            Approvers may need days. The call ends before that, and repeating the same call resumes
+            it.
+        key: As for `url`.
+        timeout: As for `url`. With `approver`, a day by default.
 
-    The result is also False if this caller or this client cannot be asked. Raises TooManyPending,
-    and NoAsker outside a tool.
+    Returns:
+        The question. Awaiting it returns True or False; `outcome()` has the reason. The result is
+        also False if this caller or this client cannot be asked.
 
-    `arguments` are shown to the person: what an approval would do. Raises InvalidQuestion if they
-    are not JSON.
-
-    With `approver`, other people decide: those to whom the operator's settings give that name.
-    Approvers may need days. The call ends before that, and repeating the same call resumes it. The
-    await raises NotConfigured if the settings have no such name.
-
-    `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.
+    Raises:
+        InvalidQuestion: The arguments are not JSON, or the name of the approver is not valid. In a
+            tool, the error is InvalidUse and names the line.
+        NotConfigured: The await raises it if the settings have no such approver.
+        TooManyPending: The await raises it if the person has too many open questions.
+        NoAsker: The await raises it outside of a tool.
     """
     return Question(
         message=question,

@@ -118,11 +118,9 @@ MESSAGE_CHARACTERS_AT_MOST: Final = MESSAGE_AT_MOST - TOOL_CHARACTERS_AT_MOST - 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The question before a tool.
+    """The question before a tool. `approver` decides instead of the caller.
 
     `is_off` exempts a tool from the policy for destructive tools.
-
-    `approver` decides instead of the caller.
     """
 
     message: str | None = None
@@ -162,6 +160,7 @@ def gate(
     timeout: timedelta | None = None,
     off: bool = False,
 ) -> Callable[[ToolT], ToolT]: ...
+@verb
 def gate(
     tool: Any = None,
     *,
@@ -174,13 +173,20 @@ def gate(
 
     Use `@gate` or `@gate(message=..., timeout=...)`, above or below the tool's decorator.
 
-    - `approver`: another person than the caller decides, as for `confirm`. An approval is for one
-      run with exactly these arguments, within a day.
-    - `timeout`: 5 minutes by default, a day with `approver`.
-    - `off`: don't wait, although the tool is annotated as destructive, unless the operator names
-      the tool in ELICIT_GATE. The mark applies to the decorated function and to functions that
-      wrap it with `functools.wraps`, but not to functions that it wraps. The gate stays if another
-      decorator is between `@gate(off=True)` and the tool's decorator below.
+    Args:
+        tool: The tool, in `@gate` without parentheses.
+        message: What happens when the person accepts. The page shows the tool and its arguments
+            too.
+        approver: Another person than the caller decides, as for `confirm`. An approval is for one
+            run with exactly these arguments, within a day.
+        timeout: 5 minutes by default, a day with `approver`.
+        off: Don't wait, although the tool is annotated as destructive, unless the operator names
+            the tool in ELICIT_GATE. The mark applies to the decorated function and to functions
+            that wrap it with `functools.wraps`, but not to functions that it wraps. The gate stays
+            if another decorator is between `@gate(off=True)` and the tool's decorator below.
+
+    Returns:
+        The tool itself, or a decorator that returns it.
 
     Raises:
         InvalidQuestion: An argument is invalid, the object cannot be marked, or `off` is used on a
@@ -339,7 +345,22 @@ class NeedsHolder(Protocol):
     """An asker that has the answers to the questions of a tool's `needs` marks."""
 
     def needed(self, question: Question[T]) -> T:
-        """Return the answer. Raises InvalidQuestion if the question was not asked."""
+        """Return the answer to a question of `needs`, for a `def` tool, which cannot await.
+
+        The library runs such a tool in a worker thread, where it may block. The body may call
+        `needed` repeatedly, and awaiting the same question returns the same answer.
+
+        Args:
+            question: The same question as in `needs`.
+
+        Returns:
+            The answer.
+
+        Raises:
+            InvalidQuestion: The tool has no such `needs` mark, or its `skip_if` skipped the
+                question. In a tool, the error is InvalidUse and names the line.
+            NoAsker: No tool call is active.
+        """
         ...
 
 
@@ -354,6 +375,7 @@ class Need:
     decline_message: str | None = None
 
 
+@verb
 def needs(
     *questions: Question[Any],
     hide: bool = False,
@@ -367,26 +389,30 @@ def needs(
     `needed(question)`, which also works in a `def` tool. A body need not read the answers: it
     starts only when all questions are answered. A declined question ends the call. Several marks
     are asked from the top down, and a question that two marks share is asked once. Marks can be
-    above or below the tool's own decorator. Pass a question's options to the question itself:
-    `timeout=`, `key=`, and for `url` a function of the link.
+    above or below the tool's own decorator. `skip_if` and `on_complete` may be async, use verbs,
+    and raise NotAccepted to decline.
 
-    - `skip_if` receives the arguments as the client sent them, unchecked. If it returns true,
-      nothing is asked, but questions that this call has already asked are not skipped later.
-    - `on_complete` receives the answers in order, once for each call, and only if a person was
-      asked, not if the account, purchase or named secret already existed. For an anonymous caller
-      nothing is stored, so `on_complete` runs each time that the body runs.
-    - `skip_if` and `on_complete` may be async, use verbs, and raise NotAccepted to decline.
-    - `decline_message` is what the model reads if the person declined or did not answer.
-    - `hide`: tools/list omits the tool for a caller until the caller has everything: the account is
-      connected with these scopes, the purchase was made with `once=True`, the secret is stored by
-      `name`. Clients are notified of changes. If another tool or the page of connections adds the
-      account or secret, the tool is listed, and asks once whether it may use the account. A
-      purchase can only be made by calling the hidden tool. Mention that tool's name in the server's
-      instructions or in another tool's result. A hidden tool that is called asks as usual. `hide`
-      is no protection: the questions are.
+    Args:
+        *questions: The questions, with their own options (`timeout=`, `key=`).
+        hide: Omit the tool from tools/list until the caller has everything: the account is
+            connected with these scopes, the purchase was made with `once=True`, the secret is
+            stored by `name`. Clients are notified of changes. If another tool or the page of
+            connections adds the account or secret, the tool is listed, and asks once whether it may
+            use the account. A purchase can only be made by calling the hidden tool: mention its
+            name in the server's instructions. `hide` is no protection: the questions are.
+        skip_if: Receives the arguments as the client sent them, unchecked. If it returns true,
+            nothing is asked, but questions that this call has already asked are not skipped later.
+        on_complete: Receives the answers in order, once for each call, and only if a person was
+            asked, not if the account, purchase or named secret already existed. For an anonymous
+            caller nothing is stored, so it runs each time that the body runs.
+        decline_message: What the model reads if the person declined or did not answer.
 
-    Raises InvalidQuestion if an argument is invalid, or if `hide` is set for a question that is
-    asked at each call.
+    Returns:
+        A decorator that returns the tool itself.
+
+    Raises:
+        InvalidQuestion: An argument is invalid, or `hide` is set for a question that is asked at
+            each call.
     """
     must_mark_a_tool("needs(...)")
     if not questions:
@@ -435,8 +461,16 @@ def needed(question: Question[T]) -> T:
     The library runs such a tool in a worker thread, where it may block. The body may call `needed`
     repeatedly, and awaiting the same question returns the same answer.
 
-    Raises InvalidQuestion if the tool has no such `needs` mark, or its `skip_if` skipped the
-    question.
+    Args:
+        question: The same question as in `needs`.
+
+    Returns:
+        The answer.
+
+    Raises:
+        InvalidQuestion: The tool has no such `needs` mark, or its `skip_if` skipped the question.
+            In a tool, the error is InvalidUse and names the line.
+        NoAsker: No tool call is active.
     """
     question.discard()
     asker = current_asker()

@@ -4,6 +4,7 @@ Risks: the address is not what the tool's author wrote, but contains text of a m
 Its origin must therefore be a literal in the code, and the page shows the origin.
 """
 
+import inspect
 import re
 import string
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -45,6 +46,10 @@ class Visit:
     def address(self, link: Link) -> str:
         """Return the address for this link. Raises InvalidQuestion if its origin is not allowed."""
         url = self.url if isinstance(self.url, str) else self.url(link)
+        if not isinstance(cast("object", url), str):
+            raise InvalidQuestion(
+                f"The function of url= must return an address, not {type(url).__name__}."
+            )
         origin = origin_of(url)
         if origin not in self.origins:
             raise InvalidQuestion(
@@ -68,16 +73,28 @@ def url(
 ) -> Question[Mapping[str, Json]]:
     """Ask the person to visit an address, and wait until its service reports completion.
 
-    `url` is a text, or a function of the link. A function needs `origins`, the allowed origins, as
-    literals. The function is called after the question is stored, so a service that the function
-    contacts can already complete the question. After a crash, the function is called a second time.
-    The answer is the object that the completion contained. With `wait_for_completion=False`, the
-    await returns as soon as the person agrees to open the address.
+    Args:
+        message: The question, as the person reads it, of up to 2000 characters.
+        url: The address, or a function of the link. A function is called after the question is
+            stored, so a service that the function contacts can already complete the question. After
+            a crash, the function is called a second time.
+        origins: The origins that the addresses of a function can have, as literals.
+        wait_for_completion: If False, the await returns as soon as the person agrees to open the
+            address.
+        elicitation_id: An id of your own, with which trusted code may complete the question.
+        key: With it, the question is the same in every call of the tool, whatever the tool's
+            arguments.
+        timeout: How long the question stays open: 1 second to 7 days.
 
-    With `key`, the question is the same in every call of the tool, whatever the tool's arguments.
-    `timeout` is how long the question stays open.
+    Returns:
+        The question. Awaiting it returns the object that the completion contained.
 
-    Raises InvalidQuestion for an address that is not https (http is allowed on loopback).
+    Raises:
+        InvalidQuestion: The address is not https (http is allowed on loopback), an origin is not
+            valid, or the function is async or takes no link. In a tool, the error is InvalidUse and
+            names the line.
+        NotAccepted: The await raises one of its subclasses, such as Expired, if nobody completed
+            it.
     """
     must_be_listed("origins", origins)
     if not isinstance(url, str) and not origins:
@@ -85,6 +102,8 @@ def url(
             "url= is a function, so origins= is required: list the origins that the "
             "function's addresses can have."
         )
+    if not isinstance(url, str):
+        _must_build_addresses(url)
     literal = (origin_of(url), *origins) if isinstance(url, str) else tuple(origins)
     for origin in literal:
         if not is_origin(origin):
@@ -104,6 +123,24 @@ def url(
         elicitation_id=elicitation_id,
         timeout=timeout,
     )
+
+
+def _must_build_addresses(build: object) -> None:
+    """Check that `build` can be called with the link, and returns a text at once."""
+    if inspect.iscoroutinefunction(build):
+        raise InvalidQuestion(
+            "The function of url= must not be async: do what it awaits before the question, in "
+            "`once`, and let it return the address."
+        )
+    try:
+        inspect.signature(cast("Callable[..., object]", build)).bind(None)
+    except TypeError:
+        raise InvalidQuestion(
+            "url= must be an address, or a function of the link, such as "
+            '`lambda link: f"https://pay.example/?back={link.return_url}"`.'
+        ) from None
+    except ValueError:  # a function written in C has no signature
+        pass
 
 
 class VisitFlow:

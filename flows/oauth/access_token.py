@@ -133,7 +133,7 @@ class BadBearer(ElicitError):
     ) -> None:
         self.reason = reason
         self.expected = expected
-        self.received = None if received is None else repr(received)[:RECEIVED_AT_MOST]
+        self.received: str | None = None if received is None else repr(received)[:RECEIVED_AT_MOST]
         self.error = error
         super().__init__(_WORDS[error])
 
@@ -159,20 +159,22 @@ def issuer_in(token: str) -> str | None:
     return claims["iss"] if isinstance(claims.get("iss"), str) else None
 
 
-def key_id_of(token: str, *, algorithms: Sequence[str] = ALGORITHMS) -> str | None:
+def key_id_of(
+    token: str, *, algorithms: Sequence[str] = ALGORITHMS, types: Collection[str] = TYPES
+) -> str | None:
     """Return the id of the key that the token claims to be signed with, without verifying it.
 
     The header may lack `typ` (RFC 7519, 5.1), as in Okta's tokens. An unexpected `typ` is refused.
 
     Raises:
-        BadBearer: The header shows that the token cannot be one of the issuer's access tokens.
+        BadBearer: The header shows that the token cannot be one of these types of this issuer.
     """
     said = _header(token)
     if said.get("alg") not in algorithms:
         raise BadBearer("algorithm", expected=sorted(algorithms), received=said.get("alg"))
     kind = said.get("typ", "jwt")
-    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
-        raise BadBearer("type", expected=sorted(TYPES), received=kind)
+    if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in types:
+        raise BadBearer("type", expected=sorted(types), received=kind)
     key_id = said.get("kid")
     if key_id is not None and not isinstance(key_id, str):
         raise BadBearer("no token")

@@ -1,9 +1,9 @@
 """A connected account as a tool gets it; its access token goes to the provider's hosts only.
 
-Risks: the access token leaks through a redirect or a full URL in a tool's request, so it is added
-only if the request's origin is one of the provider's. Or a tool returns or logs the account, and
-the token with it. BearerAuth and Account are therefore no dataclasses: serializers find no members
-and use the repr, which does not contain the token.
+Risks: the access token leaks through a redirect, a hook or a full URL in a tool's request. So the
+transport adds it, at the end, and only if the request's origin is one of the provider's. Or a tool
+returns or logs the account, and the token with it. BearerAuth and Account are therefore no
+dataclasses: serializers find no members and use the repr, which does not contain the token.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
@@ -16,16 +16,36 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Json
-from flows.oauth.carrier import AUTHORIZATION, Carrier
+from flows.oauth.carrier import Carrier
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
-from flows.question import Resources, reporting_errors
+from flows.question import OnWire, Resources, reporting_errors
 
 Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, str | None]]
 Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
+_CHAIN = "elicit.redirects"
+
+
+class _RedirectChain:
+    """The requests that one request of a client becomes: itself, and its redirects.
+
+    `carried` is the token that the latest of them had. Once a request of the chain goes elsewhere,
+    no later one gets the token again: another host could otherwise choose what it is used for.
+    """
+
+    __slots__ = ("carried", "has_left", "of")
+
+    def __init__(self, of: "BearerAuth") -> None:
+        self.of = of
+        self.carried: str | None = None
+        self.has_left = False
 
 
 class BearerAuth(httpx.Auth):
     """An httpx authentication that adds the access token to requests to `origins` only.
+
+    A request that the client handles never contains the token: `on_wire` adds it to the copy that
+    the transport sends (`KeyTransport`). So neither the client's hooks nor its redirects can take
+    the token to another host.
 
     If the provider's API refuses a request's token (401), `renew` is called once with that token
     and returns a newer one or None. The request is then sent again if its body allows that. In a
@@ -35,7 +55,10 @@ class BearerAuth(httpx.Auth):
     `now`. If the API requires a nonce, the request is sent once more, with the nonce.
     """
 
-    __slots__ = (*("_carrier", "_key", "_nonces", "_now", "_origins", "_renew", "_token", "_wait"),)
+    __slots__ = (
+        *("_carrier", "_key", "_nonces", "_now", "_origins", "_renew", "_token", "_tokens"),
+        "_wait",
+    )
 
     def __init__(
         self,
@@ -49,6 +72,7 @@ class BearerAuth(httpx.Auth):
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self._token = token
+        self._tokens = {token}
         self._key = key
         self._now = now
         self._nonces: dict[str, str] = {}
@@ -63,19 +87,9 @@ class BearerAuth(httpx.Auth):
         return _origin(url) in self._origins
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        # httpx follows redirects itself and removes the Authorization header when the origin
-        # changes. For any other place, `follow` does so.
-        if self.is_for(request.url):
-            self._carrier.put(request, self._token)
-            if self._key is not None and self._now is not None:
-                request.headers[HEADER] = proof_of(
-                    self._key,
-                    method=request.method,
-                    url=request.url,
-                    now=self._now(),
-                    nonce=self._nonces.get(_origin(request.url)),
-                    token=self._token,
-                )
+        request.extensions[_CHAIN] = _RedirectChain(
+            self
+        )  # httpx copies the extensions to each redirect
         yield request
 
     async def async_auth_flow(
@@ -90,7 +104,7 @@ class BearerAuth(httpx.Auth):
         if self._is_refused(reply, sent):
             # Renew even if the request cannot be repeated, to notice a revoked token.
             if self._token == sent and self._renew is not None:
-                self._token = await self._renew(sent) or sent
+                self._replace_token(await self._renew(sent))
             if can_be_resent and self._is_other(request, sent):
                 (again,) = self.auth_flow(request)
                 yield again
@@ -106,7 +120,7 @@ class BearerAuth(httpx.Auth):
             reply = yield again
         if self._is_refused(reply, sent):
             if self._token == sent and self._renew is not None and self._wait is not None:
-                self._token = self._wait(self._renew(sent)) or sent
+                self._replace_token(self._wait(self._renew(sent)))
             if can_be_resent and self._is_other(request, sent):
                 yield from self.auth_flow(request)
 
@@ -115,24 +129,62 @@ class BearerAuth(httpx.Auth):
         """The access token that the next request carries."""
         return self._token
 
-    @property
-    def follows(self) -> bool:
-        """True if each request of a redirect must pass `follow`."""
-        return self._carrier.header != AUTHORIZATION or self._carrier.query is not None
+    def on_wire(self, request: httpx.Request) -> httpx.Request:
+        """Return the copy of a request that the transport sends.
 
-    def follow(self, request: httpx.Request) -> None:
-        """Add the key to a request to one of the origins, and remove it from any other."""
-        if self.is_for(request.url):
-            self._carrier.put(request, self._token)
-        else:
-            self._carrier.remove(request)
+        It has the token if this authentication handles the request and the request goes to one of
+        the origins. If it goes elsewhere, headers and query parameters that are the token, for
+        example because a hook added them, are left out.
+        """
+        sent = httpx.Request(
+            request.method,
+            request.url,
+            headers=request.headers,
+            stream=request.stream,
+            extensions=request.extensions,
+        )
+        if not self.is_for(sent.url):
+            self._remove_tokens(sent)
+        chain = self._chain_of(sent)
+        if chain is None:
+            return sent
+        chain.has_left = chain.has_left or not self.is_for(sent.url)
+        chain.carried = None if chain.has_left else self._token
+        if chain.carried is not None:
+            self._carrier.put(sent, chain.carried)
+            if self._key is not None and self._now is not None:
+                sent.headers[HEADER] = proof_of(
+                    self._key,
+                    method=sent.method,
+                    url=sent.url,
+                    now=self._now(),
+                    nonce=self._nonces.get(_origin(sent.url)),
+                    token=chain.carried,
+                )
+        return sent
 
-    async def follow_async(self, request: httpx.Request) -> None:
-        """Do as `follow`, as a hook of an asynchronous client."""
-        self.follow(request)
+    def _chain_of(self, request: httpx.Request) -> _RedirectChain | None:
+        chain = request.extensions.get(_CHAIN)
+        return chain if isinstance(chain, _RedirectChain) and chain.of is self else None
+
+    def _remove_tokens(self, request: httpx.Request) -> None:
+        for name, value in request.headers.items():
+            if not self._tokens.isdisjoint([value, *value.replace(",", " ").split()]):
+                del request.headers[name]
+        pairs = request.url.params.multi_items()
+        others = [(name, value) for name, value in pairs if value not in self._tokens]
+        if others != pairs:
+            request.url = request.url.copy_with(params=others)
+
+    def _replace_token(self, newer: str | None) -> None:
+        if newer:
+            self._token = newer
+            self._tokens.add(newer)
 
     def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
-        return reply.status_code == 401 and self._has_carried(reply.request, sent)
+        """Return True if the API refused this token, and not the host of a redirect."""
+        chain = self._chain_of(reply.request)
+        return reply.status_code == 401 and chain is not None and chain.carried == sent
 
     def _lacks_nonce(self, reply: httpx.Response) -> bool:
         """Return True if the API refused the request for lack of a nonce, and store the nonce."""
@@ -147,15 +199,29 @@ class BearerAuth(httpx.Auth):
     def _is_other(self, request: httpx.Request, sent: str) -> bool:
         return self._token != sent and self.is_for(request.url)
 
-    def _has_carried(self, request: httpx.Request, token: str) -> bool:
-        """Return True if the request had this token and went to the provider, not to a redirect."""
-        return self._carrier.has(request, token) and self.is_for(request.url)
-
     def __repr__(self) -> str:
         return f"BearerAuth('***', origins={tuple(sorted(self._origins))!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("an access token cannot be pickled or copied")
+
+
+class KeyTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
+    """A transport that sends what `on_wire` makes of each request, with the transport `inner`."""
+
+    def __init__(
+        self, inner: httpx.AsyncBaseTransport | httpx.BaseTransport, on_wire: OnWire
+    ) -> None:
+        self._inner: Any = inner
+        self._on_wire = on_wire
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        reply: httpx.Response = self._inner.handle_request(self._on_wire(request))
+        return reply
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        reply: httpx.Response = await self._inner.handle_async_request(self._on_wire(request))
+        return reply
 
 
 def _origin(url: httpx.URL) -> str:
@@ -185,6 +251,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     api: str
     api_hosts: tuple[str, ...]
     connection: str | None = None  # the connection's id, to get a newer access token with
+    team: str | None = None
 
     def __repr__(self) -> str:
         return f"Content({self.provider!r}, {self.label!r})"
@@ -196,27 +263,29 @@ class Account:
     `missing` are scopes that the tool asked for and that were not granted. The person is not asked
     for them again, unless the tool asks with `again=True`. `tenant` is the host of the account's
     tenant. `details` has the values that the provider's declaration stores with its option `keep`,
-    such as members of the token reply.
+    such as members of the token reply. `team` is the name of the team that owns the account, or
+    None for the person's own account.
     """
 
     __slots__ = (
         *("_auth", "_content", "_resources"),
         *("api", "api_hosts", "details", "id", "label", "missing", "name", "picture"),
-        *("provider", "scopes", "tenant"),
+        *("provider", "scopes", "team", "tenant"),
     )
 
     def __init__(self, content: Content, *, resources: Resources) -> None:
-        self.provider = content.provider
-        self.id = content.id
-        self.label = content.label
-        self.name = content.name
-        self.picture = content.picture
-        self.scopes = content.scopes
-        self.missing = content.missing
-        self.tenant = content.tenant
-        self.details = content.details
-        self.api = content.api
-        self.api_hosts = content.api_hosts
+        self.provider: str = content.provider
+        self.id: str = content.id
+        self.label: str = content.label
+        self.name: str | None = content.name
+        self.picture: str | None = content.picture
+        self.scopes: tuple[str, ...] = content.scopes
+        self.missing: tuple[str, ...] = content.missing
+        self.tenant: str | None = content.tenant
+        self.details: Mapping[str, str] = content.details
+        self.team: str | None = content.team
+        self.api: str = content.api
+        self.api_hosts: tuple[str, ...] = content.api_hosts
         self._content = content
         self._resources = resources
         connection = content.connection
@@ -269,22 +338,24 @@ class Account:
 
         The client decompresses responses of any size. If you do not trust the API with that, send
         `accept-encoding: identity` and stream the response.
+
+        Returns:
+            A client whose base address is `api`. Use it as a context manager.
         """
-        client = self._resources.client(base_url=self.api, auth=self._auth)
-        if self._auth.follows:
-            client.event_hooks = {"request": [self._auth.follow_async]}
-        return client
+        auth = self._auth
+        return self._resources.client(base_url=self.api, auth=auth, on_wire=auth.on_wire)
 
     def sync_client(self) -> httpx.Client:
         """Return a synchronous client for a `def` tool, which runs in a worker thread.
 
+        Returns:
+            A client like that of `client()`.
+
         Raises:
             ElicitError: The caller is on the event loop, which the client would block.
         """
-        client = self._resources.sync_client(base_url=self.api, auth=self._auth)
-        if self._auth.follows:
-            client.event_hooks = {"request": [self._auth.follow]}
-        return client
+        auth = self._auth
+        return self._resources.sync_client(base_url=self.api, auth=auth, on_wire=auth.on_wire)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Account):

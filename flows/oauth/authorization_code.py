@@ -74,7 +74,8 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     same account is not narrower. `declared` is the provider if only a tool's code declares it.
     `tenant` is the host of the wanted tenant, if the tool names one.
     `person_id` is the provider's id of the wanted account if it is known: labels can change, and
-    other people can take them.
+    other people can take them. `team` is the name of the team that the account belongs to, if it
+    belongs to no single person, and `asker` is the verified name of the person who asks.
     """
 
     provider: str
@@ -87,6 +88,8 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     again: bool = False
     declared: Json = None
+    team: str | None = None
+    asker: str | None = None
 
     def asked(self, *, switches: bool = False) -> tuple[str, ...]:
         """Return the scopes to request, without `also` if the person may choose another account."""

@@ -9,6 +9,25 @@ import httpx
 from msgspec import Struct
 
 AUTHORIZATION = "Authorization"
+# Headers that each request sets itself; a declaration must not repeat them.
+OUR_HEADERS = frozenset(
+    {
+        "accept",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    }
+)
+# Headers that cannot carry a key: a proxy or a client uses or removes them.
+NO_KEY_HEADERS = (OUR_HEADERS - {"authorization"}) | {
+    *("accept-encoding", "expect", "forwarded", "origin", "proxy-authorization", "range"),
+    *("referer", "set-cookie", "te", "trailer", "upgrade", "via"),
+}
 
 
 class Carrier(Struct, frozen=True, kw_only=True):
@@ -24,17 +43,6 @@ class Carrier(Struct, frozen=True, kw_only=True):
             request.headers[self.header] = self._value(token)
         else:
             request.url = _KeyedUrl(str(request.url), name=self.query, key=token)
-
-    def has(self, request: httpx.Request, token: str) -> bool:
-        """Return True if the request carries this token."""
-        if self.query is None:
-            return bool(request.headers.get(self.header) == self._value(token))
-        url = request.url
-        return isinstance(url, _KeyedUrl) and bool(url.params[self.query] == token)
-
-    def remove(self, request: httpx.Request) -> None:
-        request.headers.pop(self.header, None)
-        request.url = httpx.URL(str(request.url))
 
     def _value(self, token: str) -> str:
         return f"{self.scheme} {token}" if self.scheme else token

@@ -28,7 +28,10 @@ class Signatures(JWSRegistry):
     The registry of joserfc warns at each use of the name EdDSA, which nearly all servers use.
     """
 
-    algorithms = {**JWSRegistry.algorithms, "EdDSA": JWSRegistry.algorithms["Ed25519"]}  # noqa: RUF012
+    algorithms: dict[str, Any] = {  # noqa: RUF012
+        **JWSRegistry.algorithms,
+        "EdDSA": JWSRegistry.algorithms["Ed25519"],
+    }
 
 
 def assertion_of(secret: str, *, client_id: str, audience: str, is_key: bool, now: datetime) -> str:

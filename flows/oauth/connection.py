@@ -15,6 +15,7 @@ from flows.elicitation.tool_call import CallingClient, SeenClient, seen
 from flows.oauth.responses import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
+MEMBERS_AT_MOST = 50  # the latest members of a team who used its account
 REMEMBERED_FOR = timedelta(days=1)
 CLIENTS_AT_MOST = 16  # only the latest clients are stored
 
@@ -24,6 +25,13 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     by: str
     until: datetime
+
+
+class MemberUse(Struct, frozen=True, kw_only=True):
+    """The last use of a team's account by one member."""
+
+    name: str
+    at: datetime
 
 
 class Connection(Struct, frozen=True, kw_only=True):
@@ -41,6 +49,9 @@ class Connection(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
+    # a service account: the scopes that each token request names
+    requested: tuple[str, ...] | None = None
+    is_exchanged: bool = False  # the person's own access token was exchanged for this one
     dpop_key: str | None = None  # the private key that the tokens are bound to
     expires_at: datetime | None = None
     name: str | None = None
@@ -70,6 +81,11 @@ class Connection(Struct, frozen=True, kw_only=True):
     declared: Json = None  # the provider if only a tool's code declares it
     clients: tuple[SeenClient, ...] = ()  # clients that use it or may use it, latest last
     only: tuple[str, ...] | None = None  # keys of the clients that may use it; None: all clients
+    team: str | None = None  # the team that owns it; the owner is then the team's tag
+    connected_by: str | None = None  # the owner tag of the team's member who connected it
+    # the last use by each member of the team, by the owner tag, with the name of that person
+    members: Mapping[str, MemberUse] = field(default_factory=dict[str, MemberUse])
+    last_member: str | None = None  # the owner tag of the member who used it last
     version: int = 0
 
     @property
@@ -81,7 +97,17 @@ class Connection(Struct, frozen=True, kw_only=True):
     @property
     def ends_at(self) -> datetime | None:
         """The time after which nothing but connecting it again helps; None if it is unknown."""
-        return self.expires_at if self.refresh_token is None else self.refresh_expires_at
+        return self.refresh_expires_at if self.is_renewable else self.expires_at
+
+    @property
+    def is_service(self) -> bool:
+        """True for this server's own account at the provider, which belongs to no person."""
+        return self.requested is not None
+
+    @property
+    def is_renewable(self) -> bool:
+        """True if the server can get another access token without the person."""
+        return self.refresh_token is not None or self.is_service
 
     @property
     def has_fixed_end(self) -> bool:
@@ -102,7 +128,10 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def erase_at(self) -> datetime | None:
-        return None if self.ended_at is None else self.ended_at + REMEMBERED_FOR
+        # A disconnected account stays, so that the next call does not exchange a token again.
+        if self.ended_at is None or self.is_exchanged:
+            return None
+        return self.ended_at + REMEMBERED_FOR
 
     @property
     def is_connected(self) -> bool:
@@ -123,7 +152,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     def is_usable(self, *, now: datetime) -> bool:
         """Return True if the access token is still valid or can be refreshed."""
-        return self.is_connected and (self.refresh_token is not None or self.works(now=now))
+        return self.is_connected and (self.is_renewable or self.works(now=now))
 
     def works(self, *, now: datetime) -> bool:
         return self.expires_at is None or now < self.expires_at
@@ -134,7 +163,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     def is_shared(self, tool: str, client: CallingClient | None) -> bool:
         """Return True if this tool may use the account when `client` calls it (None: unknown)."""
         is_let = self.only is None or (client is not None and client.key in self.only)
-        return tool in self.tools and is_let
+        return (tool in self.tools and is_let) or self.is_service
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
         """Return True if the person chose to use another account after `since`."""
@@ -179,6 +208,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
         used=previous.used,
         withheld=tuple(dict.fromkeys((*previous.withheld, *connection.withheld))),
         put_aside_at=previous.put_aside_at,
+        members=previous.members,
         version=previous.version,
     )
 
@@ -200,6 +230,18 @@ def use(
     if last is not None and now < last + WRITTEN_AGAIN_AFTER:
         return met
     return replace(met, used={**connection.used, tool: now})
+
+
+def use_as_member(connection: Connection, member: str, name: str, *, now: datetime) -> Connection:
+    """Record that a member of the team used its account, at most once a minute for a member."""
+    last = connection.members.get(member)
+    is_written = last is not None and now < last.at + WRITTEN_AGAIN_AFTER
+    if is_written and connection.last_member == member:
+        return connection
+    members = {one: use for one, use in connection.members.items() if one != member}
+    members[member] = MemberUse(name=name, at=now)
+    latest = dict([*members.items()][-MEMBERS_AT_MOST:])
+    return replace(connection, members=latest, last_member=member)
 
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
@@ -233,6 +275,9 @@ def disconnect(
         was_revoked=was_revoked,
         ended_by=by,
         declared=connection.declared,
+        team=connection.team,
+        connected_by=connection.connected_by,
+        is_exchanged=connection.is_exchanged,
         version=connection.version,
     )
 

@@ -79,6 +79,26 @@ class ProviderKey:
     status: int = 200
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenExchange:
+    """The way to an account without asking: a person's own access token is exchanged for one.
+
+    Only tokens of people of `issuer` are exchanged. `token_exchange` is RFC 8693 at the provider's
+    token endpoint, `jwt_bearer` RFC 7523 there, and `id_jag` asks the issuer for an assertion that
+    the provider accepts. `audience` and `resource` name what the token is for. `subject_type` is
+    the end of the token type's URI. `matches` is the member of the `person` reply that has to equal
+    the first claim by which the issuer's people are identified. `extra` are more parameters.
+    """
+
+    issuer: str
+    kind: Literal["token_exchange", "jwt_bearer", "id_jag"] = "token_exchange"
+    audience: str | None = None
+    resource: str | None = None
+    subject_type: Literal["access_token", "jwt", "id_token"] = "access_token"
+    matches: str | None = None
+    extra: tuple[tuple[str, str], ...] = ()
+
+
 RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
 
 
@@ -135,6 +155,11 @@ class Declaration:
     `key` describes API keys, for a provider without OAuth: people make a key there and type it
     here, which `elicit.api_key` asks for.
 
+    With `service_account`, the account is this server's own at the provider (the client credentials
+    grant, RFC 6749, 4.4): no person is asked, and `authorize` and `person` are not used.
+
+    `exchange` says how a person's own access token becomes one of this provider.
+
     With `dpop`, each account's tokens are bound to a key of that account, and each request contains
     a proof that the server has this key (RFC 9449). `resource` is the address of the API that the
     tokens are for, if the provider requires it (RFC 8707).
@@ -185,6 +210,8 @@ class Declaration:
     scope_writes: tuple[str, ...] = ()
     scope_deletes: tuple[str, ...] = ()
     key: ProviderKey | None = None
+    service_account: bool = False
+    exchange: TokenExchange | None = None
     client_auth: ClientAuth = "basic"
     dpop: bool = False
     resource: str | None = None

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flows.errors import InvalidQuestion
+from flows.oauth.carrier import NO_KEY_HEADERS, OUR_HEADERS
 from flows.oauth.declaration import ClientAuth, Declaration, paths_of
 from flows.oauth.templates import (
     PLACEHOLDER,
@@ -37,34 +38,18 @@ ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "res
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
-        "client_id",
-        "code_challenge",
-        "code_challenge_method",
-        "dpop_jkt",
-        "nonce",
-        "redirect_uri",
-        "request",
-        "request_uri",
-        "response_mode",
-        "response_type",
-        "scope",
-        "state",
-        "uri",
+        *("client_id", "code_challenge", "code_challenge_method", "dpop_jkt", "nonce"),
+        *("redirect_uri", "request", "request_uri", "response_mode", "response_type"),
+        *("scope", "state", "uri"),
     }
 )
 # Parameters of a token request that the flow sets.
 OUR_TOKEN_PARAMETERS = frozenset(
     {
-        "client_assertion",
-        "client_assertion_type",
-        "client_id",
-        "client_secret",
-        "code",
-        "code_verifier",
-        "device_code",
-        "grant_type",
-        "redirect_uri",
-        "refresh_token",
+        *("actor_token", "actor_token_type", "assertion", "client_assertion"),
+        *("client_assertion_type", "client_id", "client_secret", "code", "code_verifier"),
+        *("device_code", "grant_type", "redirect_uri", "refresh_token"),
+        *("subject_token", "subject_token_type"),
     }
 )
 # The fields of a declaration that describe OAuth, which a provider with API keys does not have.
@@ -74,33 +59,20 @@ _OF_OAUTH = frozenset(
         *("refresh_unused_days",),
         *("revoke", "device", "resource", "always", "dpop", "token_scheme", "token_types"),
         *("pkce", "nonce", "extra", "token_extra", "refresh_extra", "switch", "lasting"),
+        *("service_account", "exchange"),
+    }
+)
+# The fields that a provider of service accounts cannot use, because they are about a person.
+_OF_PEOPLE = frozenset(
+    {
+        *("authorize", "person", "keep", "device", "revoke", "refresh", "rotates"),
+        *("refresh_unused_days", "refresh_extra", "extra", "switch", "lasting", "account_hint"),
     }
 )
 PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 # Types of tokens that are bound to a key of the client. A Bearer request cannot prove that the
 # client has the key.
 _BOUND_TYPES = frozenset({"dpop", "mac", "pop"})
-# Headers that each request sets itself; a declaration must not repeat them.
-OUR_HEADERS = frozenset(
-    {
-        "accept",
-        "authorization",
-        "connection",
-        "content-length",
-        "content-type",
-        "cookie",
-        "host",
-        "transfer-encoding",
-        "user-agent",
-    }
-)
-
-
-# Headers that cannot carry a key: a proxy or a client uses or removes them.
-_NO_KEY_HEADERS = (OUR_HEADERS - {"authorization"}) | {
-    *("accept-encoding", "expect", "forwarded", "origin", "proxy-authorization", "range"),
-    *("referer", "set-cookie", "te", "trailer", "upgrade", "via"),
-}
 
 
 def faults_of(provider: Declaration) -> list[str]:
@@ -116,6 +88,7 @@ def faults_of(provider: Declaration) -> list[str]:
         *_parameter_faults(provider),
         *_header_faults(provider),
         *_refusal_faults(provider),
+        *_exchange_faults(provider),
     ]
 
 
@@ -248,6 +221,8 @@ def _finding_faults(provider: Declaration) -> list[str]:
     The server needs these fields to send requests and to identify the person.
     """
     faults: list[str] = []
+    if provider.service_account:
+        return _service_faults(provider)
     if provider.sends_issuer and provider.issuer is None:
         faults.append("issuer: required, to compare with the issuer that the provider sends.")
     if not provider.discovers:
@@ -265,6 +240,40 @@ def _finding_faults(provider: Declaration) -> list[str]:
         faults.append(
             'always: add "openid", or set person, so that the server knows whose account it is.'
         )
+    return faults
+
+
+def _service_faults(provider: Declaration) -> list[str]:
+    faults = [
+        f"{each.name}: leave it out, because a service account belongs to no person."
+        for each in fields(Declaration)
+        if each.name in _OF_PEOPLE and getattr(provider, each.name) != each.default
+        if each.name != "keep" or provider.keep
+    ]
+    if provider.client_auth == "none":
+        faults.append(
+            "client_auth: a public client has no secret, so it has no account of its own."
+        )
+    if (provider.token is None) is not provider.discovers:
+        faults.append("token: required, unless the issuer publishes it.")
+    return faults
+
+
+def _exchange_faults(provider: Declaration) -> list[str]:
+    how = provider.exchange
+    if how is None:
+        return []
+    faults = [
+        f"exchange.extra: the flow sets {name} itself."
+        for name, _ in how.extra
+        if name in OUR_TOKEN_PARAMETERS
+    ]
+    if provider.person is None or provider.service_account or provider.key is not None:
+        faults.append("exchange: it needs person, which says whose account it is.")
+    if provider.dpop or provider.tenants:
+        faults.append("exchange: leave it out, because it works without dpop and tenants only.")
+    if fault := fault_of(how.issuer):
+        faults.append(f"exchange.issuer: {fault}")
     return faults
 
 
@@ -289,7 +298,7 @@ def _key_faults(provider: Declaration) -> list[str]:
         for name, text in (("label", key.label), ("user", key.user))
         if text is not None and not (0 < len(text) <= LABEL_AT_MOST and _is_plain(text))
     ]
-    if not HEADER.fullmatch(key.header) or key.header.lower() in _NO_KEY_HEADERS:
+    if not HEADER.fullmatch(key.header) or key.header.lower() in NO_KEY_HEADERS:
         faults.append(
             "key.header: must be letters, digits and -, and must not be a connection header."
         )

@@ -55,6 +55,7 @@ class Metadata:
     introspect: str | None
     revoke: str | None
     device: str | None
+    end_session: str | None
     par: str | None
     requires_par: bool
     sends_issuer: bool
@@ -129,6 +130,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         introspect=_endpoint(says, "introspection_endpoint", provider),
         revoke=_if_safe(says.get("revocation_endpoint"), provider),
         device=_if_safe(says.get("device_authorization_endpoint"), provider),
+        end_session=_if_safe(says.get("end_session_endpoint"), provider),
         par=_endpoint(says, "pushed_authorization_request_endpoint", provider),
         requires_par=says.get("require_pushed_authorization_requests") is True,
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,

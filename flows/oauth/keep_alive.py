@@ -45,7 +45,7 @@ def warned(connection: Connection, *, now: datetime) -> Connection:
     """Record that the person and the operator were warned, once until the end has moved."""
     if connection.warned_at is not None or not is_near_end(connection, now=now):
         return connection
-    return replace(connection, warned_at=now)
+    return replace(connection, warned_at=now, last_member=None)
 
 
 def _warn_at(connection: Connection) -> datetime | None:

@@ -21,6 +21,7 @@ from flows.oauth.declaration import (
     ProviderKey,
     RefusalClass,
     Revocation,
+    TokenExchange,
 )
 from flows.oauth.declaration_checks import (
     ADDRESSES,
@@ -44,6 +45,7 @@ __all__ = [
     "ProviderKey",
     "RefusalClass",
     "Revocation",
+    "TokenExchange",
     "as_data",
     "provider_in",
 ]

@@ -61,7 +61,7 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 
     "Soon" is one minute, or a tenth of the token's lifetime if that is shorter.
     """
-    if connection.expires_at is None or connection.refresh_token is None:
+    if connection.expires_at is None or not connection.is_renewable:
         return False
     life = connection.expires_at - (connection.issued_at or connection.connected_at)
     return now >= connection.expires_at - min(MARGIN_AT_MOST, life / 10)
@@ -77,6 +77,8 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         TokenRefused: The provider refused, and that alone does not prove that the account ended.
         Failed: The provider, or the network, is out of order.
     """
+    if connection.is_service:
+        return (yield from _own_token(client, connection, now=now))
     provider = client.provider
     if connection.refresh_token is None:
         raise RefreshTokenGone(
@@ -122,6 +124,37 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
     scopes = provider.granted(connection.scopes, said=granted.scopes or None)
     return Renewed(tokens=tokens, scopes=scopes)
+
+
+def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
+    """Ask for a token of this server's own account, with the client credentials (RFC 6749, 4.4)."""
+    provider, requested = client.provider, connection.requested or ()
+    endpoint, client_auth = yield from _token_endpoint(client, connection)
+    values = {"grant_type": "client_credentials"}
+    if requested:
+        values[provider.scope_parameter] = provider.scope_separator.join(requested)
+    build = partial(
+        post,
+        client,
+        endpoint=endpoint,
+        values={**values, **provider.targets, **dict(provider.token_extra)},
+        client_auth=client_auth,
+        body=provider.body,
+        now=now,
+    )
+    key = connection.dpop_key
+    reply = yield from ask_proven(build, provider, key=key, now=now)
+    refusal = refusal_in(reply, provider)
+    if refusal is not None:
+        otherwise = (
+            f"{provider.label} issues no token to this server's own account there. Only the "
+            "server's operator can correct that"
+        )
+        raise refused(refusal, provider, otherwise=otherwise)
+    granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
+    # A refresh token should not come with this grant, and is not needed (RFC 6749, 4.4.3).
+    tokens = dataclasses.replace(granted.tokens, refresh_token=None, refresh_expires_at=None)
+    return Renewed(tokens=tokens, scopes=provider.granted(requested, said=granted.scopes or None))
 
 
 def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Connection:

@@ -7,7 +7,8 @@ and the same person's access token could have different subjects, so both are re
 
 import hmac
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
 
@@ -29,6 +30,7 @@ from flows.oauth.authorization_code import (
 from flows.oauth.discovery import Metadata
 from flows.oauth.dpop import new_key
 from flows.oauth.id_token import unsigned_claims
+from flows.oauth.logout import name_in
 from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import ApiAccess, authorize_parameters
@@ -43,13 +45,17 @@ STATE_BYTES = 16
 class SignedIn:
     """The person who signed in. `label` is for people and never compared.
 
-    `claims` are the marks (`claim_mark`) of the wanted claims in the signed id_token.
+    `claims` are the marks (`claim_mark`) of the wanted claims in the signed id_token. `sub` and
+    `sid` are the names that the issuer uses when it reports that the session ended.
     """
 
     issuer: str
     subject: str
     label: str
     claims: tuple[str, ...] = ()
+    sub: str = ""
+    sid: str = ""
+    id_token: str = field(default="", repr=False)
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +168,24 @@ class SignIn:
             subject=subject,
             label=person.label,
             claims=claim_marks(claims, self.wanted),
+            sub=name_in(claims, "sub"),
+            sid=name_in(claims, "sid"),
+            id_token=granted.id_token or "",
         )
+
+    def end_session(
+        self, id_token: str | None, *, state: str, redirect_uri: str
+    ) -> Sequence[tuple[str, str]]:
+        """Return the parameters with which a session ends at the issuer (RP-Initiated Logout, 2).
+
+        Send them in the body of a form, because addresses with an ID token end up in logs.
+        """
+        parameters = [
+            ("client_id", self.client.client_id),
+            ("post_logout_redirect_uri", redirect_uri),
+            ("state", state),
+        ]
+        return parameters if id_token is None else [("id_token_hint", id_token), *parameters]
 
     def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
         """Return the code from the callback if its state is this browser's. Raises Mixed."""

@@ -30,6 +30,7 @@ import httpx
 from flows.errors import Failed
 from flows.oauth.dpop import ERRORS as PROOF_ERRORS
 from flows.oauth.provider import KnownRefusal, Provider, RefusalClass
+from flows.oauth.requests import Unreachable
 from flows.oauth.responses import (
     ERROR_CODE,
     TokenReply,
@@ -168,6 +169,15 @@ def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRef
 def is_operators_fault(error: Exception) -> bool:
     """Return True if only the operator can correct what the provider refused."""
     return isinstance(error, TokenRefused) and error.refusal.means in ("client", "redirect")
+
+
+def is_passing(error: Exception) -> bool:
+    """Return True if the provider could not answer now, and may answer a later attempt."""
+    if isinstance(error, TokenRefused):
+        return error.refusal.is_passing
+    if isinstance(error, Unreachable):
+        return not error.is_lasting
+    return isinstance(error.__cause__, httpx.HTTPError)
 
 
 def sentence_for(description: Any, provider: Provider) -> str | None:

@@ -11,10 +11,11 @@ import httpx
 
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
+from flows.oauth.discovery import discover
 from flows.oauth.id_token import is_for, person_in, signed_claims
 from flows.oauth.provider import Client
-from flows.oauth.requests import ApiAccess, ask, ask_as, get
-from flows.oauth.responses import Person, keys_of, read_userinfo
+from flows.oauth.requests import ApiAccess, ask, ask_as, asked_who, get
+from flows.oauth.responses import Person, keys_of, read_person, read_userinfo
 
 SIGNED = "application/jwt"
 
@@ -31,7 +32,7 @@ def userinfo_of(
     if jwks is not None:
         keys = keys_of((yield from ask(get(jwks, provider=provider), provider)))
     text = reply.content.decode("ascii", "replace").strip()
-    claims = signed_claims(text, keys or [])
+    claims = signed_claims(text, keys or [], algorithms=provider.algorithms)
     if claims is None or claims.get("iss") != issuer or not is_for(claims, client.client_id):
         raise Failed(
             f"{provider.label} sent userinfo whose signature is not valid for this server."
@@ -60,6 +61,33 @@ def named_person(
         except Failed:
             more = None
     return person_in(claims, more=more)
+
+
+def owner_of_token(client: Client, *, access: ApiAccess) -> Talk[Person]:
+    """Return the person whose account an access token opens, as the provider's API says.
+
+    Raises:
+        Failed: The provider refuses the token, or does not say whose account it opens.
+    """
+    provider, person = client.provider, None
+    if provider.person is not None and provider.person.url is not None:
+        reply = yield from asked_who(provider, provider.person, access=access)
+        others = {} if provider.tenant is None else {"tenant": provider.tenant}
+        person, _ = read_person(reply, provider, provider.person, others=others)
+    elif provider.discovers and provider.person is None:
+        metadata = yield from discover(provider)
+        if metadata.userinfo is not None:
+            says = yield from userinfo_of(
+                client,
+                metadata.userinfo,
+                access=access,
+                issuer=provider.issuer,
+                jwks=metadata.jwks,
+            )
+            person = person_in(says)
+    if person is None:
+        raise Failed(f"{provider.label} does not say whose account an access token opens.")
+    return person
 
 
 def _is_signed(reply: httpx.Response) -> bool:

@@ -133,7 +133,8 @@ class MerchantAccount(Protocol):
     """The operator's account at a payment provider.
 
     Sessions are compared with `name`, `is_live` and `account`. Pages show `label`, and the first of
-    `checkout_origins`, which are the origins of the provider's payment pages.
+    `checkout_origins`, which are the origins of the provider's payment pages. `statement` is the
+    text of a payment on the person's bank statement, if the operator has set it.
     """
 
     @property
@@ -148,6 +149,8 @@ class MerchantAccount(Protocol):
     def is_live(self) -> bool: ...
     @property
     def account(self) -> str | None: ...
+    @property
+    def statement(self) -> str | None: ...
 
 
 class Gateway(Protocol):

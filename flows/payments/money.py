@@ -6,7 +6,8 @@ text, an integer or a Decimal, has at most the digits of its currency, and is ne
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, final
@@ -49,8 +50,16 @@ class InvalidAmount(InvalidQuestion):
 class Money:
     """A positive amount of money: `Money("9.00", "EUR")`.
 
-    `amount` is normalized to the currency's digits, so 9 EUR equals 9.00 EUR. Raises
-    InvalidQuestion for a float, too many digits, or a currency code that is not current.
+    The amount is normalized to the currency's digits, so 9 EUR equals 9.00 EUR.
+
+    Args:
+        amount: A text with digits and one point, an int or a Decimal, in units of the currency.
+        currency: A current code of ISO 4217, such as `EUR`.
+
+    Raises:
+        InvalidQuestion: The amount is a float, not above zero, has too many digits, or the code is
+            not current. If both are constants in a tool's code, the error is InvalidUse and names
+            the line.
     """
 
     amount: Decimal
@@ -58,17 +67,27 @@ class Money:
 
     @verb
     def __init__(self, amount: str | int | Decimal, currency: str) -> None:
-        digits = digits_of(currency)
-        number = _minor_units(_exact(amount), currency=currency, digits=digits)
+        with _naming(amount, currency):
+            digits = digits_of(currency)
+            number = _minor_units(_exact(amount), currency=currency, digits=digits)
         self._fill(number, currency, digits)
 
     @classmethod
     def from_minor_units(cls, number: int, currency: str) -> "Money":
-        """Return the amount for a number of cents, or of the currency's smallest unit.
+        """Return the amount for a number of the currency's smallest unit.
 
-        Zero is allowed, because totals can be zero. Raises InvalidQuestion.
+        Args:
+            number: The number of cents, or of the smallest unit. Zero is allowed, because totals
+                can be zero.
+            currency: A current code of ISO 4217, such as `EUR`.
+
+        Returns:
+            The amount.
+
+        Raises:
+            InvalidQuestion: The number is not an int or is negative, or the code is not current.
         """
-        with reporting_errors():
+        with reporting_errors(), _naming(number, currency):
             digits = digits_of(currency)
             _check_minor_units(number)
         money = object.__new__(cls)
@@ -98,6 +117,16 @@ class Money:
         figures = tuple(int(figure) for figure in str(minor_units))
         object.__setattr__(self, "amount", Decimal((0, figures, -digits)))
         object.__setattr__(self, "currency", currency)
+
+
+@contextmanager
+def _naming(amount: object, currency: object) -> Generator[None]:
+    """Name the values in an error: the author's own if both are constants in their code."""
+    try:
+        yield
+    except InvalidAmount as error:
+        error.values = (amount, currency)
+        raise
 
 
 def checked_units(number: int, currency: str) -> int:

@@ -397,13 +397,13 @@ class Receipt:
     __slots__ = ("_resources", "id", "is_test", "paid_at", "price", "provider", "status", "what")
 
     def __init__(self, payment: Payment, *, resources: Resources) -> None:
-        self.id = payment.id
-        self.price = payment.price
-        self.what = payment.what
-        self.provider = payment.seller
-        self.paid_at = payment.paid_at
-        self.is_test = not payment.is_live
-        self.status = payment.status
+        self.id: str = payment.id
+        self.price: Money = payment.price
+        self.what: str = payment.what
+        self.provider: str = payment.seller
+        self.paid_at: datetime = payment.paid_at
+        self.is_test: bool = not payment.is_live
+        self.status: ReceiptStatus = payment.status
         self._resources = resources
 
     def __eq__(self, other: object) -> bool:
@@ -417,12 +417,27 @@ class Receipt:
 
     @verb
     async def spend(self) -> None:
-        """Spend the payment, before something that cannot be undone. Raises NotPossible."""
+        """Spend the payment, before something that cannot be undone.
+
+        Raises:
+            NotPossible: The payment was refunded, disputed or spent already.
+        """
         await self._resources.spend(self.id)
 
     @verb
     async def refund(self, *, reason: str | None = None) -> Refund:
-        """Refund the payment. Raises NotPossible if it is spent, Failed if the refund failed."""
+        """Refund the whole payment.
+
+        Args:
+            reason: A text for the provider and for the page. None without one.
+
+        Returns:
+            The refund, which may still be on its way.
+
+        Raises:
+            NotPossible: The payment is spent.
+            Failed: The provider refused the refund, or could not be reached.
+        """
         return refund_of(await self._resources.refund(self.id, reason=reason))
 
 

@@ -69,22 +69,28 @@ class Gateways:
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
         self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
         # Computed once, because isinstance checks of protocols are slow.
-        self.signers = {name: one for name, one in self._gateways.items() if isinstance(one, Signs)}
-        self.signing = {name: one for name, one in self.signers.items() if one.webhook_secrets}
-        self.unsigned = {
+        self.signers: dict[str, Signs] = {
+            name: one for name, one in self._gateways.items() if isinstance(one, Signs)
+        }
+        self.signing: dict[str, Signs] = {
+            name: one for name, one in self.signers.items() if one.webhook_secrets
+        }
+        self.unsigned: dict[str, NoticesOnly] = {
             name: one for name, one in self._gateways.items() if isinstance(one, NoticesOnly)
         }
-        self.examinable = {
+        self.examinable: dict[str, Examinable] = {
             name: one for name, one in self._gateways.items() if isinstance(one, Examinable)
         }
-        self.refund_tellers = {
+        self.refund_tellers: dict[str, TellsRefunds] = {
             name: one for name, one in self._gateways.items() if isinstance(one, TellsRefunds)
         }
-        self.claim_tellers = {
+        self.claim_tellers: dict[str, TellsClaims] = {
             name: one for name, one in self._gateways.items() if isinstance(one, TellsClaims)
         }
-        self.listing = {name: one for name, one in self._gateways.items() if isinstance(one, Lists)}
-        self.refundable = frozenset(
+        self.listing: dict[str, Lists] = {
+            name: one for name, one in self._gateways.items() if isinstance(one, Lists)
+        }
+        self.refundable: frozenset[str] = frozenset(
             name
             for name, one in self._gateways.items()
             if not isinstance(one, DeclaredGateway) or one.seller.declaration.refund is not None
@@ -113,6 +119,10 @@ class Gateways:
 
     def seller(self, name: str) -> MerchantAccount:
         return self.named(name).seller
+
+    def statement(self, name: str) -> str | None:
+        """Return the text of a payment on the person's bank statement, if it is known."""
+        return self._gateways[name].seller.statement if name in self._gateways else None
 
     def of(self, elicitation: Elicitation) -> Gateway:
         return self.named(terms_of(elicitation).seller)

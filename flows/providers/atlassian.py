@@ -9,7 +9,7 @@ from flows.oauth.provider import KnownRefusal, PersonProbe, Provider
 
 _LOGIN, _API = "https://auth.atlassian.com", "https://api.atlassian.com"
 
-atlassian = Provider(
+atlassian: Provider = Provider(
     name="atlassian",
     label="Atlassian",
     authorize=f"{_LOGIN}/authorize",

@@ -5,7 +5,7 @@ Nothing here was tried against a vendor. `flows.providers.catalogue` has the sou
 
 from flows.oauth.provider import KnownRefusal, PersonProbe, Provider, Revocation
 
-hubspot = Provider(
+hubspot: Provider = Provider(
     name="hubspot",
     label="HubSpot",
     authorize="https://app.hubspot.com/oauth/authorize",
@@ -18,7 +18,7 @@ hubspot = Provider(
     ),
     refusals=(KnownRefusal(status=400, member="status", value="BAD_REFRESH_TOKEN"),),
 )
-salesforce = Provider(
+salesforce: Provider = Provider(
     name="salesforce",
     label="Salesforce",
     authorize="https://login.salesforce.com/services/oauth2/authorize",
@@ -36,7 +36,7 @@ salesforce = Provider(
         label="email",
     ),
 )
-shopify = Provider(
+shopify: Provider = Provider(
     name="shopify",
     label="Shopify",
     tenants=("*.myshopify.com",),
@@ -51,7 +51,7 @@ shopify = Provider(
     token_extra=(("expiring", "1"),),
     person=PersonProbe(id="tenant", label="tenant"),
 )
-quickbooks = Provider(
+quickbooks: Provider = Provider(
     name="quickbooks",
     label="QuickBooks",
     authorize="https://appcenter.intuit.com/connect/oauth2",
@@ -67,7 +67,7 @@ quickbooks = Provider(
         label="email",
     ),
 )
-xero = Provider(
+xero: Provider = Provider(
     name="xero",
     label="Xero",
     refresh_unused_days=60,
@@ -79,7 +79,7 @@ xero = Provider(
     unmentioned=("offline_access",),
 )
 _ZOHO = ("com", "eu", "in", "com.au", "jp", "com.cn")
-zoho = Provider(
+zoho: Provider = Provider(
     name="zoho",
     label="Zoho",
     tenants=tuple(f"accounts.zoho.{region}" for region in _ZOHO),
@@ -104,7 +104,7 @@ zoho = Provider(
     refusals=(KnownRefusal(value="invalid_code"),),
 )
 _LASTING = (("expires_in", "172800"), ("refresh_token_expires_in", "7776000"))
-zendesk = Provider(
+zendesk: Provider = Provider(
     name="zendesk",
     label="Zendesk",
     tenants=("*.zendesk.com",),
@@ -121,7 +121,7 @@ zendesk = Provider(
         url="https://{tenant}/api/v2/users/me.json", id="user.id", label=("user.email", "tenant")
     ),
 )
-intercom = Provider(
+intercom: Provider = Provider(
     name="intercom",
     label="Intercom",
     authorize="https://app.intercom.com/oauth",
@@ -133,7 +133,7 @@ intercom = Provider(
         url="https://api.intercom.io/me", id=("app.id_code", "id"), label=("email", "app.name")
     ),
 )
-stripe_connect = Provider(
+stripe_connect: Provider = Provider(
     name="stripe_connect",
     label="Stripe Connect",
     authorize="https://connect.stripe.com/oauth/authorize",
@@ -144,7 +144,7 @@ stripe_connect = Provider(
     keep={"livemode": "reply.livemode"},
     person=PersonProbe(id="reply.stripe_user_id", label="reply.stripe_user_id"),
 )
-paypal_login = Provider(
+paypal_login: Provider = Provider(
     name="paypal_login",
     label="PayPal",
     authorize="https://www.paypal.com/signin/authorize",
@@ -157,7 +157,7 @@ paypal_login = Provider(
         label="name",
     ),
 )
-mailchimp = Provider(
+mailchimp: Provider = Provider(
     name="mailchimp",
     label="Mailchimp",
     authorize="https://login.mailchimp.com/oauth2/authorize",
@@ -172,7 +172,7 @@ mailchimp = Provider(
         url="https://login.mailchimp.com/oauth2/metadata", id="user_id", label="login.email"
     ),
 )
-x = Provider(
+x: Provider = Provider(
     name="x",
     label="X",
     authorize="https://x.com/i/oauth2/authorize",
@@ -184,7 +184,7 @@ x = Provider(
     person=PersonProbe(url="https://api.x.com/2/users/me", id="data.id", label="data.username"),
     refusals=(KnownRefusal(value="invalid_request", description="token was invalid"),),
 )
-linkedin = Provider(
+linkedin: Provider = Provider(
     name="linkedin",
     label="LinkedIn",
     authorize="https://www.linkedin.com/oauth/v2/authorization",
@@ -198,7 +198,7 @@ linkedin = Provider(
     person=PersonProbe(url="https://api.linkedin.com/v2/userinfo", id="sub", label="email"),
 )
 _GRAPH = "https://graph.facebook.com"
-facebook = Provider(
+facebook: Provider = Provider(
     name="facebook",
     label="Facebook",
     authorize="https://www.facebook.com/v21.0/dialog/oauth",
@@ -211,7 +211,7 @@ facebook = Provider(
     person=PersonProbe(url=f"{_GRAPH}/v21.0/me?fields=id,name", id="id", label="name"),
     refusals=(KnownRefusal(member="error.code", value="190"),),
 )
-instagram = Provider(
+instagram: Provider = Provider(
     name="instagram",
     label="Instagram",
     authorize="https://www.instagram.com/oauth/authorize",
@@ -226,7 +226,7 @@ instagram = Provider(
     ),
 )
 _TIKTOK = "https://open.tiktokapis.com/v2"
-tiktok = Provider(
+tiktok: Provider = Provider(
     name="tiktok",
     label="TikTok",
     authorize="https://www.tiktok.com/v2/auth/authorize/",
@@ -245,7 +245,7 @@ tiktok = Provider(
         label="data.user.display_name",
     ),
 )
-reddit = Provider(
+reddit: Provider = Provider(
     name="reddit",
     label="Reddit",
     authorize="https://www.reddit.com/api/v1/authorize",
@@ -257,7 +257,7 @@ reddit = Provider(
     user_agent="web:elicit-url:v1",
     person=PersonProbe(url="https://oauth.reddit.com/api/v1/me", id="id", label="name"),
 )
-spotify = Provider(
+spotify: Provider = Provider(
     name="spotify",
     label="Spotify",
     authorize="https://accounts.spotify.com/authorize",
@@ -265,7 +265,7 @@ spotify = Provider(
     api="https://api.spotify.com/v1",
     person=PersonProbe(url="https://api.spotify.com/v1/me", id="id", label="display_name"),
 )
-strava = Provider(
+strava: Provider = Provider(
     name="strava",
     label="Strava",
     authorize="https://www.strava.com/oauth/authorize",

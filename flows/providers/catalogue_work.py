@@ -5,7 +5,7 @@ Nothing here was tried against a vendor. `flows.providers.catalogue` has the sou
 
 from flows.oauth.provider import KnownRefusal, PersonProbe, Provider, Revocation
 
-asana = Provider(
+asana: Provider = Provider(
     name="asana",
     label="Asana",
     authorize="https://app.asana.com/-/oauth_authorize",
@@ -17,7 +17,7 @@ asana = Provider(
         url="https://app.asana.com/api/1.0/users/me", id="data.gid", label="data.email"
     ),
 )
-clickup = Provider(
+clickup: Provider = Provider(
     name="clickup",
     label="ClickUp",
     authorize="https://app.clickup.com/api",
@@ -27,7 +27,7 @@ clickup = Provider(
     client_auth="post",
     person=PersonProbe(url="https://api.clickup.com/api/v2/user", id="user.id", label="user.email"),
 )
-monday = Provider(
+monday: Provider = Provider(
     name="monday",
     label="monday.com",
     authorize="https://auth.monday.com/oauth2/authorize",
@@ -43,7 +43,7 @@ monday = Provider(
         post='{"query":"{ me { id email account { id } } }"}',
     ),
 )
-airtable = Provider(
+airtable: Provider = Provider(
     name="airtable",
     label="Airtable",
     authorize="https://airtable.com/oauth2/v1/authorize",
@@ -53,7 +53,7 @@ airtable = Provider(
     always=("user.email:read",),
     person=PersonProbe(url="https://api.airtable.com/v0/meta/whoami", id="id", label="email"),
 )
-zoom = Provider(
+zoom: Provider = Provider(
     name="zoom",
     label="Zoom",
     authorize="https://zoom.us/oauth/authorize",
@@ -64,7 +64,7 @@ zoom = Provider(
     scope_separator=",",
     person=PersonProbe(url="https://api.zoom.us/v2/users/me", id="id", label="email"),
 )
-calendly = Provider(
+calendly: Provider = Provider(
     name="calendly",
     label="Calendly",
     authorize="https://auth.calendly.com/oauth/authorize",
@@ -77,7 +77,7 @@ calendly = Provider(
         url="https://api.calendly.com/users/me", id="resource.uri", label="resource.email"
     ),
 )
-box = Provider(
+box: Provider = Provider(
     name="box",
     label="Box",
     refresh_unused_days=60,
@@ -89,7 +89,7 @@ box = Provider(
     client_auth="post",
     person=PersonProbe(url="https://api.box.com/2.0/users/me", id="id", label="login"),
 )
-figma = Provider(
+figma: Provider = Provider(
     name="figma",
     label="Figma",
     authorize="https://www.figma.com/oauth",
@@ -100,7 +100,7 @@ figma = Provider(
     always=("current_user:read",),
     person=PersonProbe(url="https://api.figma.com/v1/me", id="id", label="email"),
 )
-canva = Provider(
+canva: Provider = Provider(
     name="canva",
     label="Canva",
     authorize="https://www.canva.com/api/oauth/authorize",
@@ -114,7 +114,7 @@ canva = Provider(
         label="team_user.user_id",
     ),
 )
-miro = Provider(
+miro: Provider = Provider(
     name="miro",
     label="Miro",
     authorize="https://miro.com/oauth/authorize",
@@ -128,7 +128,7 @@ miro = Provider(
         url="https://api.miro.com/v1/users/me", id=("reply.team_id", "id"), label="name"
     ),
 )
-typeform = Provider(
+typeform: Provider = Provider(
     name="typeform",
     label="Typeform",
     authorize="https://api.typeform.com/oauth/authorize",
@@ -140,7 +140,7 @@ typeform = Provider(
     unmentioned=("offline",),
     person=PersonProbe(url="https://api.typeform.com/me", id="user_id", label="email"),
 )
-webflow = Provider(
+webflow: Provider = Provider(
     name="webflow",
     label="Webflow",
     authorize="https://webflow.com/oauth/authorize",
@@ -152,7 +152,7 @@ webflow = Provider(
         url="https://api.webflow.com/v2/token/authorized_by", id="id", label="email"
     ),
 )
-supabase = Provider(
+supabase: Provider = Provider(
     name="supabase",
     label="Supabase",
     authorize="https://api.supabase.com/v1/oauth/authorize",
@@ -163,7 +163,7 @@ supabase = Provider(
         url="https://api.supabase.com/v1/profile", id="gotrue_id", label="primary_email"
     ),
 )
-vercel = Provider(
+vercel: Provider = Provider(
     name="vercel",
     label="Vercel",
     authorize="https://vercel.com/oauth/authorize",
@@ -176,7 +176,7 @@ vercel = Provider(
     unmentioned=("offline_access",),
     person=PersonProbe(url="https://api.vercel.com/login/oauth/userinfo", id="sub", label="email"),
 )
-github_enterprise = Provider(
+github_enterprise: Provider = Provider(
     name="github_enterprise",
     label="GitHub Enterprise",
     tenants=("*.ghe.com",),

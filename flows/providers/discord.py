@@ -7,7 +7,7 @@ from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 _API = "https://discord.com/api"
 
-discord = Provider(
+discord: Provider = Provider(
     name="discord",
     label="Discord",
     authorize="https://discord.com/oauth2/authorize",

@@ -7,7 +7,7 @@ from flows.oauth.provider import PersonProbe, Provider, Revocation
 
 _API = "https://api.dropboxapi.com"
 
-dropbox = Provider(
+dropbox: Provider = Provider(
     name="dropbox",
     label="Dropbox",
     authorize="https://www.dropbox.com/oauth2/authorize",

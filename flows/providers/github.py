@@ -35,7 +35,7 @@ _PERSON = PersonProbe(
     url="https://api.github.com/user", id="id", label="login", name="name", picture="avatar_url"
 )
 
-github = Provider(
+github: Provider = Provider(
     name="github",
     label="GitHub",
     issuer="https://github.com/login/oauth",
@@ -119,7 +119,7 @@ github = Provider(
 )
 
 
-github_app = replace(
+github_app: Provider = replace(
     github,
     name="github_app",
     label="GitHub App",

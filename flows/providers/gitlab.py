@@ -9,7 +9,19 @@ from flows.oauth.provider import PersonProbe, Provider, Revocation
 def gitlab(
     base: str = "https://gitlab.com", *, name: str = "gitlab", label: str = "GitLab"
 ) -> Provider:
-    """Return the provider for the GitLab at this address. Raises InvalidQuestion."""
+    """Return the provider for the GitLab at an address.
+
+    Args:
+        base: The address of the GitLab.
+        name: The name of the provider, and of its settings.
+        label: The name that people read.
+
+    Returns:
+        The provider.
+
+    Raises:
+        InvalidQuestion: The address or the name is not valid.
+    """
     base = base.rstrip("/")
     return Provider(
         name=name,

@@ -21,7 +21,7 @@ def _in_sandbox(base: str) -> Provider:
     )
 
 
-google = Provider(
+google: Provider = Provider(
     name="google",
     label="Google",
     refresh_unused_days=180,

@@ -8,7 +8,7 @@ from flows.oauth.provider import PersonProbe, Provider, Revocation
 _API = "https://api.linear.app"
 _VIEWER = "data.viewer"
 
-linear = Provider(
+linear: Provider = Provider(
     name="linear",
     label="Linear",
     authorize="https://linear.app/oauth/authorize",

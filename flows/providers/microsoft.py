@@ -7,7 +7,7 @@ Microsoft has no revocation endpoint.
 import re
 
 from flows.errors import InvalidQuestion
-from flows.oauth.provider import PersonProbe, Provider
+from flows.oauth.provider import PersonProbe, Provider, TokenExchange
 
 _LOGIN = "https://login.microsoftonline.com"
 _GRAPH = "https://graph.microsoft.com"
@@ -19,10 +19,29 @@ _ADMINISTRATOR = (
 )
 
 
-def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
-    """Return the provider for a tenant: an id, a domain, common, organizations or consumers.
+def on_behalf_of(issuer: str, *, matches: str = "id") -> TokenExchange:
+    """Return the exchange of a person's own token at Entra: jwt-bearer with a parameter more.
 
-    The issuer is known only for an id. Raises InvalidQuestion.
+    `issuer` is the exact name in the tokens of the people. Graph's tokens name nobody, so `matches`
+    is the member of its reply that has to equal the person's `oid`.
+    """
+    use = (("requested_token_use", "on_behalf_of"),)
+    return TokenExchange(issuer=issuer, kind="jwt_bearer", matches=matches, extra=use)
+
+
+def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
+    """Return the provider for a tenant of Microsoft Entra.
+
+    Args:
+        tenant: An id, a domain, `common`, `organizations` or `consumers`. The issuer is known only
+            for an id.
+        name: The name of the provider, and of its settings.
+
+    Returns:
+        The provider.
+
+    Raises:
+        InvalidQuestion: The tenant or the name is not valid.
     """
     if not _TENANT.fullmatch(tenant):
         raise InvalidQuestion("tenant: must be an id, a domain, or common.")

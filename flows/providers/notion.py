@@ -8,7 +8,7 @@ from flows.oauth.provider import PersonProbe, Provider, Revocation
 _API = "https://api.notion.com/v1"
 _OWNER = "bot.owner.user"
 
-notion = Provider(
+notion: Provider = Provider(
     name="notion",
     label="Notion",
     authorize=f"{_API}/oauth/authorize",

@@ -23,12 +23,24 @@ def openid(
     scope_words: Mapping[str, str] | None = None,
     switch: str = "select_account",
 ) -> Provider:
-    """Return a provider for an issuer.
+    """Return a provider for an OpenID Connect issuer, whose addresses are discovered.
 
-    Its API is at the issuer unless `api` is given.
+    Args:
+        name: The name of the provider, and of its settings.
+        issuer: The address of the issuer.
+        label: The name that people read.
+        api: The base address of the API. Without it, the issuer.
+        api_hosts: Further hosts that receive the access token.
+        sends_issuer: The issuer sends `iss` to the callback (RFC 9207).
+        scope_words: What each scope allows, in words for the page.
+        switch: The `prompt` value that lets a person choose another account; `login` works
+            everywhere.
 
-    `switch` is the `prompt` value that lets a person choose another account; `login` works
-    everywhere. Raises InvalidQuestion with a line for each fault.
+    Returns:
+        The provider.
+
+    Raises:
+        InvalidQuestion: The declaration is wrong. The message has a line for each fault.
     """
     return Provider(
         name=name,

@@ -29,7 +29,7 @@ _PERSON = PersonProbe(
     url=f"{_API}/auth.test", id=("team_id", "user_id"), label=("user", "team"), post="{}"
 )
 
-slack = Provider(
+slack: Provider = Provider(
     name="slack",
     label="Slack",
     authorize="https://slack.com/oauth/v2/authorize",

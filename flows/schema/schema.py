@@ -62,7 +62,7 @@ class Refused(Failed):
     """The author's own validation refused the answer. The message does not repeat `faults`."""
 
     def __init__(self, message: str, *, faults: Sequence[Fault]) -> None:
-        self.faults = tuple(faults)
+        self.faults: tuple[Fault, ...] = tuple(faults)
         super().__init__(message)
 
 
@@ -351,9 +351,9 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
 def _in_python(asked: type[Any], error: InvalidSchema) -> InvalidSchema:
     """Return the error in the words of Python: the field with its annotation, not a JSON path."""
     about, why = asked.__name__, error.why
-    if error.path.startswith(("$.type", "$.items")):
-        about, why = f"`{about}`", "it has no fields. Use a model with one field of this type"
     fields = typing.get_type_hints(asked, include_extras=False)
+    if error.path.startswith(("$.type", "$.items")) or not (fields or error.path == "$"):
+        about, why = f"`{about}`", "it has no fields. Use a model with one field of this type"
     for name, hint in fields.items():
         if (error.path + ".").startswith(f"$.properties.{name}."):
             about, why = f"{asked.__name__}.{name}: `{_written_type(hint)}`", _advice(hint) or why

@@ -95,7 +95,7 @@ LISTS = {
 }
 ANSWERED = "answered"  # questions that only time changes
 OPERATORS = {"GET /api/webhooks", "GET /api/events"}
-OTHERS = {"POST /api/questions", "DELETE /api/approvals"}
+OTHERS = {"POST /api/questions", "POST /api/accounts", "DELETE /api/approvals"}
 
 SHOP, DESK, OPERATOR = "its program", "a key that approves for ann", "the operator's key"
 OF_ALICE, ALICE = "its program for alice", "alice alone"

@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 
-from flows.oauth.account import BearerAuth
+from flows.oauth.account import BearerAuth, KeyTransport
 from flows.providers import github
 from tests.support.callers import is_untouched, sent_out
 from tests.support.mcp_server import Page
 from tests.support.oauth_env import oauth_env
 from tests.support.serving import serving
-from webapp.http.client import no_proxy
+from webapp.http.client import Outbound
 from webapp.http.exchange import Receive, Scope, Send
 from webapp.settings.settings import read_settings
 
@@ -101,10 +101,11 @@ async def test_access_token_is_sent_only_to_provider_origin():
         seen.append((str(request.url), request.headers.get("Authorization")))
         return httpx.Response(200)
 
+    auth = BearerAuth(KEY, origins=github.api_hosts)
     async with httpx.AsyncClient(
         base_url=github.api,
-        transport=httpx.MockTransport(answer),
-        auth=BearerAuth(KEY, origins=github.api_hosts),
+        transport=KeyTransport(httpx.MockTransport(answer), auth.on_wire),
+        auth=auth,
     ) as client:
         await client.get("/user")
         for address in (
@@ -134,11 +135,17 @@ async def test_access_token_is_not_sent_to_host_after_user_name_in_url():
         return httpx.Response(200)
 
     auth = BearerAuth(KEY, origins=github.api_hosts)
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), auth=auth) as client:
+    transport = KeyTransport(httpx.MockTransport(answer), auth.on_wire)
+    async with httpx.AsyncClient(transport=transport, auth=auth) as client:
         await client.get("https://api.github.com@evil.example/user")
         await client.get("https://api.github.com:443@evil.example/user")
     assert [host for host, _ in seen] == ["evil.example"] * 2
     assert not any(KEY in sent for _, sent in seen)
+
+
+def client_of(auth: BearerAuth) -> httpx.AsyncClient:
+    outbound = Outbound(None, allow_loopback=True)
+    return outbound.client(base_url="", auth=auth, on_wire=auth.on_wire)
 
 
 async def test_redirect_to_another_port_does_not_receive_access_token():
@@ -160,10 +167,9 @@ async def test_redirect_to_another_port_does_not_receive_access_token():
     async with (
         serving(telling("other", None)) as other,
         serving(telling("ours", f"{other}/steal")) as ours,
-        httpx.AsyncClient(
-            auth=BearerAuth(KEY, origins=(ours,)), follow_redirects=True, mounts=no_proxy()
-        ) as client,
+        client_of(BearerAuth(KEY, origins=(ours,))) as client,
     ):
+        client.follow_redirects = True
         answer = await client.post(f"{ours}/user", json={})
         assert answer.json() == "other"
     assert heard == {"ours": [f"Bearer {KEY}"], "other": [""]}

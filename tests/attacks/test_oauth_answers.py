@@ -14,7 +14,7 @@ from joserfc.jws import JWSRegistry
 from flows.elicitation.flow import CallbackParams
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed
-from flows.oauth.account import BearerAuth
+from flows.oauth.account import BearerAuth, KeyTransport
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
 from flows.providers import github, openid
@@ -366,9 +366,10 @@ async def test_redirect_to_another_host_does_not_receive_access_token():
             return httpx.Response(302, headers={"Location": "https://evil.example/steal"})
         return httpx.Response(200, json=OCTOCAT)
 
+    auth = BearerAuth("gho_x", origins=github.api_hosts)
     async with httpx.AsyncClient(
-        transport=httpx.MockTransport(answer),
-        auth=BearerAuth("gho_x", origins=github.api_hosts),
+        transport=KeyTransport(httpx.MockTransport(answer), auth.on_wire),
+        auth=auth,
         follow_redirects=True,
     ) as client:
         await client.get("https://api.github.com/user")

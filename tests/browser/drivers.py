@@ -50,8 +50,10 @@ class HttpSession:
             "Navigate": ("url", "POST"),
             "FindElement": ("element", "POST"),
             "ElementClick": (f"element/{element}/click", "POST"),
+            "ElementClear": (f"element/{element}/clear", "POST"),
             "ElementSendKeys": (f"element/{element}/value", "POST"),
             "GetElementText": (f"element/{element}/text", "GET"),
+            "PerformActions": ("actions", "POST"),
         }[name]
         body = None if method == "GET" else arguments
         answer = await self.client.request(method, f"{self.path}/{path}", json=body)
@@ -96,19 +98,29 @@ class Driven:
     async def press(self, name: str) -> None:
         await self._act("ElementClick", f"//*[self::a or self::button][contains(., '{name}')]")
 
-    async def type(self, text: str) -> None:
-        """Type into the first field that the page shows."""
-        await self._act("ElementSendKeys", "//*[@id='answer-1']", text=text, value=list(text))
+    async def press_twice(self, name: str) -> None:
+        """Press a button as a person who double-clicks everything."""
+        button = await self.find(f"//button[contains(., '{name}')]")
+        move = {"type": "pointerMove", "x": 0, "y": 0, "origin": {ELEMENT: button}}
+        click = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+        mouse = {"type": "pointer", "id": "mouse", "actions": [move, *click, *click]}
+        await self.session.command("PerformActions", actions=[mouse])
+
+    async def type(self, text: str, *, number: int = 1) -> None:
+        """Type into the field with this number on the page, instead of what it has."""
+        field = f"//*[@id='answer-{number}']"
+        await self._act("ElementClear", field)
+        await self._act("ElementSendKeys", field, text=text, value=list(text))
 
     async def reads(self, heading: str) -> None:
         """Wait for a page with this text in its heading."""
         await self._act("GetElementText", f"//h1[contains(normalize-space(.), '{heading}')]")
 
     async def _act(self, name: str, xpath: str, **arguments: Any) -> None:
-        found = await self._found(xpath)
+        found = await self.find(xpath)
         await self.session.command(name, element=found, **arguments)
 
-    async def _found(self, xpath: str) -> str:
+    async def find(self, xpath: str) -> str:
         """Return the id of the first such element, as soon as a page has one.
 
         The driver itself could wait, but WebKit's never returns if another page comes meanwhile.
@@ -147,24 +159,26 @@ def program(name: str) -> str:
 
 
 @asynccontextmanager
-async def driven(name: str, folder: Path) -> AsyncGenerator[Driven]:
-    """Start the browser with an empty profile in `folder`."""
+async def driven(name: str, folder: Path, *, with_script: bool = True) -> AsyncGenerator[Driven]:
+    """Start the browser with an empty profile in `folder`. WebKit always runs scripts."""
     start = {"chromium": _chromium, "firefox": _firefox, "webkit": _webkit}[name]
-    async with start(folder) as session:
+    async with start(folder, with_script=with_script) as session:
         yield Driven(session=session)
 
 
 @asynccontextmanager
-async def _chromium(folder: Path) -> AsyncGenerator[Session]:
+async def _chromium(folder: Path, *, with_script: bool) -> AsyncGenerator[Session]:
     port = free_port()
     arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
+    arguments += [] if with_script else ["--blink-settings=scriptEnabled=false"]
     options = {"goog:chromeOptions": {"args": arguments, "binary": program("chromium")}}
     async with process(program("chromedriver"), f"--port={port}"), _http(port, options) as session:
         yield session
 
 
 @asynccontextmanager
-async def _webkit(folder: Path) -> AsyncGenerator[Session]:
+async def _webkit(folder: Path, *, with_script: bool) -> AsyncGenerator[Session]:
+    assert with_script
     port, display = free_port(), f":{free_port()}"
     options = {
         "webkitgtk:browserOptions": {"binary": _mini_browser(), "args": ["--automation"]},
@@ -198,8 +212,10 @@ async def _http(port: int, options: Mapping[str, Any]) -> AsyncGenerator[HttpSes
 
 
 @asynccontextmanager
-async def _firefox(folder: Path) -> AsyncGenerator[Session]:
-    (folder / "user.js").write_text('user_pref("marionette.port", 0);\n')
+async def _firefox(folder: Path, *, with_script: bool) -> AsyncGenerator[Session]:
+    settings = {"marionette.port": 0, "javascript.enabled": with_script}
+    lines = (f'user_pref("{name}", {json.dumps(value)});\n' for name, value in settings.items())
+    (folder / "user.js").write_text("".join(lines))
     command = (program("firefox-esr"), "--headless", "--marionette", "--no-remote")
     async with process(*command, "--profile", str(folder)):
         port = await _marionette_port(folder / "MarionetteActivePort")

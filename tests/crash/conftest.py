@@ -1,11 +1,12 @@
 """The process pool of the run, and a shop and a person for each test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.conftest import ROUNDS
 from tests.crash.shop_env import (
     Person,
     ProcessPool,
@@ -40,3 +41,20 @@ async def person() -> AsyncIterator[Person]:
 def mode(request: pytest.FixtureRequest) -> str:
     """Return the client's mode: each revision of the protocol in turn."""
     return str(request.param)
+
+
+@pytest.fixture
+def rounds(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Iterable[int]:
+    """Return the numbers of a test's rounds. The run prints how many of them passed."""
+    config = request.config
+    total = config.getoption("--rounds") or (20 if config.getoption("--whole") else 1)
+
+    def counted() -> Iterator[int]:
+        for number in range(total):
+            record_property(ROUNDS, [number, total])
+            yield number
+        record_property(ROUNDS, [total, total])
+
+    return counted()

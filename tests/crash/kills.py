@@ -108,11 +108,11 @@ class Lives:
                     await done.wait()
                     return
                 writes = self._random.randint(*WRITES_A_LIFE)
-                if not await self._has_written(server, writes, done):
+                if not await has_written(server, writes, done):
                     return
                 if self._random.random() < 0.5:
                     self.killed += await asyncio.to_thread(self._database.kill_and_start)
-                    if not await self._has_written(server, writes, done):
+                    if not await has_written(server, writes, done):
                         return
                 self._server = asyncio.get_running_loop().create_future()
                 self.killed += 1
@@ -120,19 +120,21 @@ class Lives:
                 self.over.set()
                 server.kill()
 
-    @staticmethod
-    async def _has_written(server: Server, times: int, done: asyncio.Event) -> bool:
-        """Return True if the server wrote `times` times before all orders were done."""
-        for _ in range(times):
-            said = asyncio.create_task(server.says("wrote"))
-            ended = asyncio.create_task(done.wait())
-            await asyncio.wait((said, ended), return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            if not said.done():
-                said.cancel()
-                return False
-            said.result()
-        return True
+
+async def has_written(
+    server: Server, times: int, done: asyncio.Event, *, what: str = "wrote"
+) -> bool:
+    """Return True if the server wrote `times` times before all orders were done."""
+    for _ in range(times):
+        said = asyncio.create_task(server.says(what))
+        ended = asyncio.create_task(done.wait())
+        await asyncio.wait((said, ended), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not said.done():
+            said.cancel()
+            return False
+        said.result()
+    return True
 
 
 async def survives(

@@ -25,6 +25,9 @@ from starlette.requests import Request
 from flows import Ending, elicit
 from flows.crypto.tokens import Ring
 from flows.elicitation.states import Json
+from tests.support.approving import AT_ONCE as UNHELD
+from tests.support.approving import TWO_DAYS, shop
+from tests.support.issuer import Issuing
 from tests.support.serving import serving, transport_to
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
@@ -32,7 +35,9 @@ from webapp.deadline import UNSURE
 from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.users import Users
 from webapp.limits import CallLimits
+from webapp.notifications.tables import NotifyTable
 from webapp.service import Service
+from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import ListedClient
 from webapp.settings.settings import Settings
 from webapp.stores import Look, Record, Store, open_store
@@ -93,6 +98,18 @@ WRITES: Mapping[str, Write] = {
     # The callback has run, and its end is not stored, or just stored.
     "ending done": Write(when="before", is_it=lambda r: _is(r, "ending", "done")),
     "ending stored": Write(when="after", is_it=lambda r: _is(r, "ending", "done")),
+    # An approver's vote arrived, and is not durable; or it is durable, and no response was sent.
+    "voting": Write(when="before", is_it=lambda r: _is(r, "elicitation", "pending")),
+    "voted": Write(when="after", is_it=lambda r: _is(r, "elicitation", "pending")),
+    # The last vote has decided the question, and the inbox still shows the question, or no longer.
+    "inbox closing": Write(when="before", is_it=lambda r: _is(r, "inbox", "decided")),
+    "inbox closed": Write(when="after", is_it=lambda r: _is(r, "inbox", "decided")),
+    # The escalation is due and claimed, and is not durable, or just became durable.
+    "escalating": Write(when="before", is_it=lambda r: _is(r, "inbox", "waiting")),
+    "escalated": Write(when="after", is_it=lambda r: _is(r, "inbox", "waiting")),
+    # The message to the managers is claimed and not sent; or it was sent, and that is not durable.
+    "message claimed": Write(when="after", is_it=lambda r: _is(r, "notification", "waiting")),
+    "message sent": Write(when="before", is_it=lambda r: _is(r, "notification", "ended")),
     # The refund is durable, and the tool has not received it.
     "refunded": Write(when="after", is_it=lambda r: _is(r, "payment", "refunded")),
 }
@@ -114,16 +131,23 @@ class Orders:
     hangs: bool = False  # the tool's work never ends
     store: str = ""  # the store's address, or empty for a file in the folder
     key: str = ""  # the API key of a program, or empty for a server
+    issuer: str = ""  # where people sign in; the server then asks for approvals
+    mail: str = ""  # the address that is notified of an escalation
 
 
-def settings_of(*, public_port: int, folder: str, store: str = "") -> Settings:
+def settings_of(
+    *, public_port: int, folder: str, store: str = "", issuer: str = "", mail: str = ""
+) -> Settings:
+    who = Issuing(issuer).who(approvers=TWO_DAYS) if issuer else IdentitySettings()
     return Settings(
         url=f"http://127.0.0.1:{public_port}",
         ring=Ring([SECRET]),
         store=store or f"sqlite:///{Path(folder) / 'elicit.db'}",
         uid=os.getuid(),
+        identity=who,
+        notify=(NotifyTable(name="managers", to=(mail,)),) if mail else (),
         # this client shows every question
-        policies=replace(AT_ONCE, clients=(ListedClient(name="caller"),)),
+        policies=replace(AT_ONCE, clients=(ListedClient(name="caller"),), audit=bool(issuer)),
     )
 
 
@@ -143,23 +167,41 @@ async def serve(orders: Orders, line: socket.socket) -> None:
     def say(what: str) -> None:
         writer.write(f"{what}\n".encode())
 
-    settings = settings_of(public_port=orders.public_port, folder=orders.folder, store=orders.store)
+    settings = settings_of(
+        public_port=orders.public_port,
+        folder=orders.folder,
+        store=orders.store,
+        issuer=orders.issuer,
+        mail=orders.mail,
+    )
     store = DyingStore(await open_store(settings.store), die=orders.die, say=say)
     async with (
         open_app(
             settings,
-            _tools(orders, say),
+            shop(ran=Paid(Path(orders.folder) / "work")) if orders.issuer else _tools(orders, say),
             store=store,
             clock=clock,
-            limits=PATIENT,
+            limits=UNHELD if orders.issuer else PATIENT,
             built=clock.settle,
-            users=Users(application="shop", who=by_cookie),
+            users=None if orders.issuer else Users(application="shop", who=by_cookie),
         ) as app,
         serving(Dying(app, die=orders.die), port=orders.port),
     ):
         say("serving")
         while order := await reader.readline():
             clock.pass_until(int(order.split()[1]))
+
+
+class Paid(list[str]):
+    """The orders that a tool has refunded, which are also lines of a file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def append(self, order: str, /) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{order}\n")
 
 
 class ChildClock:

@@ -291,12 +291,16 @@ class Shop:
     port: int
     store: Store
     address: str = ""  # of the store, or empty for a file in the folder
+    issuer: str = ""
+    mail: str = ""
 
     def start(
         self, *, die: str | None = None, later: int = 0, hangs: bool = False, port: int = 0
     ) -> Server:
         return self.process_pool.start(
             Orders(
+                issuer=self.issuer,
+                mail=self.mail,
                 port=port or self.port,
                 public_port=self.port,
                 folder=str(self.folder),
@@ -309,7 +313,13 @@ class Shop:
 
     @property
     def settings(self) -> Settings:
-        return settings_of(public_port=self.port, folder=str(self.folder), store=self.address)
+        return settings_of(
+            public_port=self.port,
+            folder=str(self.folder),
+            store=self.address,
+            issuer=self.issuer,
+            mail=self.mail,
+        )
 
     @property
     def endings(self) -> list[str]:

@@ -1,9 +1,10 @@
 """A kill -9 in each window of a call with a callback of `on_end`: its effect is made once.
 
-The callback notes its effect by the idempotency key, as the documentation says.
+The callback notes its effect by the idempotency key, as the documentation says. With `--whole` each
+cell is tried 20 times, and the run ends with a table of the counts.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.crash.shop_env import LEASE_OVER, Person, ProcessPool, Server, Shop, calling, open_shop
-from tests.support.postgres_server import PostgresServer
+from tests.support.shared_stores import STORES
 
 # Windows after the result was sent: the restarted server has to run the callback by itself.
 AFTER_THE_RESULT = (
@@ -26,29 +27,16 @@ HOUR = 3600
 async def shop(
     process_pool: ProcessPool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Shop]:
-    if request.param == "sqlite":
-        async with open_shop(process_pool, tmp_path) as opened:
-            yield opened
-        return
-    server = PostgresServer()
-    server.start()
     async with (
-        server.database() as address,
+        STORES[request.param](tmp_path) as address,
         open_shop(process_pool, tmp_path, address=address) as opened,
     ):
         yield opened
-    server.remove()
-
-
-@pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> range:
-    """Return the rounds of a test: 20 with `--whole`."""
-    return range(20 if request.config.getoption("--whole") else 1)
 
 
 @pytest.mark.parametrize("die", AFTER_THE_RESULT)
 async def test_callback_runs_once_after_kill(
-    shop: Shop, person: Person, mode: str, die: str, rounds: range
+    shop: Shop, person: Person, mode: str, die: str, rounds: Iterable[int]
 ) -> None:
     # finding: XA1
     for number in rounds:
@@ -73,7 +61,7 @@ async def test_callback_runs_once_after_kill(
     ],
 )
 async def test_killed_call_ends_with_or_without_its_client(
-    shop: Shop, person: Person, mode: str, die: str, how: str, *, rounds: range
+    shop: Shop, person: Person, mode: str, die: str, how: str, *, rounds: Iterable[int]
 ) -> None:
     # finding: XA1
     for number in rounds:

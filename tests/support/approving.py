@@ -1,12 +1,15 @@
-"""A shop whose refunds need approval, with browsers for the requester and the approver."""
+"""A shop whose refunds need approval, with browsers for the requester and the approver.
+
+`ask_as_tool`, `ask_as_task` and `ask_as_program` are the doors that can ask for an approval.
+"""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from html import unescape
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import urljoin
 
 import httpx
@@ -25,6 +28,9 @@ from tests.support.mcp_server import (
     new_server,
     server_env,
 )
+from tests.support.task_client import task_client
+from webapp.api.access import PERSON_HEADER
+from webapp.identity.api_keys import KeyScope
 from webapp.identity.approvers import Approver
 from webapp.limits import CallLimits
 
@@ -32,6 +38,18 @@ FINANCE = Approver(
     name="finance",
     subjects=frozenset({"frank", "flora"}),
     claims={"groups": ("finance-approvers",)},
+)
+# Two people of finance approve. After a day, the managers can approve, too.
+TWO_DAYS = (
+    Approver(
+        name="finance",
+        subjects=frozenset({"frank", "flora"}),
+        needs=2,
+        comment="optional",
+        escalate_after=timedelta(days=1),
+        escalate_to="managers",
+    ),
+    Approver(name="managers", subjects=frozenset({"mia"})),
 )
 GROUPS = {"groups": ["staff", "finance-approvers"]}
 AT_ONCE = CallLimits(link=timedelta())  # a call returns at once and says that it waits for approval
@@ -148,7 +166,7 @@ async def served(
     """Serve the shop in one process. `options` are identity settings, or own ones."""
     own = {
         name: options.pop(name)
-        for name in ("store", "limits", "notify", "policies")
+        for name in ("store", "limits", "notify", "policies", "is_alone")
         if name in options
     }
     who = issuer.who(approvers=approvers, **options)
@@ -162,3 +180,74 @@ async def approving(server: Any, **options: Any) -> AsyncIterator[ApprovalEnv]:
     clock = Clock()
     async with issuing(clock) as issuer, served(server, issuer, clock, **options) as here:
         yield here
+
+
+Result: TypeAlias = Callable[[ApprovalEnv], Awaitable[str]]
+
+
+class Ask(Protocol):
+    """A door: asks for an approval, and returns a function that waits for its result."""
+
+    async def __call__(self, here: ApprovalEnv, order: str = "o8") -> Result: ...
+
+
+async def ask_as_tool(here: ApprovalEnv, order: str = "o8") -> Result:
+    async with here.asking() as caller:
+        await caller.result("refund", order=order)
+
+    async def result(there: ApprovalEnv) -> str:
+        async with there.asking() as caller:
+            return await caller.text("refund", order=order)
+
+    return result
+
+
+async def ask_as_task(here: ApprovalEnv, order: str = "o8") -> Result:
+    async with task_client(here.env, MODERN, headers=here.bearer("alice")) as client:
+        task = await client.task("refund", order=order)
+        while "statusMessage" not in await client.get(task):
+            pass
+
+    async def result(there: ApprovalEnv) -> str:
+        async with task_client(there.env, MODERN, headers=there.bearer("alice")) as client:
+            return await client.text(task)
+
+    return result
+
+
+async def ask_as_program(here: ApprovalEnv, order: str = "o8") -> Result:
+    key, _ = await here.env.service.identity.api_keys.new(
+        program="shop", scopes=[KeyScope.ASK], expires_at=here.clock() + timedelta(days=90)
+    )
+
+    @asynccontextmanager
+    async def program(at: ApprovalEnv) -> AsyncGenerator[httpx.AsyncClient]:
+        token = at.bearer("alice", use="api")["authorization"].removeprefix("Bearer ")
+        about = {"authorization": f"Bearer {key}", PERSON_HEADER: token}
+        async with httpx.AsyncClient(base_url=at.env.url, headers=about, verify=TLS) as client:
+            yield client
+
+    question = {
+        "kind": "confirm",
+        "message": "Pay it back?",
+        "approver": "finance",
+        "arguments": {"order": order},
+        "timeout_seconds": 3 * 24 * 3600,
+    }
+    async with program(here) as client:
+        id = (await client.post("/api/questions", json=question)).json()["id"]
+
+    async def result(there: ApprovalEnv) -> str:
+        async with program(there) as client:
+            told = (await client.get(f"/api/questions/{id}", params={"wait": 50})).json()
+        assert (told["approvals"], told["approvals_needed"]) == (2, 2)
+        assert told["comments"] == ["Checked"]
+        return f"{order} is paid back" if told["status"] == "accepted" else str(told)
+
+    return result
+
+
+async def press_as(here: ApprovalEnv, name: str, *, comment: str = "") -> None:
+    """Sign in as this approver with a new browser, and approve the one request that waits."""
+    person = await here.signed_in(name)
+    await press(person, await here.one(person), "approve", reason=comment)

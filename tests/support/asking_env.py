@@ -4,7 +4,7 @@ The application reads the user from a cookie, as an author's own session would.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import httpx
 from starlette.requests import Request
 
 from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
 from tests.support.clock import Clock
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import TLS, Person, eventually, new_browser, service_in, soon
@@ -129,7 +130,9 @@ async def asking_env(
     sign_in_url: str | None = None,
     clock: Clock | None = None,
     plugins: Sequence[object] = (),
+    providers: Mapping[str, Provider] | None = None,
 ) -> AsyncIterator[AskingEnv]:
+    """Serve the application. `providers` are declared in addition to the sandbox's."""
     clock = clock or Clock()
     async with AsyncExitStack() as stack:
         post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
@@ -138,6 +141,11 @@ async def asking_env(
             on.settings,
             identity=identity or IdentitySettings(),
             policies=policies or on.settings.policies,
+            providers={**on.settings.providers, **(providers or {})},
+            credentials={
+                **on.settings.credentials,
+                **dict.fromkeys(providers or (), ("our-id", "our-secret-that-is-long")),
+            },
         )
         key = object()
         users = Users(

@@ -20,6 +20,8 @@ from tests.support import processes
 from tests.support.leaks import EARS
 from tests.support.processes import DEADLINE_SECONDS, Ended, ended, error_of
 from webapp.cli.main import main
+from webapp.command import TALKATIVE_LOGGERS
+from webapp.logs.events import ACCESS_LOGGERS, TOOL_LOGGERS
 
 __all__ = [
     "COMMAND",
@@ -139,15 +141,17 @@ async def called(
 @contextlib.contextmanager
 def log_as_before() -> Iterator[None]:
     """Restore the loggers at the end, because a command redirects the log that tests listen to."""
-    loggers = [logging.getLogger(name) for name in ("webapp", "flows", "fastmcp", None)]
-    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    ours = ("webapp", "flows", "fastmcp", None)
+    names = (*ours, *TALKATIVE_LOGGERS, *TOOL_LOGGERS, *ACCESS_LOGGERS)
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(each.handlers[:], each.filters[:], each.level, each.propagate) for each in loggers]
     try:
         yield
     finally:
-        for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        for each, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
             for handler in {*each.handlers}.difference(handlers):
                 handler.close()
-            each.handlers[:] = handlers
+            each.handlers[:], each.filters[:] = handlers, filters
             each.setLevel(level)
             each.propagate = propagate
 

@@ -43,11 +43,14 @@ class Issuing:
         self.url = url
         self._clock = clock
         self.denies = False
+        self.end_session: str | None = None
         self.is_down = False
         self.claims: dict[str, Any] = {}
         self.tenants: tuple[str, ...] = ()
         self.key_issuer: str | None = None  # the `issuer` of the published key
         self.exchanges = 0
+        # answers to requests of the grant type of RFC 8693: a status and a JSON object
+        self.token_exchange: Callable[[dict[str, str]], tuple[int, Any]] | None = None
         self.key = ECKey.generate_key("P-256", {"kid": "one"})
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -89,6 +92,24 @@ class Issuing:
         }
         return self._signed(said, kind="at+jwt")
 
+    def logout_token(
+        self, *, header: dict[str, Any] | None = None, key: Any = None, **claims: Any
+    ) -> str:
+        """Return a logout token for the pages. A claim that is None is left out."""
+        now = int(self._clock().timestamp())
+        said = {
+            "iss": self.url,
+            "aud": CLIENT_ID,
+            "iat": now,
+            "exp": now + 120,
+            "jti": secrets.token_urlsafe(8),
+            "events": {"http://schemas.openid.net/event/backchannel-logout": {}},
+            **claims,
+        }
+        header = {"alg": "ES256", "kid": "one", "typ": "logout+jwt"} | (header or {})
+        given = {name: value for name, value in said.items() if value is not None}
+        return jwt.encode(header, given, key or self.key)
+
     def bearer(self, subject: str | None, *, audience: str, **claims: Any) -> dict[str, str]:
         token = self.token(subject, audience=audience, **claims)
         return {"authorization": f"Bearer {token}"}
@@ -122,7 +143,11 @@ class Issuing:
             case "/authorize":
                 return 302, [(b"location", self._back(dict(parse_qsl(query))).encode())], None
             case "/token":
-                return self._exchange({k: v[0] for k, v in parse_qs(body.decode()).items()})
+                sent = {k: v[0] for k, v in parse_qs(body.decode()).items()}
+                if self.token_exchange is not None and "subject_token" in sent:
+                    status, reply = self.token_exchange(sent)
+                    return status, [], reply
+                return self._exchange(sent)
             case _:
                 return 404, [], {}
 
@@ -132,6 +157,7 @@ class Issuing:
             "issuer": self.template if self.tenants else self.url,
             "jwks_uri": f"{self.url}/jwks",
             "authorization_response_iss_parameter_supported": not self.tenants,
+            "end_session_endpoint": self.end_session,
             **{name: f"{self.url}/{place}" for name, place in places},
         }
 
@@ -164,6 +190,10 @@ class Issuing:
         }
         reply = {"access_token": "opaque", "token_type": "Bearer"}
         return 200, [], {**reply, "id_token": self._signed(claims)}
+
+    def signed(self, **claims: Any) -> str:
+        """Return a token with exactly these claims."""
+        return self._signed(claims)
 
     def _signed(self, claims: dict[str, Any], *, kind: str = "JWT") -> str:
         header = {"alg": "ES256", "kid": "one", "typ": kind}

@@ -151,6 +151,7 @@ def _identity_variants() -> dict[str, View]:
             SignInFailed, {**alone, "why": "refused", "issuer": "", "error_id": None}
         ),
         "SignedOut nowhere else": SignedOut(server="my tools", issuer=None),
+        "SignedOut without a form": SignedOut(server="my tools", issuer="login.example.com"),
         "SomeoneElse switch": made(
             SomeoneElse, {**USUAL, "sign_in": replace(SIGN_IN, switch=True)}
         ),

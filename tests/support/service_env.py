@@ -154,6 +154,7 @@ def call_of(
     client: str = "c",
     client_id: str | None = None,
     version: str | None = None,
+    teams: tuple[str, ...] = (),
 ) -> Call:
     """Return one request of a tool call."""
     return Call(
@@ -162,6 +163,8 @@ def call_of(
             owner=owner or service.elicitations.owners.tag(issuer="tests", subject=subject),
             client=client_id or client,
             is_client_verified=client_id is not None,
+            name=subject,
+            teams=teams,
         ),
         ToolCall(
             server=server,

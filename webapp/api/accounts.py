@@ -7,31 +7,37 @@ Such an account stays connected, and only this program loses access.
 """
 
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 
-from litestar import delete, get
+from litestar import delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 
 from flows.elicitation.tool_call import CallingClient, client_of
-from flows.errors import ElicitError
+from flows.errors import ElicitError, NotAllowed
 from flows.oauth.carrier import Carrier
 from flows.oauth.connection import Connection
-from webapp.api.access import Requester, requires
-from webapp.api.asking import application_of, owner_for
+from flows.oauth.requests import Unreachable
+from webapp.api.access import Paces, Requester, requires
+from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
     AccountList,
+    ImportedAccount,
     ToldAccount,
     ToldDisconnection,
     Whose,
 )
 from webapp.api.states import to_account_data
+from webapp.http.parts import AnyRequest, part
 from webapp.identity.api_keys import KeyScope
+from webapp.oauth.importing import ConnectedElsewhere
 from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]
 _log = logging.getLogger(__name__)
+_paces: Callable[[AnyRequest], Paces] = part("paces")
 
 
 class NoSuchAccount(ElicitError):
@@ -60,18 +66,51 @@ class AccountLapsed(ElicitError):
         )
 
 
+class ProviderFailed(ElicitError):
+    """The account's provider sent no response that can be used."""
+
+    name = "PROVIDER_FAILED"
+    http_status = 502
+
+
 @get("/api/accounts", guards=_ASKERS)
 async def list_accounts(
     requester: NamedDependency[Requester], service: NamedDependency[Service], user: Whose = None
 ) -> AccountList:
     """List the accounts that a user shares with this program. A single-user key needs no `user`."""
-    owner = owner_for(service, requester, user)
-    found = await service.kinds.accounts.connections.all_of(owner)
+    owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
+    found = await service.kinds.accounts.connections.seen_by(owner, teams)
     return AccountList(
         accounts=[
             to_account_data(service, one) for one in found if _is_seen_by(service, requester, one)
         ]
     )
+
+
+@post("/api/accounts", guards=[requires(KeyScope.IMPORT)], status_code=HTTPStatus.OK)
+async def import_account(
+    *,
+    data: JSONBody[ConnectedElsewhere],
+    requester: NamedDependency[Requester],
+    request: AnyRequest,
+    service: NamedDependency[Service],
+    user: Whose = None,
+) -> ImportedAccount:
+    """Store an account that the user connected in another product. The key needs `import`.
+
+    The provider is asked whose account the access token opens. The account is shared with no tool
+    and no program: the user allows each of them on the page. An account that is connected here
+    already stays as it is.
+    """
+    owner = owner_for(service, requester, user)
+    importing, server = service.kinds.accounts.importing, application_of(service)
+    with _paces(request).proxied.one(requester.who):
+        try:
+            result = await importing.one(data, owner=owner, server=server)
+        except Unreachable as error:
+            raise ProviderFailed(str(error)) from None
+    _log.info("account.imported", extra={"result": result, "key": requester.program.id})
+    return ImportedAccount(result=result)
 
 
 @get("/api/accounts/{account_id:str}", guards=_ASKERS)
@@ -82,7 +121,8 @@ async def read_account(
     user: Whose = None,
 ) -> ToldAccount:
     """Return an account, without its token."""
-    return to_account_data(service, await account_of(service, requester, account_id, user=user))
+    found = await account_of(service, requester, account_id, user=user, uses=False)
+    return to_account_data(service, found)
 
 
 @delete("/api/accounts/{account_id:str}", guards=_ASKERS, status_code=HTTPStatus.OK)
@@ -94,7 +134,14 @@ async def disconnect_account(
 ) -> ToldDisconnection:
     """Revoke and erase the account. If others use the account, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
-    found = await account_of(service, requester, account_id, user=user)
+    found = await account_of(service, requester, account_id, user=user, uses=False)
+    if found.is_service:
+        raise NotAllowed("This is the server's own account. Only its operator can remove it.")
+    if found.connected_by not in (None, owner_for(service, requester, user)):
+        raise NotAllowed(
+            "Another member of the team connected this account. Only that member, or an operator, "
+            "can disconnect it."
+        )
     if set(found.tools) != {mine}:
         await accounts.connections.unshare(found.owner, found.id, mine)
         return ToldDisconnection(ended=False)
@@ -129,12 +176,20 @@ async def read_token(
 
 
 async def account_of(
-    service: Service, requester: Requester, id: str, *, user: str | None
+    service: Service, requester: Requester, id: str, *, user: str | None, uses: bool = True
 ) -> Connection:
-    """Return the account with this id. Raises NoSuchAccount if the program must not see it."""
-    owner = owner_for(service, requester, user)
-    found = await service.kinds.accounts.connections.read(owner, id)
+    """Return the account with this id. Raises NoSuchAccount if the program must not see it.
+
+    Unless the program `uses` it, an account that the person connected for a team is found even if
+    the person has left the team.
+    """
+    owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
+    connections = service.kinds.accounts.connections
+    among = teams if uses else connections.teams
+    found = await connections.read(connections.holder_of(id, owner=owner, teams=among), id)
     if found is None or not _is_seen_by(service, requester, found):
+        raise NoSuchAccount
+    if found.team not in (None, *teams) and found.connected_by != owner:
         raise NoSuchAccount
     return found
 
@@ -159,7 +214,9 @@ async def working_account_of(
     if not _is_seen_by(service, requester, working):  # unshared in the meantime
         raise NoSuchAccount
     tool, client = user_of_accounts(requester)
-    await accounts.connections.note_use(working, tool, client)
+    owner = owner_for(service, requester, user)
+    name = user if requester.person is None else requester.person.name
+    await accounts.connections.note_use(working, tool, client, owner=owner, name=name)
     return working
 
 

@@ -4,17 +4,19 @@ Risks: a program learns what other programs are allowed. So a program sees only 
 person, with their own access token alone, sees all approvals they gave. No route grants anything.
 """
 
+from datetime import datetime
 from http import HTTPStatus
 
 from litestar import delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
+from msgspec import Struct
 
 from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
 from webapp.api.access import Requester, requires
 from webapp.api.asking import application_of, owner_for
-from webapp.api.representations import ApprovalPage, Revoked, ToldApproval, Whose
+from webapp.api.representations import Whose
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import Approval
 from webapp.service import Service
@@ -33,6 +35,32 @@ class NoSuchApproval(ElicitError):
             "No approval with this id exists, it belongs to another person, or it has expired: the "
             "list of approvals has those in force."
         )
+
+
+class ToldApproval(Struct, frozen=True, kw_only=True):
+    """A permission for a tool to run without asking again. Null `arguments` means any arguments.
+
+    `client` is the client whose calls are allowed; null means every client of the person.
+    """
+
+    id: str
+    tool: str
+    arguments: str | None
+    client: str | None
+    given_at: datetime
+    expires_at: datetime
+
+
+class ApprovalPage(Struct, frozen=True, kw_only=True):
+    """The approvals in force, newest first."""
+
+    approvals: list[ToldApproval]
+
+
+class Revoked(Struct, frozen=True, kw_only=True):
+    """The number of approvals that were in force and have been revoked."""
+
+    revoked: int
 
 
 @get("/api/approvals", guards=[_ASKERS])

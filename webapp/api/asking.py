@@ -252,6 +252,17 @@ def owner_for(service: Service, requester: Requester, user: str | None) -> str:
     return requester.person.owner
 
 
+def teams_for(service: Service, requester: Requester, user: str | None) -> tuple[str, ...]:
+    """Return the names of the person's teams, according to their own token or to the settings.
+
+    Raises InvalidQuestion or NotAllowed.
+    """
+    user = _user(requester, user)
+    if user is not None:
+        return service.identity.teams_of_user(user)
+    return () if requester.person is None else requester.person.teams
+
+
 def owners_listed(service: Service, requester: Requester, user: str | None) -> Sequence[str | None]:
     """Return the owners whose rows a list reads; None means the rows of every owner.
 

@@ -25,12 +25,12 @@ from litestar import HttpMethod, Response, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
-from flows.errors import ElicitError, Failed, InvalidQuestion
+from flows.errors import Failed, InvalidQuestion
 from flows.oauth.account import BearerAuth
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
 from webapp.api.access import Paces, Requester, requires
-from webapp.api.accounts import user_of_accounts, working_account_of
+from webapp.api.accounts import ProviderFailed, user_of_accounts, working_account_of
 from webapp.api.representations import Whose
 from webapp.http.address import PublicAddress
 from webapp.http.parts import AnyRequest, part
@@ -88,13 +88,6 @@ class NotTheProvider(InvalidQuestion):
     """The account's token is not sent to this URL."""
 
     name = "NOT_THE_PROVIDER"
-
-
-class ProviderFailed(ElicitError):
-    """The account's provider sent no response that can be passed on."""
-
-    name = "PROVIDER_FAILED"
-    http_status = 502
 
 
 class ProviderTooSlow(ProviderFailed):
@@ -218,7 +211,7 @@ async def _answer(
         while True:
             tokens.add(auth.token)
             reply = await service.outbound.send(
-                request,
+                auth.on_wire(request),
                 bytes_at_most=ANSWER_BYTES_AT_MOST,
                 seconds_at_most=SECONDS_AT_MOST,
                 is_authors=is_authors,

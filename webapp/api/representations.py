@@ -117,7 +117,7 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
     customer, and `details` are the values that the provider's declaration stores with the account.
     `ends_at` is set if the account ends soon and only the user can prevent it, by connecting it
-    again.
+    again. `team` is the name of the team that owns the account, or null for the user's own.
     """
 
     id: str
@@ -131,6 +131,17 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     status: str
     connected_at: datetime
     ends_at: datetime | None = None
+    team: str | None = None
+
+
+class ImportedAccount(Struct, frozen=True, kw_only=True):
+    """The result of an import.
+
+    `imported`: the account is stored. `unchanged`: it was stored with these tokens already. `kept`:
+    it is connected here already, and stays as it is.
+    """
+
+    result: Literal["imported", "replaced", "unchanged", "kept", "refused"]
 
 
 class AccountList(Struct, frozen=True, kw_only=True):
@@ -305,32 +316,6 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
 
     questions: list[QuestionState]
     after: str | None = None
-
-
-class ToldApproval(Struct, frozen=True, kw_only=True):
-    """A permission for a tool to run without asking again. Null `arguments` means any arguments.
-
-    `client` is the client whose calls are allowed; null means every client of the person.
-    """
-
-    id: str
-    tool: str
-    arguments: str | None
-    client: str | None
-    given_at: datetime
-    expires_at: datetime
-
-
-class ApprovalPage(Struct, frozen=True, kw_only=True):
-    """The approvals in force, newest first."""
-
-    approvals: list[ToldApproval]
-
-
-class Revoked(Struct, frozen=True, kw_only=True):
-    """The number of approvals that were in force and have been revoked."""
-
-    revoked: int
 
 
 class ToldDelegation(Struct, frozen=True, kw_only=True):

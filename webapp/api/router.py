@@ -36,12 +36,19 @@ from webapp.api.access import (
     requester,
     room_in,
 )
-from webapp.api.accounts import disconnect_account, list_accounts, read_account, read_token
+from webapp.api.accounts import (
+    ProviderFailed,
+    disconnect_account,
+    import_account,
+    list_accounts,
+    read_account,
+    read_token,
+)
 from webapp.api.approvals import clear_approvals, list_approvals, revoke_approval
 from webapp.api.decisions import answer_request, delegate_request, list_inbox
 from webapp.api.events import list_events, list_webhooks, read_webhook, replay_event, replay_webhook
 from webapp.api.payments import RefundNotDone, list_payments, read_payment, refund_payment
-from webapp.api.proxy import ProviderFailed, proxied
+from webapp.api.proxy import proxied
 from webapp.api.questions import (
     answer_question,
     cancel_question,
@@ -140,6 +147,7 @@ def api() -> Litestar:
             keep_once,
             forget_secret,
             list_accounts,
+            import_account,
             read_account,
             disconnect_account,
             read_token,

@@ -19,7 +19,7 @@ from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
 from flows.requests import AccountRequest
 from webapp.api.access import Requester
-from webapp.api.asking import Known
+from webapp.api.asking import Known, teams_for
 from webapp.api.representations import QuestionState, ToldAccount, ToldPayment
 from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.records.ids import owner_of
@@ -70,7 +70,10 @@ async def to_question_state(
         case "account":
             id = str(_facts(current.content).get("account"))
             scopes = service.kinds.accounts.terms(current).scopes
-            return replace(state, account=await _account(service, id, scopes))
+            account = await _account(service, id, scopes)
+            teams = teams_for(service, requester, current.user)
+            is_seen = account is not None and account.team in (None, *teams)  # or has left the team
+            return replace(state, account=account if is_seen else None)
         case "receipt":
             paid = await service.kinds.payments.paid(current)
             return replace(state, payment=None if paid is None else to_payment_data(paid))
@@ -134,6 +137,7 @@ def to_account_data(
         status=found.status,
         connected_at=found.connected_at,
         ends_at=found.ends_at if found.warned_at is not None and found.is_connected else None,
+        team=found.team,
     )
 
 

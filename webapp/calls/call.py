@@ -206,6 +206,9 @@ class Call:
             tool=self.tool.tool,
             version=self.tool.version,
             client=self.tool.calling_client,
+            asker=self.caller.name,
+            teams=self.caller.teams,
+            bearer=self.caller.bearer,
             account=self.used.accounts.get(digest),
             is_later_leg=digest in self.used.of_earlier_legs,
         )

@@ -27,7 +27,7 @@ from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccep
 from flows.kinds.form import approver_of, comments_of
 from flows.payments.receipt import Payment
 from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import Outcome, Question, reporting_errors
+from flows.question import OnWire, Outcome, Question, reporting_errors
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
@@ -234,6 +234,7 @@ class OwnersReach:
         self,
         *,
         owner: str,
+        teams: Collection[str] = (),
         run: str,
         leg: str,
         tool: str,
@@ -246,6 +247,7 @@ class OwnersReach:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._owner = owner
+        self._teams = teams
         self._run = run
         self._leg = leg
         self._tool = tool
@@ -257,13 +259,13 @@ class OwnersReach:
         self._hide = hide  # called with each new access token, which no error may contain
         self._loop = loop  # the call's own event loop
 
-    def client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.AsyncClient":
-        return self._outbound.client(base_url=base_url, auth=auth)
+    def client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.AsyncClient":
+        return self._outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
 
-    def sync_client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.Client":
+    def sync_client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.Client":
         with reporting_errors():
             _must_be_a_thread()
-        return self._outbound.sync_client(base_url=base_url, auth=auth)
+        return self._outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
 
     def now(self) -> datetime:
         return self._accounts.now()
@@ -279,7 +281,7 @@ class OwnersReach:
     async def renew(self, connection: str, refused: str) -> str | None:
         if self._has_ended():
             return None
-        keys, owner = self._accounts.keys, self._owner
+        keys, owner = self._accounts.keys, self._holder_of(connection)
         key = await keys.instead_of(
             owner, connection, refused=refused, tool=self._tool, client=self._calling_client
         )
@@ -290,7 +292,12 @@ class OwnersReach:
 
     async def invalidate(self, connection: str, refused: str) -> None:
         keys, by = self._accounts.keys, self._calling_client
-        await keys.invalidate(self._owner, connection, refused=refused, tool=self._tool, client=by)
+        owner = self._holder_of(connection)
+        await keys.invalidate(owner, connection, refused=refused, tool=self._tool, client=by)
+
+    def _holder_of(self, connection: str) -> str:
+        connections = self._accounts.connections
+        return connections.holder_of(connection, owner=self._owner, teams=self._teams)
 
     async def spend(self, receipt_id: str) -> Json:
         return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)

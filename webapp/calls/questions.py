@@ -476,6 +476,7 @@ class Questions:
             version=self._tool.version,
             client=self._tool.calling_client,
             asker=self._call.caller.name,
+            teams=self._call.caller.teams,
         )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         started = Elicitation(

@@ -83,6 +83,7 @@ class Verbs:
         call = self.call
         return OwnersReach(
             owner=call.run.value.owner,
+            teams=call.caller.teams,
             run=call.run.value.id,
             leg=call.leg,
             tool=call.tool.tool,
@@ -101,7 +102,7 @@ class Verbs:
 
     def fact(self, request: Request) -> Fact:
         """Return what distinguishes this question from others. Raises NotConfigured."""
-        facts = self.call.kinds[request.kind].facts(request)
+        facts = self.call.kinds.facts(request, self.call.caller)
         return request.kind, digest_of(request.kind, facts)
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
@@ -286,7 +287,7 @@ class Verbs:
     async def _step(self, question: Question[T]) -> Step | Outcome[T]:
         """Return the question's place in the run, or its outcome if no person has to be asked."""
         call, kind = self.call, question.request.kind
-        facts = call.kinds[kind].facts(question.request)
+        facts = call.kinds.facts(question.request, call.caller)
         fact = kind, digest_of(kind, facts)
         call.used.must_hold_nothing_hidden([question.message, facts])
         if question.again:

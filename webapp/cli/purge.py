@@ -164,11 +164,15 @@ async def _callbacks(service: Service, owner: str) -> list[str]:
 async def _disconnect(service: Service, owner: str) -> list[str]:
     said = list[str]()
     rows = await service.elicitations.rows.all(Connection, owner=owner, skips_unreadable=True)
+    accounts = service.kinds.accounts.connections
+    for team in accounts.teams:  # the person's grants, which the team must not use any more
+        found = await accounts.all_of(accounts.holder(owner, team))
+        rows = [*rows, *(one for one in found if one.connected_by == owner)]
     for one in rows:
         if one.status == "disconnected":
             continue
         try:
-            done = await service.kinds.accounts.keys.disconnect(owner, one.id)
+            done = await service.kinds.accounts.keys.disconnect(one.owner, one.id)
         except Failed as error:
             raise CommandRefused(
                 f"{one.label} at {one.provider} is in use at the moment ({error}), so the command "

@@ -17,7 +17,7 @@ from flows.oauth.account import Account, Content
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Receipt, ReceiptStatus, RefundStatus
 from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import Outcome, Question, Request
+from flows.question import OnWire, Outcome, Question, Request
 from flows.requests import AccountRequest, PaymentRequest
 from flows.schema.schema import Refused
 from webapp.client.requests import Requests
@@ -111,10 +111,10 @@ class ServersReach:
         self.requests = requests
         self._run = run
 
-    def client(self, *, base_url: str, auth: httpx.Auth) -> NoReturn:
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> NoReturn:
         raise NotSupported("url", why="Create the client of this account with account.client().")
 
-    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> NoReturn:
+    def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> NoReturn:
         raise NotSupported(
             "url",
             why="sync_client() works only in a tool that runs in a thread. Use account.client().",
@@ -168,6 +168,7 @@ async def _account_of(
         missing=tuple(account.get("missing", ())),
         tenant=account.get("tenant"),
         details=account.get("details", {}),
+        team=account.get("team"),
         access_token=key.get("access_token", ""),
         api=account["api"] or "",
         api_hosts=tuple(key.get("api_hosts", ())),

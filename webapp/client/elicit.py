@@ -233,7 +233,13 @@ class Elicit:
     async def cancel(self, elicitation_id: str) -> None:
         """Cancel a question. Code that awaits the question gets Cancelled.
 
-        Raises InvalidQuestion if `elicitation_id` is no id.
+        Args:
+            elicitation_id: The id of the link.
+
+        Raises:
+            InvalidQuestion: `elicitation_id` is not an id.
+            ServerRefused: The server refused the request.
+            ServerUnreachable: The server did not respond in time.
         """
         if not _is_plain(elicitation_id):
             raise InvalidQuestion(

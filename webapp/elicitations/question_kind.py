@@ -5,7 +5,7 @@ in an author's code that has no table in `elicit.toml`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from flows.elicitation.flow import Flow
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.elicitation.tool_call import CallingClient
 from flows.errors import NotConfigured
+from flows.oauth.token_exchange import SubjectToken
 from flows.question import Link
 from webapp.records.values import Value
 
@@ -40,6 +41,9 @@ class AskedBy:
     asker: str | None = None  # verified identity of the owner, for an approver
     account: str | None = None  # the account that this call already received for the question
     is_later_leg: bool = False  # True if an earlier request of the call received the account
+    teams: tuple[str, ...] = ()  # the names of the owner's teams, according to this call
+    issuer: str | None = None  # of the owner's verified subject
+    bearer: SubjectToken | None = field(default=None, repr=False)  # the owner's own access token
 
 
 class QuestionKind(Protocol):
@@ -113,4 +117,6 @@ def missing_table(
     how = f"Write {table} in {config}, as docs/{_PAGES[kind]} shows."
     if near:
         how, also = f"Perhaps {near[0]!r} is meant. If not: {how}", ()
-    return NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)
+    error = NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)
+    error.is_unknown_name = True
+    return error

@@ -18,15 +18,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 from opentelemetry.trace import StatusCode
 
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
+from flows.oauth.account import KeyTransport
 from flows.oauth.provider import Client
 from flows.oauth.requests import Unreachable
+from flows.question import OnWire
 from webapp.http.address import TrustedHost
 from webapp.telemetry.observer import UNOBSERVED, Observer
 from webapp.telemetry.work import current_work
@@ -62,6 +64,28 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
     """A transport for sync and async clients that replaces the network."""
+
+
+class _AsyncAccountClient(httpx.AsyncClient):
+    """A client whose transports, also those to a proxy, send what `on_wire` makes of a request."""
+
+    def __init__(self, *, on_wire: OnWire, **options: Any) -> None:
+        super().__init__(**options)
+        self._on_wire = on_wire
+
+    def _transport_for_url(self, url: httpx.URL) -> httpx.AsyncBaseTransport:
+        return KeyTransport(super()._transport_for_url(url), self._on_wire)
+
+
+class _AccountClient(httpx.Client):
+    """A synchronous client that does the same."""
+
+    def __init__(self, *, on_wire: OnWire, **options: Any) -> None:
+        super().__init__(**options)
+        self._on_wire = on_wire
+
+    def _transport_for_url(self, url: httpx.URL) -> httpx.BaseTransport:
+        return KeyTransport(super()._transport_for_url(url), self._on_wire)
 
 
 class _Asking:
@@ -134,32 +158,28 @@ class Outbound:
         """Set the observer. `names` maps URL prefixes to the provider names that it records."""
         self._observer, self._names = observer, names
 
-    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
         """Return an HTTP client for a tool that calls a provider's API.
 
-        The caller closes it.
+        The caller closes it. Its transports send what `on_wire` makes of each request.
 
         The client decompresses replies and has no size limit, because only the tool knows its data.
         """
-        return httpx.AsyncClient(
-            base_url=base_url,
-            auth=auth,
-            timeout=CLIENT_SECONDS,
-            verify=self._trust,
-            mounts=no_proxy() if self._transport is None else None,
-            transport=self._transport,
-        )
+        return _AsyncAccountClient(on_wire=on_wire, **self._options(base_url, auth))
 
-    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+    def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.Client:
         """Return a synchronous client for a tool in a worker thread."""
-        return httpx.Client(
-            base_url=base_url,
-            auth=auth,
-            timeout=CLIENT_SECONDS,
-            verify=self._trust,
-            mounts=no_proxy() if self._transport is None else None,
-            transport=self._transport,
-        )
+        return _AccountClient(on_wire=on_wire, **self._options(base_url, auth))
+
+    def _options(self, base_url: str, auth: httpx.Auth) -> Mapping[str, Any]:
+        return {
+            "base_url": base_url,
+            "auth": auth,
+            "timeout": CLIENT_SECONDS,
+            "verify": self._trust,
+            "mounts": no_proxy() if self._transport is None else None,
+            "transport": self._transport,
+        }
 
     async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:
         """Send the talk's requests, pass it the replies, and return its result.
@@ -291,6 +311,7 @@ async def _body_of(reply: httpx.Response, at_most: int) -> bytes:
             "The other server's reply is compressed, although this server asked for an "
             "uncompressed one.",
             fix="let the server, or the proxy before it, obey `Accept-Encoding: identity`",
+            is_lasting=True,
         )
     body = bytearray()
     async for chunk in reply.aiter_bytes():

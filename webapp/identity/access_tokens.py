@@ -2,7 +2,7 @@
 
 Risks: a second endpoint checks less than the first. `/mcp` and the HTTP API therefore use the same
 verifier: that of the issuer where people sign in, or the served server's own (`webapp.server`). The
-text of a token stays inside this module.
+text of a token leaves this module only in a `SubjectToken`, for a declared exchange.
 """
 
 import logging
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from mcp.server.auth.provider import AccessToken
+from pydantic import PrivateAttr
 
 from flows.oauth.access_token import (
     BadBearer,
@@ -24,6 +25,7 @@ from flows.oauth.access_token import (
     key_id_of,
     verify,
 )
+from flows.oauth.token_exchange import SubjectToken
 from webapp.deadline import Clock
 from webapp.http.exchange import facts_of
 from webapp.identity.identity import Identity, Subject
@@ -43,6 +45,20 @@ class CheckedToken(AccessToken):
 
     approves_by: tuple[str, ...] = ()
     signed_in_at: datetime
+    _subject_token: SubjectToken | None = PrivateAttr(default=None)
+
+    @property
+    def subject_token(self) -> SubjectToken | None:
+        """The token itself, for a declared exchange; None if it names no person."""
+        return self._subject_token
+
+    def with_text(self, text: str, *, claim: tuple[str, ...]) -> "CheckedToken":
+        issuer = str((self.claims or {})["iss"])
+        if self.subject is not None:
+            self._subject_token = SubjectToken(
+                text=text, issuer=issuer, subject=self.subject, claim=claim
+            )
+        return self
 
 
 class Verifier(Protocol):
@@ -111,7 +127,7 @@ class IssuerTokens:
     async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> CheckedToken:
         one, resource = self._chosen(text)
         verified = await one.verified(text, resource=resource, sender=sender)
-        return _checked(verified, resource, use=use)
+        return _checked(verified, resource, use=use).with_text(text, claim=resource.claim)
 
     def _chosen(self, text: str) -> tuple["IssuerTokens", Resource]:
         """Return the verifier for a token, by the exact issuer in it. Raises BadBearer."""
@@ -197,7 +213,12 @@ def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subjec
         issuer=str(claims.get("iss") or issuer), subject=token.subject, client_id=token.client_id
     )
     if isinstance(token, CheckedToken):
-        return replace(subject, claims=token.approves_by, signed_in_at=token.signed_in_at)
+        return replace(
+            subject,
+            claims=token.approves_by,
+            signed_in_at=token.signed_in_at,
+            bearer=token.subject_token,
+        )
     return identity.as_on_our_pages(subject, claims)
 
 

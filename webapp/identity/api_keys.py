@@ -44,6 +44,7 @@ class KeyScope(StrEnum):
     ASK = "ask"  # ask questions, read and cancel its own, and use the results
     TOKENS = "tokens"  # read the access token of an account; needs `ask`
     REFUND = "refund"  # refund payments; needs `ask`
+    IMPORT = "import"  # store accounts that users connected in another product
     APPROVE = "approve"  # answer forms and confirmations of the owners that the key names
     OPERATE = "operate"  # read webhooks and events, and process or send them again
 

@@ -5,7 +5,7 @@ decides that before any detail is shown and before any redirect. E-mail addresse
 compared: a person is a subject of an issuer, or this machine's own user.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,11 +18,14 @@ from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
 from flows.errors import NotAllowed, NotConfigured
 from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
+from flows.oauth.teams import Team
+from flows.oauth.token_exchange import SubjectToken
 from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
 from webapp.http.rate_limit import Rates, address_key
 from webapp.identity.api_keys import ApiKeys
 from webapp.identity.local_peer import LocalPeers
+from webapp.identity.logout import Logouts
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
 from webapp.identity.user_codes import UserCodes
@@ -53,6 +56,7 @@ class Subject:
     client_id: str
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
+    bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,9 @@ class Caller:
     issuer: str | None = None  # of the verified subject; LOCAL_ISSUER for this machine's user
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
+    teams: tuple[str, ...] = ()  # the names of the person's teams
+    # the person's own access token, which only a declared exchange may send elsewhere
+    bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_anonymous(self) -> bool:
@@ -123,6 +130,7 @@ class Viewer:
     label: str
     session: BrowserSession | None = None
     is_user: bool = False
+    teams: tuple[str, ...] = ()  # the names of the person's teams
 
 
 class Access(StrEnum):
@@ -156,7 +164,8 @@ class IdentityRules:
     `issuers` are the names of the issuers where people sign in, each with the claims that identify
     people there. `binds_by_code` allows codes, and `lets_model_answer` allows answers from the
     model. With `pairs_for_yes`, this machine's user can answer a gate (an approval before a tool
-    runs) only in a paired browser.
+    runs) only in a paired browser. `teams` are the declared ones. On the pages, a sign-in says for
+    `sign_in_counts_for` who is in them.
     """
 
     issuers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -165,6 +174,8 @@ class IdentityRules:
     # plain forms only; the stored answer says that the model gave it
     lets_model_answer: bool = False
     pairs_for_yes: bool = False
+    teams: tuple[Team, ...] = ()
+    sign_in_counts_for: timedelta = timedelta(hours=1)
 
 
 class Identity:
@@ -188,8 +199,14 @@ class Identity:
         """
         owners, clock, store = elicitations.owners, elicitations.clock, elicitations.store
         self.users = users
+        self.logouts = Logouts(owners, clock=clock)
         self.sessions = Sessions(
-            tokens=tokens, store=store, public_url=public_url, issuers=rules.issuers, clock=clock
+            tokens=tokens,
+            store=store,
+            public_url=public_url,
+            issuers=rules.issuers,
+            clock=clock,
+            reports=self.logouts,
         )
         self.pairing = Pairing(
             ring=ring,
@@ -206,6 +223,7 @@ class Identity:
         self.api_keys = ApiKeys(elicitations)
         self.anonymous_limit = Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock)
         self._owners = owners
+        self._clock = clock
         self._locality = LocalPeers(uid=uid, public_url=public_url)
         self._rules = rules
         self._browser = browser
@@ -286,7 +304,15 @@ class Identity:
             by_code=users.who is None,
             is_user=True,
             name=user,
+            teams=self.teams_of_user(user),
         )
+
+    def teams_of_user(self, user: str) -> tuple[str, ...]:
+        """Return the names of the teams that list this user of the application."""
+        return tuple(team.name for team in self._rules.teams if user in team.users)
+
+    def _teams_of(self, issuer: str, claims: Collection[str]) -> tuple[str, ...]:
+        return tuple(team.name for team in self._rules.teams if team.has(issuer, claims))
 
     def sender(self, scope: Mapping[str, Any], *, subject: Subject | None) -> Sender | None:
         """Return the sender of a request, which may be an anonymous caller.
@@ -313,7 +339,10 @@ class Identity:
         session = await self.sessions.of(cookies)
         if session is not None and self._holds(session, scope):
             owner = self._owners.tag(issuer=session.issuer, subject=session.subject)
-            return Viewer(owner=owner, label=session.label, session=session)
+            age = self._clock() - session.signed_in_at
+            counts = age < self._rules.sign_in_counts_for
+            teams = self._teams_of(session.issuer, session.claims) if counts else ()
+            return Viewer(owner=owner, label=session.label, session=session, teams=teams)
         user = await self._user_at(scope)
         if user is not None:
             return user
@@ -372,7 +401,8 @@ class Identity:
         if self.users is None or (user := await self.users.at(scope)) is None:
             return None
         owner = self._owners.tag_of_user(user, application=self.users.application)
-        return Viewer(owner=owner, label=self.users.label, is_user=True)
+        teams = self.teams_of_user(user)
+        return Viewer(owner=owner, label=self.users.label, is_user=True, teams=teams)
 
     def _access_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Access:
         binding, code = elicitation.binding, self.code(elicitation, cookies)
@@ -414,6 +444,8 @@ class Identity:
             issuer=subject.issuer,
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
+            teams=self._teams_of(subject.issuer, subject.claims),
+            bearer=subject.bearer,
         )
         if subject.issuer in self._rules.issuers:
             return known

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -44,6 +44,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     """The person who signed in in this browser. The session's `id` is random and opens nothing.
 
     `claims` are the issuer's claims at the sign-in that are compared with the approvers' claims.
+    `logout_keys` are the ids of the rows with which the issuer can end this session.
     """
 
     id: str
@@ -53,6 +54,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     signed_in_at: datetime
     seen_at: datetime
     claims: tuple[str, ...] = ()
+    logout_keys: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "BrowserSession(***)"
@@ -81,6 +83,13 @@ class SignInState(msgspec.Struct, frozen=True, kw_only=True):
         return "SignInState(***)"
 
 
+class Reports(Protocol):
+    """The sign-outs that issuers have reported."""
+
+    def keys(self, issuer: str, *, sub: str, sid: str) -> tuple[str, ...]: ...
+    async def have_ended(self, session: BrowserSession) -> bool: ...
+
+
 class Sessions:
     """The sessions of one public URL with its issuers.
 
@@ -95,6 +104,7 @@ class Sessions:
         public_url: str,
         issuers: Collection[str],
         clock: Clock,
+        reports: Reports | None = None,
     ) -> None:
         self._is_https = urlsplit(public_url).scheme == "https"
         self.cookie_name = cookie_name(public_url, of="session")
@@ -103,6 +113,7 @@ class Sessions:
         self._store = store
         self._issuers = frozenset(issuers) or {LOCAL_ISSUER}
         self._clock = clock
+        self._reports = reports if issuers else None
 
     async def of(self, cookies: Mapping[str, str]) -> BrowserSession | None:
         """Return the valid session of the browser with these cookies, or None."""
@@ -112,7 +123,10 @@ class Sessions:
         # The operator may have changed the limits since the expiry in the token was computed.
         if self._clock() >= session.expires_at:
             return None
-        return None if await self._store.read(SERVICE, ENDED, session.id) else session
+        if await self._store.read(SERVICE, ENDED, session.id):
+            return None
+        reports = self._reports
+        return None if reports is not None and await reports.have_ended(session) else session
 
     def named(self, cookies: Mapping[str, str]) -> str | None:
         """Return a name that identifies the browser's session, without reading the store.
@@ -129,12 +143,17 @@ class Sessions:
             else f"sign-in {cookies[self.leaving_name][-32:]}"
         )
 
-    async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> BrowserSession:
-        """Return a new session, and end the browser's previous one."""
+    async def start(
+        self, signed_in: SignedIn, *, cookies: Mapping[str, str], at: datetime | None = None
+    ) -> BrowserSession:
+        """Return a new session that began `at`, by default now. End the browser's previous one."""
         previous = await self.of(cookies)
         if previous is not None:
             await self._end(previous)
-        now = self._clock()
+        now, keys = at or self._clock(), tuple[str, ...]()
+        if self._reports is not None:
+            sub = signed_in.sub or signed_in.subject
+            keys = self._reports.keys(signed_in.issuer, sub=sub, sid=signed_in.sid)
         return BrowserSession(
             id=secrets.token_urlsafe(_ID_BYTES),
             issuer=signed_in.issuer,
@@ -143,6 +162,7 @@ class Sessions:
             signed_in_at=now,
             seen_at=now,
             claims=signed_in.claims,
+            logout_keys=keys,
         )
 
     def set_cookie(self, session: BrowserSession) -> str:

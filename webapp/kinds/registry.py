@@ -11,14 +11,15 @@ from flows.errors import InvalidAnswer
 from flows.hooks import HookRefused
 from flows.kinds.url import Visit, VisitFlow
 from flows.oauth.provider import Client
-from flows.question import Link
+from flows.question import Link, Request
+from flows.requests import AccountRequest
 from flows.schema.schema import Fault, check
 from webapp.elicitations.plugins import is_heard
 from webapp.elicitations.question_kind import AskedBy, QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.identity.approvers import Approvers
-from webapp.identity.identity import Identity
+from webapp.identity.identity import Caller, Identity
 from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
 from webapp.kinds.page_kind import PageKind, SecretPage
@@ -88,6 +89,10 @@ class Kinds:
             providers=settings.providers,
             credentials=settings.credentials,
             config=config,
+            teams=who.teams,
+            issuers={
+                name: one.client for one in who.issuers for name in one.client.provider.issuers
+            },
         )
         self.payments = Payments(
             elicitations=elicitations,
@@ -133,6 +138,12 @@ class Kinds:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
+
+    def facts(self, request: Request, caller: Caller) -> Json:
+        """Return the facts that make two questions of this caller equal."""
+        if isinstance(request, AccountRequest):
+            return self.accounts.facts(request, teams=caller.teams)
+        return self[request.kind].facts(request)
 
     def on_page(self, name: str) -> PageKind | None:
         """Return the kind if our own page answers it, else None."""

@@ -128,6 +128,16 @@ async def tools_of(server: Any, *, context: Context | None = None) -> list[Serve
     return [await _served(server, tool) for tool in await _listed(server, context)]
 
 
+async def own_functions(server: Any) -> list[Callable[..., Any]]:
+    """Return the functions that this server's author registered, without asking other servers."""
+    local = getattr(server, "_local_provider", None)
+    manager = getattr(server, "_tool_manager", None)
+    tools: Sequence[Any] = await local.list_tools() if local is not None else ()
+    tools = manager.list_tools() if manager is not None else tools
+    found = [getattr(tool, "fn", None) for tool in tools]
+    return [each for each in (*found, _function_of(server, "")) if each is not None]
+
+
 async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
     if isinstance(server, Server):
         return [] if context is None else await _listed_by_handler(server, context)

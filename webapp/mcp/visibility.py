@@ -9,6 +9,7 @@ tool, its needs are asked.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -106,7 +107,13 @@ class Visibility:
     async def _has(self, caller: Caller, tool: ServedTool) -> bool:
         if caller.owner is None or caller.refusal is not None:
             return False
-        by = AskedBy(owner=caller.owner, server=self._server.name, tool=tool.name)
+        by = AskedBy(
+            owner=caller.owner,
+            server=self._server.name,
+            tool=tool.name,
+            teams=caller.teams,
+            issuer=caller.issuer,
+        )
         try:
             for request in _needed(tool):
                 if not await _is_there(self._kinds, request, by):
@@ -154,7 +161,7 @@ class _ListedTools:
         send: Callable[[], Any],
     ) -> None:
         assert caller.owner is not None
-        self.caller = caller
+        self.caller = replace(caller, bearer=None)  # this object outlives the request
         self.owner: str = caller.owner
         self.hidden: frozenset[str] | None = None  # None: not known yet
         self.tools = tools  # the tools that may be hidden, because they cannot be looked up later

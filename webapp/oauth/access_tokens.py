@@ -233,7 +233,7 @@ class AccessTokens:
         cannot be used and the account may still be valid.
         """
         now = self._now
-        if claimed.refresh_token is None:
+        if not claimed.is_renewable:
             await self._prove(client, claimed)
             return None
         try:
@@ -258,6 +258,8 @@ class AccessTokens:
     ) -> Connection | None:
         """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
+        if claimed.is_service:  # it belongs to no person, who could connect it again
+            return await self._write_claimed(claimed, self._later)
         # The provider refused this server's client credentials, which is not the account's fault.
         if refusal is not None and refusal.means == "client":
             return await self._write_claimed(claimed, lambda c: replace(c, claim=None))
@@ -418,6 +420,11 @@ def _not_now(current: Connection, *, error: Exception | None = None) -> Failed:
     if isinstance(error, TokenRefused) and is_operators_fault(error):
         return error
     why = f" {error}" if isinstance(error, Failed) else ""
+    if current.is_service:
+        return Failed(
+            f"The server has no valid token of its own account at {current.label}.{why} Try again "
+            "in a moment."
+        )
     if current.refused_at is not None:
         minutes = f"{REFUSED_AGAIN_AFTER // timedelta(minutes=1)} minutes"
         return Failed(

@@ -6,8 +6,9 @@ ask the person once. An account is not used up, so nothing is erased when it is 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from flows.errors import Failed, InvalidQuestion
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
+from flows.oauth.token_exchange import exchanged
 from flows.question import Link
 from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb
 from webapp.elicitations.complete import complete_elicitation
@@ -33,6 +36,9 @@ from webapp.oauth.importing import Importing
 from webapp.oauth.keeping import Keeping
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
+
+EXCHANGED_BEFORE = timedelta(seconds=60)  # before the end of the former token
+_log = logging.getLogger(__name__)
 
 
 class Accounts:
@@ -53,10 +59,17 @@ class Accounts:
         providers: Mapping[str, Provider],
         credentials: Mapping[str, tuple[str, str]],
         config: str = "elicit.toml",
+        teams: Sequence[Team] = (),
+        issuers: Mapping[str, Client] | None = None,
     ) -> None:
+        """`issuers` are this server's clients at the people's issuers, by the issuer's name."""
         self._elicitations = elicitations
+        self._outbound = outbound
+        self._issuers = issuers or {}
         self._clients = Clients(providers=providers, credentials=credentials, config=config)
-        self.connections = Connections(elicitations=elicitations, clients=self._clients)
+        self.connections = Connections(
+            elicitations=elicitations, clients=self._clients, teams=teams
+        )
         self.failures = TokenFailures(elicitations)
         self.keys = AccessTokens(
             elicitations=elicitations,
@@ -77,7 +90,10 @@ class Accounts:
             elicitations=elicitations, connections=self.connections, keys=self.keys
         )
         self.importing = Importing(
-            elicitations=elicitations, clients=self._clients, connections=self.connections
+            elicitations=elicitations,
+            outbound=outbound,
+            clients=self._clients,
+            connections=self.connections,
         )
         self.api_keys = TypedKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
@@ -86,13 +102,32 @@ class Accounts:
     def now(self) -> datetime:
         return self._elicitations.clock()
 
-    def facts(self, request: AccountRequest) -> Json:
+    def facts(self, request: AccountRequest, *, teams: Collection[str] = ()) -> Json:
+        """Return the facts of a question by a person of these teams.
+
+        They contain the team whose account is meant: a person who has left it asks for another.
+        """
         client = self._clients.of(request.provider)
         if (client.provider.key is not None) != isinstance(request, ApiKeyRequest):
             raise InvalidQuestion(wrong_verb(client.provider))
+        if client.provider.service_account and request.account is not None:
+            raise InvalidQuestion(
+                f"{client.provider.label} has one account, this server's own: leave account out."
+            )
         facts = {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
-        tenant = _tenant(request, client)
-        return facts if tenant is None else {**facts, "tenant": tenant}
+        named = {
+            "tenant": _tenant(request, client),
+            "team": self.connections.team_for(client.provider.name, teams),
+        }
+        return {**facts, **{key: value for key, value in named.items() if value is not None}}
+
+    def _holder(self, client: Client, by: AskedBy) -> str:
+        """Return the owner of the accounts that answer: the asker's team, or the asker."""
+        team = self.connections.team_for(client.provider.name, by.teams)
+        return self.connections.holder(by.owner, team)
+
+    def _holder_of(self, elicitation: Elicitation) -> str:
+        return self.connections.holder(elicitation.owner, self.terms(elicitation).team)
 
     async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
         """Return the content of the account in use, or None if the person must be asked.
@@ -106,11 +141,16 @@ class Accounts:
                 in a later request.
         """
         client = self._clients.of(request.provider)
+        if client.provider.service_account:
+            return await self._own(request, client, by)
         key = self.connections.key(client, server=by.server)
         tenant = _tenant(request, client)
-        held = await self.connections.find(by.owner, key, account=request.account, tenant=tenant)
+        held = await self.connections.find(
+            self._holder(client, by), key, account=request.account, tenant=tenant
+        )
         if by.account is None:
-            return None if held is None else await self._given(held, request, by)
+            given = None if held is None else await self._given(held, request, by)
+            return given or await self._exchanged(request, client, by)
         # The call was answered already, so it does not ask again.
         asked = dataclasses.replace(request, again=False)
         begun = await self.connections.still_of(by.account, by)
@@ -122,6 +162,59 @@ class Accounts:
                 "again."
             )
         return given
+
+    async def _own(self, request: AccountRequest, client: Client, by: AskedBy) -> Json:
+        """Return the content of this server's own account, which every tool may use."""
+        scopes = client.provider.asks(tuple(dict.fromkeys(request.scopes)))
+        at = client.for_tenant(_tenant(request, client))
+        found = await self.connections.own(at, scopes, server=by.server)
+        working = await self.keys.working(found)
+        if working is None:  # never, because no refusal ends such an account
+            raise Failed(f"{client.provider.label} issued no token.")
+        await self.connections.note_use(working, by.tool, by.client, owner=by.owner)
+        return self.connections.content(working, scopes=request.scopes)
+
+    async def _exchanged(self, request: AccountRequest, client: Client, by: AskedBy) -> Json | None:
+        """Return the content of an account for the person's own token, or None if there is none.
+
+        A refusal leads to None: the person is asked as if there were no exchange. So does an
+        account that the person has disconnected. Only the operator's declarations may exchange.
+        """
+        how, bearer, provider = client.provider.exchange, by.bearer, client.provider
+        is_any = request.account is None and not self.connections.team_for(provider.name, by.teams)
+        if how is None or bearer is None or not client.is_operators or not is_any:
+            return None
+        if bearer.issuer != how.issuer:
+            return None
+        found = self.connections.new_exchanged(client, request.scopes, by=by)
+        stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
+        if stored is not None and stored.ended_at is not None:
+            return None
+        now = self._elicitations.clock()
+        if stored is None or not stored.is_usable(now=now + EXCHANGED_BEFORE):
+            talk = exchanged(
+                client,
+                bearer,
+                scopes=request.scopes,
+                issuer_client=self._issuers.get(bearer.issuer),
+                now=now,
+            )
+            try:
+                grant = await self._outbound.run(talk, to=client)
+            except Failed as error:
+                about = {"provider": provider.name, "why": str(error)}
+                _log.warning("account.not_exchanged", extra=about)
+                return None
+            if stored is not None and stored.person_id != grant.person.id:
+                about = {"provider": provider.name, "why": "another person than before"}
+                _log.warning("account.not_exchanged", extra=about)
+                return None
+            stored = await self.connections.store_exchanged(found, grant)
+        if stored is None or not self.connections.is_enough(stored, request.scopes, client):
+            return None
+        await self.connections.let(stored, by.tool, by.client)
+        await self.connections.note_use(stored, by.tool, by.client, owner=by.owner)
+        return self.connections.content(stored, scopes=request.scopes)
 
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
         client = self._clients.of(request.provider)
@@ -135,7 +228,7 @@ class Accounts:
             return None
         if not self._satisfies(working, request, client):
             return None
-        await self.connections.note_use(working, by.tool, by.client)
+        await self.connections.note_use(working, by.tool, by.client, owner=by.owner, name=by.asker)
         return self.connections.content(working, scopes=request.scopes)
 
     def _satisfies(self, found: Connection, request: AccountRequest, client: Client) -> bool:
@@ -144,9 +237,15 @@ class Accounts:
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
+        how = client.provider.exchange
+        is_exchanged = how is not None and by.issuer == how.issuer and client.is_operators
+        if client.provider.service_account or is_exchanged:
+            return True
         key = self.connections.key(client, server=by.server)
         tenant = _tenant(request, client)
-        found = await self.connections.find(by.owner, key, account=request.account, tenant=tenant)
+        found = await self.connections.find(
+            self._holder(client, by), key, account=request.account, tenant=tenant
+        )
         return found is not None and self._satisfies(found, request, client)
 
     async def asked(
@@ -161,7 +260,9 @@ class Accounts:
         await self.failures.check(client, owner=by.owner)
         key = self.connections.key(client, server=by.server)
         tenant = _tenant(request, client)
-        held = await self.connections.find(by.owner, key, account=request.account, tenant=tenant)
+        held = await self.connections.find(
+            self._holder(client, by), key, account=request.account, tenant=tenant
+        )
         terms = AccountTerms(
             provider=client.provider.name,
             client_id=client.client_id,
@@ -172,6 +273,8 @@ class Accounts:
             reason=request.reason,
             again=request.again,
             declared=self._clients.declared(client),
+            team=self.connections.team_for(client.provider.name, by.teams),
+            asker=by.asker,
         )
         # For a provider that the operator declares, use the label that people know.
         message = dataclasses.replace(request, provider=client.provider).message
@@ -209,8 +312,11 @@ class Accounts:
         noted = await self.connections.note_begun(claimed, working)
         if begun_with(noted) not in (None, working.id):  # another request of the call was first
             return await self.answer(noted)
-        await self.connections.note_use(working, tool, client)
-        return self.connections.content(working, scopes=self.terms(claimed).scopes)
+        terms = self.terms(claimed)
+        await self.connections.note_use(
+            working, tool, client, owner=claimed.owner, name=terms.asker
+        )
+        return self.connections.content(working, scopes=terms.scopes)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []
@@ -231,14 +337,15 @@ class Accounts:
         """Return the account that the question led to, also after its delivery."""
         id = _mapping(elicitation.content).get("account")
         if isinstance(id, str):
-            return await self.connections.read(elicitation.owner, id)
+            return await self.connections.read(self._holder_of(elicitation), id)
         client, settled_at = self.client_for(elicitation), elicitation.settled_at
         if client is None or settled_at is None:
             return None
         key = self.connections.key(client, server=elicitation.asked.server)
         terms = self.terms(elicitation)
         account, tenant = terms.account, terms.tenant
-        found = await self.connections.find(elicitation.owner, key, account=account, tenant=tenant)
+        holder = self.connections.holder(elicitation.owner, terms.team)
+        found = await self.connections.find(holder, key, account=account, tenant=tenant)
         if found is None or found.connected_at > settled_at:
             return None  # a later question connected this account, perhaps another person's
         return found
@@ -247,7 +354,7 @@ class Accounts:
         """Return the account that the new one replaced, if it belongs to another person."""
         if connected.former is None or connected.came_by != elicitation.id:
             return None
-        return await self.connections.read(elicitation.owner, connected.former)
+        return await self.connections.read(connected.owner, connected.former)
 
     async def offers(self, elicitation: Elicitation) -> tuple[Connection, ...]:
         """Return the connected accounts of this server that would answer the question.
@@ -262,7 +369,7 @@ class Accounts:
         return tuple(
             [
                 found
-                for found in await self.connections.of_key(elicitation.owner, key)
+                for found in await self.connections.of_key(self._holder_of(elicitation), key)
                 if found.is_wanted(terms.account, terms.tenant)
                 and self.connections.is_enough(found, terms.scopes, client)
             ]
@@ -293,7 +400,7 @@ class Accounts:
         if elicitation.status is Status.ACCEPTED:
             await self._switch_back(elicitation, account=account)
             return
-        id = elicitation.owner + account
+        id = self._holder_of(elicitation) + account
         offers = await self.offers(elicitation)
         offered = next((one for one in offers if one.id == id), None)
         if offered is None or self._elicitations.clock() >= elicitation.expires_at:
@@ -306,9 +413,16 @@ class Accounts:
             return  # renewed with fewer scopes: the page shows the current state
         is_named = self.terms(elicitation).names_one
 
-        async def also(_: Elicitation) -> Sequence[Value]:
+        async def chosen() -> list[Value]:
             return await self.connections.chosen(offered, elicitation.asked, is_named=is_named)
 
+        is_own = offered.owner == elicitation.owner
+
+        async def also(_: Elicitation) -> Sequence[Value]:
+            return await chosen() if is_own else ()
+
+        if not is_own:  # a write has one owner, and the team is another
+            await self._elicitations.write_afresh(chosen)
         proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 
@@ -320,13 +434,13 @@ class Accounts:
         """
         begun = begun_with(claimed)
         id = begun or str(_mapping(claimed.content).get("account"))
-        found = await self.connections.read(claimed.owner, id)
+        found = await self.connections.read(self._holder_of(claimed), id)
         if found is None:
             raise Failed("The account was disconnected in the meantime.", elicitation_id=claimed.id)
         is_named = self.terms(claimed).names_one
         if begun or is_named or not found.is_put_aside(since=claimed.settled_at):
             return found
-        instead = await self.connections.find(claimed.owner, found.key, account=None)
+        instead = await self.connections.find(found.owner, found.key, account=None)
         asked = claimed.asked
         is_shared = instead is not None and instead.is_shared(asked.tool, asked.calling_client)
         if instead is None or not is_shared or not self._is_enough(instead, claimed):
@@ -346,7 +460,7 @@ class Accounts:
         if elicitation.status is not Status.ACCEPTED or connected is None:
             return
         previous = await self.former(elicitation, connected)
-        if previous is not None and previous.id == elicitation.owner + account:
+        if previous is not None and previous.id == previous.owner + account:
             await self.connections.switch(previous.owner, previous.id)
 
 

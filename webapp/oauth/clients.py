@@ -130,7 +130,7 @@ def origins_of(client: Client) -> tuple[str, ...]:
 def _origin_of(client: Client) -> str:
     provider = client.provider
     own = provider.api if provider.key is not None else ""
-    parts = urlsplit(provider.authorize or provider.issuer or own)
+    parts = urlsplit(provider.authorize or provider.issuer or own or provider.token or "")
     return f"{parts.scheme}://{parts.netloc}"
 
 

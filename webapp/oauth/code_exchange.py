@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from flows.elicitation.flow import come_back
+from flows.elicitation.flow import come_back, fail_attempt
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import seen
 from flows.elicitation.traits import ConnectedBefore, Exchanged, traits_of
@@ -23,6 +23,7 @@ from flows.oauth.device_flow import DeviceCode
 from flows.oauth.keep_alive import planned
 from flows.oauth.responses import Person
 from flows.oauth.revocation import revoke
+from flows.oauth.token_errors import is_passing
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -93,10 +94,28 @@ class CodeExchange:
         await self._exchange(exchanging, code, callback, now=now)
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
-        """Settle the question after the browser came back with an error instead of a code."""
+        """Settle the question after the browser came back with an error instead of a code.
+
+        If the provider is only out of order for the moment, the question stays open.
+        """
         if isinstance(error, Failed):
             await self._note(elicitation, error, step="callback")
-        await self.refuse(elicitation, error)
+        if not await self._can_press_again(elicitation, error):
+            await self.refuse(elicitation, error)
+
+    async def _can_press_again(self, current: Elicitation, error: Exception) -> bool:
+        """Return True if the error is one of the moment: the link then offers another attempt."""
+        attempt = current.attempt
+        if attempt is None or not is_passing(error):
+            return False
+        number, now = attempt.number, self._elicitations.clock()
+        try:
+            await self._elicitations.change(
+                current.id, lambda e: fail_attempt(e, number=number, now=now)
+            )
+        except NotPossible:
+            return False
+        return True
 
     async def _exchange(
         self, current: Elicitation, code: str, callback: Mapping[str, str] | None, *, now: datetime
@@ -110,6 +129,8 @@ class CodeExchange:
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             hidden = (code, stored.verifier)
             noted = await self._note(current, error, step="exchange", hidden=hidden)
+            if await self._can_press_again(current, error):
+                return
             if not isinstance(noted, Denied | Failed):
                 noted = Failed("The server could not read the provider's response.")
             await self.refuse(current, noted)
@@ -138,7 +159,7 @@ class CodeExchange:
             await self._revoke(connection)
             return False
 
-        stored = connection
+        stored, owner = connection, current.owner
 
         async def placed() -> Sequence[Value]:
             nonlocal stored  # unlike `connection`, the stored row also has the earlier tools
@@ -147,15 +168,19 @@ class CodeExchange:
             return (*others, stored)
 
         async def also(_: Elicitation) -> Sequence[Value]:
-            return await placed()
+            return await placed() if connection.owner == owner else ()
+
+        if connection.owner != owner:  # a write has one owner, and the team is another
+            await self._elicitations.write_afresh(placed)
 
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}
         done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
-        if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
+        is_unsettled = done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN)
+        if is_unsettled and connection.owner == owner:
             # Too late for this question: store the account for the next one.
             await self._elicitations.write_afresh(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
-        await self._answer_alike(stored)
+        await self._answer_alike(stored, owner=owner)
         return True
 
     def _note_scopes(self, current: Elicitation, grant: Grant, connection: Connection) -> None:
@@ -207,14 +232,14 @@ class CodeExchange:
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
         return msgspec.convert(elicitation.asked.terms, AccountTerms)
 
-    async def _answer_alike(self, connection: Connection) -> None:
+    async def _answer_alike(self, connection: Connection, *, owner: str) -> None:
         """Settle all waiting questions that this account answers, to ask the person only once.
 
         Questions that the person has already opened are skipped, because the person may want to
         connect another account there.
         """
         content: Json = {"account": connection.id}
-        owner, elicitations = connection.owner, self._elicitations
+        elicitations = self._elicitations
         for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
             is_account = traits_of(other.kind).gives == "account"
             is_one = is_account and elicitations.clock() < other.expires_at
@@ -225,6 +250,7 @@ class CodeExchange:
             client = self._clients.get(terms.provider)
             if (
                 client is not None
+                and terms.team == connection.team
                 and self._connections.key(client, server=other.asked.server) == connection.key
                 and connection.is_wanted(terms.account, terms.tenant)
                 and self._connections.is_enough(
@@ -242,11 +268,12 @@ class CodeExchange:
         client = self._clients.clients[terms.provider]
         key = self._connections.key(client, server=current.asked.server)
         whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
+        holder = self._connections.holder(current.owner, terms.team)
         tail, now = pepper.tag("account", key, *whose, size=18), self._elicitations.clock()
         client_of = current.asked.calling_client
         connection = Connection(
-            id=current.owner + tail,
-            owner=current.owner,
+            id=holder + tail,
+            owner=holder,
             key=key,
             server=current.asked.server,
             provider=terms.provider,
@@ -273,6 +300,8 @@ class CodeExchange:
             came_by=current.id,
             declared=terms.declared,
             clients=() if client_of is None else (seen(client_of),),
+            team=terms.team,
+            connected_by=None if terms.team is None else current.owner,
         )
         return planned(connection, now=now)
 

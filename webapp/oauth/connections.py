@@ -14,6 +14,7 @@ from flows.elicitation.states import Asked, Elicitation, Json
 from flows.elicitation.tool_call import CallingClient
 from flows.errors import Failed, InvalidQuestion, StoreUnavailable
 from flows.oauth.account import Content
+from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import (
     Connection,
     allow,
@@ -23,11 +24,15 @@ from flows.oauth.connection import (
     put_in_use,
     renewed,
     use,
+    use_as_member,
 )
+from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.oauth.clients import Clients, place_of
+from webapp.records.ids import owner_of
 from webapp.records.values import Value
 from webapp.stores import Conflict
 
@@ -36,9 +41,36 @@ BEGUN_AT_MOST = 16  # the most calls with one shared answer whose accounts are r
 
 
 class Connections:
-    def __init__(self, *, elicitations: Elicitations, clients: Clients) -> None:
+    """The stored accounts. `teams` are the declared teams, the first of which counts.
+
+    An account belongs to one person or to one team. Its owner is the person's tag or the team's.
+    """
+
+    def __init__(
+        self, *, elicitations: Elicitations, clients: Clients, teams: Sequence[Team] = ()
+    ) -> None:
         self._elicitations = elicitations
         self._clients = clients
+        self.teams = {team.name: team for team in teams}
+
+    def team_for(self, provider: str, teams: Collection[str]) -> str | None:
+        """Return the person's team whose account at this provider the person uses, or None."""
+        found = (one for one in self.teams.values() if one.name in teams)
+        return next((one.name for one in found if provider in one.providers), None)
+
+    def label_of_team(self, name: str | None) -> str | None:
+        team = self.teams.get(name or "")
+        return name if team is None else team.label
+
+    def holder(self, owner: str, team: str | None) -> str:
+        """Return the owner of an account that belongs to this team, or else to the person."""
+        return owner if team is None else self._elicitations.owners.tag_of_team(team)
+
+    def holder_of(self, id: str, *, owner: str, teams: Collection[str]) -> str:
+        """Return the owner of the row: the person, one of their teams, or this server."""
+        tags = [self.holder(owner, one) for one in teams if one in self.teams]
+        tags.append(self._elicitations.owners.tag_of_service_accounts())
+        return next((tag for tag in tags if tag == owner_of(id)), owner)
 
     def key(self, client: Client, *, server: str) -> str:
         """Return the key that all accounts of one server at one provider share."""
@@ -80,12 +112,103 @@ class Connections:
         found = await self._elicitations.read(Connection, owner=owner, id=id)
         return None if found is None or found.ended_at is not None else found
 
+    async def own(self, client: Client, scopes: tuple[str, ...], *, server: str) -> Connection:
+        """Return this server's own account at the provider, for exactly these scopes.
+
+        A new account has no token yet. It is not in use for any key, so no look-up finds it.
+        """
+        owners, now, provider = (
+            self._elicitations.owners,
+            self._elicitations.clock(),
+            client.provider,
+        )
+        owner, key = owners.tag_of_service_accounts(), self.key(client, server=server)
+        what = (provider.tenant or "", *sorted(scopes))
+        id = owner + owners.pepper.tag("service account", key, *what, size=18)
+        found = await self.read(owner, id)
+        if found is None:
+            found = Connection(
+                id=id,
+                owner=owner,
+                key=key,
+                server=server,
+                provider=provider.name,
+                person_id=client.client_id,
+                label=provider.label,
+                tenant=provider.tenant,
+                connected_at=now,
+                scopes=(),
+                requested=scopes,
+                tools=(),
+                access_token="",
+                dpop_key=new_key() if provider.dpop else None,
+                expires_at=now,
+                holds_key=False,
+                declared=self._clients.declared(client),
+            )
+            with suppress(Conflict):  # another process was first; both rows are equal
+                await self._elicitations.write(found)
+            found = await self.read(owner, id) or found
+        return found
+
+    def new_exchanged(self, client: Client, scopes: Sequence[str], *, by: AskedBy) -> Connection:
+        """Return the row of an account for the asker's own access token, without a token yet."""
+        key, now = self.key(client, server=by.server), self._elicitations.clock()
+        tag = self._elicitations.owners.pepper.tag
+        return Connection(
+            id=by.owner + tag("exchanged account", key, *sorted(scopes), size=18),
+            owner=by.owner,
+            key=key,
+            server=by.server,
+            provider=client.provider.name,
+            person_id="",
+            label=client.provider.label,
+            connected_at=now,
+            scopes=(),
+            tools=(),
+            access_token="",
+            holds_key=False,
+            is_exchanged=True,
+            declared=self._clients.declared(client),
+        )
+
+    async def store_exchanged(self, new: Connection, grant: Grant) -> Connection | None:
+        """Store the tokens of the account, unless the person disconnected it in the meantime."""
+        now, tokens = self._elicitations.clock(), grant.tokens
+
+        async def rows() -> list[Value]:
+            same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
+            if same is not None and same.ended_at is not None:
+                return []
+            row = replace(
+                new,
+                person_id=grant.person.id,
+                label=grant.person.label,
+                name=grant.person.name,
+                picture=grant.person.picture,
+                details=grant.details,
+                scopes=grant.scopes,
+                access_token=tokens.access_token,
+                expires_at=tokens.expires_at,
+                issued_at=now,
+                issuer=grant.issuer,
+            )
+            return [row if same is None else renewed(row, same)]
+
+        await self._elicitations.write_afresh(rows)
+        return await self.read(new.owner, new.id)
+
+    async def let(self, found: Connection, tool: str, client: CallingClient | None) -> None:
+        """Share the account with the tool."""
+        if tool not in found.tools:
+            await self._change(found.owner, found.id, lambda now: allow(now, tool, client))
+
     async def still_of(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.
 
         Raises Failed if the account was disconnected or is no longer shared with the tool.
         """
-        found = await self.read(by.owner, id)
+        found = await self.read(self.holder_of(id, owner=by.owner, teams=by.teams), id)
         if found is None:
             raise Failed(
                 "The account was disconnected in the meantime. Call again to ask for an account."
@@ -93,6 +216,17 @@ class Connections:
         if not found.is_shared(by.tool, by.client):
             raise Failed(NOT_SHARED)
         return found
+
+    async def seen_by(self, owner: str, teams: Collection[str]) -> tuple[Connection, ...]:
+        """Return the person's accounts, those of their teams, and those they connected for a team.
+
+        A person who has left a team still sees the accounts that they connected for it.
+        """
+        found = [*await self.all_of(owner)]
+        for name in self.teams:
+            rows = await self.all_of(self.holder(owner, name))
+            found += [one for one in rows if name in teams or one.connected_by == owner]
+        return tuple(found)
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:
         """Return all accounts of this owner, also lapsed ones."""
@@ -161,6 +295,7 @@ class Connections:
                 carrier=provider.carrier,
                 tenant=connection.tenant,
                 details=connection.details,
+                team=connection.team,
                 api=api,
                 api_hosts=api_hosts,
             )
@@ -241,10 +376,22 @@ class Connections:
         return await self.read(owner, id)
 
     async def note_use(
-        self, connection: Connection, tool: str, client: CallingClient | None
+        self,
+        connection: Connection,
+        tool: str,
+        client: CallingClient | None,
+        *,
+        owner: str,
+        name: str | None = None,
     ) -> None:
-        """Record the use, at most once a minute or for a new client. Ignore a failed write."""
-        noted = use(connection, tool, client, now=self._elicitations.clock())
+        """Record the use, at most once a minute or for a new client. Ignore a failed write.
+
+        If the account belongs to a team, record its member `owner` too, whom people know as `name`.
+        """
+        now = self._elicitations.clock()
+        noted = use(connection, tool, client, now=now)
+        if connection.team is not None:
+            noted = use_as_member(noted, owner, name or "", now=now)
         if noted != connection:
             with suppress(Conflict, StoreUnavailable):
                 await self._elicitations.write(noted)

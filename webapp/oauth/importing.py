@@ -1,9 +1,11 @@
-"""Import of accounts that another product connected, from JSON lines.
+"""Import of accounts that another product connected, from JSON lines or over the HTTP API.
 
 Risks: an account is stored for another person, or an import replaces an account that the person
 connected later. So each line names its person exactly, and an account that is connected here stays
-as it is unless the operator says otherwise. An imported account is shared with no tool: the person
-allows each tool on the page first. No error repeats a value of the file, because lines have tokens.
+as it is unless the operator says otherwise. The operator is trusted to say whose account it is; a
+program is not, so the provider is asked whose account its access token opens. An imported account
+is shared with no tool: the person allows each tool on the page first. No error repeats a value of
+the file, because lines have tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +15,18 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from flows.elicitation.states import Json
-from flows.errors import ElicitError, InvalidQuestion
+from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.oauth.connection import Connection
 from flows.oauth.keep_alive import planned
 from flows.oauth.provider import NAME, SCOPE, Client
+from flows.oauth.requests import ApiAccess, Unreachable
 from flows.oauth.responses import ID_AT_MOST, LABEL_AT_MOST, TOKEN_BYTES_AT_MOST
+from flows.oauth.userinfo import owner_of_token
 from webapp.elicitations.service import Elicitations
+from webapp.http.client import Outbound
 from webapp.oauth.clients import Clients
 from webapp.oauth.connections import Connections
 from webapp.records.values import Value
@@ -34,20 +40,16 @@ _REASONS: Final[Mapping[Done, str]] = {
 }
 
 
-class AccountLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line of an import: a person, their account at a provider, and its tokens.
+class ConnectedElsewhere(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An account at a provider that another product connected, with its tokens.
 
-    The person is a `subject` of an `issuer`, or a `user` of the application. `account_id` is the
-    provider's own id of the account, and `label` its name for people.
+    `account_id` is the provider's own id of the account, and `label` its name for people.
     """
 
     provider: _Name
     access_token: _Token
-    account_id: _Name
+    account_id: _Name | None = None
     label: Annotated[str, Meta(min_length=1, max_length=LABEL_AT_MOST)] | None = None
-    subject: _Name | None = None
-    issuer: _Name | None = None
-    user: _Name | None = None
     refresh_token: _Token | None = None
     expires_at: datetime | None = None
     refresh_expires_at: datetime | None = None
@@ -56,7 +58,19 @@ class AccountLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     details: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"AccountLine({self.provider!r})"
+        return f"{type(self).__name__}({self.provider!r})"
+
+
+class AccountLine(ConnectedElsewhere, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of an import: the account, and its person.
+
+    The person is a `subject` of an `issuer`, or a `user` of the application.
+    """
+
+    account_id: _Name  # required here
+    subject: _Name | None = None
+    issuer: _Name | None = None
+    user: _Name | None = None
 
 
 class LineRefused(ElicitError):
@@ -91,9 +105,15 @@ class Import:
 
 class Importing:
     def __init__(
-        self, *, elicitations: Elicitations, clients: Clients, connections: Connections
+        self,
+        *,
+        elicitations: Elicitations,
+        outbound: Outbound,
+        clients: Clients,
+        connections: Connections,
     ) -> None:
         self._elicitations = elicitations
+        self._outbound = outbound
         self._clients = clients
         self._connections = connections
 
@@ -112,14 +132,56 @@ class Importing:
 
     async def _line(self, text: str, about: Import) -> tuple[Done, str | None]:
         line = _read(text)
+        client, declared = self._client(line)
+        owner = self._owner(line, about)
+        new = self._connection(line, client, owner, server=about.server, declared=declared)
+        done = await self._store(new, replaces=about.replaces, is_dry=about.is_dry)
+        return done, _REASONS.get(done)
+
+    async def one(self, line: ConnectedElsewhere, *, owner: str, server: str) -> Done:
+        """Import an account for a program, after the provider said whose account it is.
+
+        An account that is connected here stays as it is.
+
+        Raises:
+            LineRefused: It cannot be imported, or the access token opens another account.
+            InvalidQuestion: The tenant or the details lead to another host.
+            Unreachable: The provider did not answer.
+        """
+        _must_be_valid(line)
+        client, declared = self._client(line)
+        # Checks the line before the token is sent to the provider.
+        new = self._connection(line, client, owner, server=server, declared=declared)
+        now = self._elicitations.clock()
+        if line.expires_at is not None and line.expires_at <= now:
+            raise LineRefused("The access token has expired: renew it, then send the new one.")
+        try:
+            person = await self._outbound.run(
+                owner_of_token(client, access=ApiAccess(token=line.access_token, now=now)),
+                to=client,
+            )
+        except Unreachable:
+            raise
+        except Failed as error:
+            raise LineRefused(str(error)) from None
+        if line.account_id not in (None, person.id):
+            raise LineRefused("account_id: the access token opens another account.")
+        proven = replace(line, account_id=person.id, label=person.label)
+        new = self._connection(proven, client, owner, server=server, declared=declared)
+        return await self._store(new)
+
+    def _client(self, line: ConnectedElsewhere) -> tuple[Client, Json]:
         if NAME.fullmatch(line.provider) is None:
             raise LineRefused("provider: it is no name of a provider.")
         try:
             client = self._clients.of(line.provider)
         except ElicitError as error:  # only a tool's code declares it, or it has no credentials
             raise LineRefused(f"The provider cannot be used here: {error}") from None
-        declared = self._clients.declared(client)
-        new = self._connection(line, client.for_tenant(line.tenant), about, declared=declared)
+        return client.for_tenant(line.tenant), self._clients.declared(client)
+
+    async def _store(
+        self, new: Connection, *, replaces: bool = False, is_dry: bool = False
+    ) -> Done:
         done: Done = "imported"
 
         async def rows() -> list[Value]:
@@ -131,18 +193,18 @@ class Importing:
             elif _tokens(current) == _tokens(new):
                 done = "unchanged"
             else:
-                done = "replaced" if about.replaces else "kept"
-            if about.is_dry or done in ("unchanged", "kept"):
+                done = "replaced" if replaces else "kept"
+            if is_dry or done in ("unchanged", "kept"):
                 return []
             # The account that is in use stays in use: no imported account takes its place.
             is_in_use = stored is not None and stored.is_connected and stored.holds_key
             return [*await self._connections.placed(new, is_named=not is_in_use)]
 
         await self._elicitations.write_afresh(rows)
-        return done, _REASONS.get(done)
+        return done
 
     def _connection(
-        self, line: AccountLine, client: Client, about: Import, *, declared: Json
+        self, line: ConnectedElsewhere, client: Client, owner: str, *, server: str, declared: Json
     ) -> Connection:
         now, provider = self._elicitations.clock(), client.provider
         if line.refresh_token is None and line.expires_at is not None and line.expires_at <= now:
@@ -156,19 +218,19 @@ class Importing:
         if unknown := line.details.keys() - provider.keep.keys():
             raise LineRefused(f"details: {len(unknown)} names are not in keep of the provider.")
         provider.reach(line.details)  # raises if they lead to another host
-        owner = self._owner(line, about)
-        key = self._connections.key(client, server=about.server)
-        whose = (line.account_id, *(() if provider.tenant is None else (provider.tenant,)))
+        account_id = line.account_id or ""
+        key = self._connections.key(client, server=server)
+        whose = (account_id, *(() if provider.tenant is None else (provider.tenant,)))
         tag = self._elicitations.owners.pepper.tag
         return planned(
             Connection(
                 id=owner + tag("account", key, *whose, size=18),
                 owner=owner,
                 key=key,
-                server=about.server,
+                server=server,
                 provider=provider.name,
-                person_id=line.account_id,
-                label=line.label or line.account_id[:LABEL_AT_MOST],
+                person_id=account_id,
+                label=line.label or account_id[:LABEL_AT_MOST],
                 tenant=provider.tenant,
                 details=line.details,
                 connected_at=now,
@@ -205,13 +267,18 @@ def _read(text: str) -> AccountLine:
         raise LineRefused(f"The line is not valid: {error}.") from None
     except (msgspec.DecodeError, RecursionError, ValueError):
         raise LineRefused("The line is not a JSON object.") from None
+    _must_be_valid(line)
+    return line
+
+
+def _must_be_valid(line: ConnectedElsewhere) -> None:
+    """Check what the types do not. Raises LineRefused."""
     for at in (line.expires_at, line.refresh_expires_at):
         if at is not None and at.tzinfo is None:
             raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")
-    texts = (line.account_id, line.label or "", *line.details.values())
+    texts = (line.account_id or "", line.label or "", *line.details.values())
     if not all(text.isprintable() for text in texts):
         raise LineRefused("account_id, label and details must be printable.")
-    return line
 
 
 def _tokens(connection: Connection) -> tuple[str, str | None]:

@@ -205,6 +205,7 @@ class PageBuilder:
             places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,
+            team=accounts.connections.label_of_team(terms.team),
             tenant_label=client.provider.tenant_label if client and asks_tenant else None,
             tenant=typed,
             tenant_fault=fault,
@@ -230,6 +231,7 @@ class PageBuilder:
             ),
             reason=terms.reason,
             other_action=self._here if terms.account is None else None,
+            team=self._service.kinds.accounts.connections.label_of_team(terms.team),
             is_sandbox=self._is_sandbox,
         )
 
@@ -244,6 +246,7 @@ class PageBuilder:
             continue_action=self._here,
             is_test=not terms.is_live,
             refunded_after=self._service.kinds.payments.ledger.unused.get(terms.seller),
+            statement=self._service.kinds.payments.flow.statement(terms.seller),
         )
 
     def _waiting(self) -> "_Waiting":

@@ -116,7 +116,8 @@ class StartAccount(Asking):
     and `key_page` is the provider's page where the person makes it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
-    `account` is the name of the account if the tool wants one in particular.
+    `account` is the name of the account if the tool wants one in particular. `team` is the label of
+    the team that will own the account.
     """
 
     template: ClassVar[str] = "start_account.html"
@@ -132,6 +133,7 @@ class StartAccount(Asking):
     tenant: str = ""
     tenant_fault: str | None = None
     account: str | None = None
+    team: str | None = None
     reason: str | None = None
     is_sandbox: bool = False
 
@@ -156,12 +158,14 @@ class UseAccount(Asking):
     """The page that offers connected accounts that the tool could use.
 
     `other_action` leads to another account; None if the tool asked for this particular account.
+    `team` is the label of the team that owns the accounts.
     """
 
     template: ClassVar[str] = "use_account.html"
     provider: str
     choices: tuple[Choice, ...]
     other_action: str | None
+    team: str | None = None
     reason: str | None = None
     is_sandbox: bool = False
 
@@ -171,11 +175,13 @@ class StartPayment(Asking):
     """The page before a payment at the origin `place`. `what` is the tool's text.
 
     `price` is formatted. `seller` is the label of the payment service, such as Stripe. If
-    `refunded_after` is set, a payment that no call uses is refunded after that time.
+    `refunded_after` is set, a payment that no call uses is refunded after that time. `statement` is
+    the text on the person's bank statement, if the operator has set it.
     """
 
     template: ClassVar[str] = "start_payment.html"
     refunded_after: timedelta | None = None
+    statement: str | None = None
     price: str
     what: str
     seller: str

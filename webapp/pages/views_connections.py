@@ -38,6 +38,14 @@ class Assistant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TeamUse:
+    """A member of a team who used its account. `name` is as the issuer or application says it."""
+
+    name: str
+    used_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
     """A connected account. In `shared`, the tool that used it last comes first.
 
@@ -48,7 +56,9 @@ class Connected:
     a client at its provider. `clients` are the known clients of the account. `is_kept_to_some`:
     only some of these clients may use the account, or none. `manage` is the page where the person
     can remove our access at the provider. `ends_at` is set if the account ends soon unless the
-    person connects it again.
+    person connects it again. `team` is the label of the team that owns the account, and `members`
+    are the people of the team who used it, the latest first. Unless `is_managed`, another member
+    connected it, and the person cannot change it.
     """
 
     id: str
@@ -70,6 +80,9 @@ class Connected:
     manage: str | None = None
     ends_at: datetime | None = None
     is_sandbox: bool = False
+    team: str | None = None
+    members: tuple[TeamUse, ...] = ()
+    is_managed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
@@ -125,10 +126,15 @@ class Closed(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedOut(View):
-    """The page after signing out here. A session at `issuer`, if any, continues."""
+    """The page after signing out here. A session at `issuer`, if any, continues.
+
+    If `end_url` is set, a form that is posted there with `end_fields` ends that session as well.
+    """
 
     template: ClassVar[str] = "signed_out.html"
     issuer: str | None
+    end_url: str | None = None
+    end_fields: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from webapp.records.owners import SERVICE
 REMEMBERED_AT_MOST = 10_000
 _CHARACTERS_AT_MOST: Final = 100  # of each text that other people chose
 AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
+_USED: Final = "used"  # a team's account, by one of its members
 _OF_SERVICE: Final = "registration"  # reported only as events
 _ASKED = "asked"
 # An elicitation that exchanges with a provider has the word of an opened one: no entry is made.
@@ -145,6 +146,8 @@ def word_of(kind: str, value: object) -> str | None:
         return _WORDS.get(value.status, value.status.value)
     if isinstance(value, Payment):
         return payment_word(value)
+    if isinstance(value, Connection) and value.is_connected and value.last_member is not None:
+        return f"{_USED} by {value.last_member}"  # another member's use is another word
     if isinstance(value, Connection) and value.is_connected and value.warned_at is not None:
         return "expiring"
     if kind == "secret":
@@ -184,7 +187,12 @@ def _entry(value: object, entry: Entry) -> Entry:
             amount=str(value.price),
         )
     if isinstance(value, Connection):
-        return replace(entry, server=value.provider, by=value.ended_by)
+        by = value.ended_by
+        if entry.what.startswith(f"{_USED} by "):
+            by, entry = f"person {value.last_member}", replace(entry, what=_USED)
+        elif entry.what == "connected" and value.connected_by is not None:
+            by = f"person {value.connected_by}"
+        return replace(entry, server=value.provider, by=by)
     by = getattr(value, "revoked_by", None)
     return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
 

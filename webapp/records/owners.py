@@ -177,6 +177,14 @@ class Owners:
         """Return the tag of an application's own user. No issuer's subject can have this tag."""
         return self.pepper.tag("user", application, user)
 
+    def tag_of_service_accounts(self) -> str:
+        """Return the tag of this server's own accounts at providers, which no person can have."""
+        return self.pepper.tag("service accounts")
+
+    def tag_of_team(self, name: str) -> str:
+        """Return the tag of a team, which no person can have."""
+        return self.pepper.tag("team", name)
+
     def cached(self, owner: str) -> Locker | None:
         return self._lockers.get(owner)
 

@@ -42,6 +42,7 @@ from webapp.pages.views_connections import (
     Disconnected,
     Sharing,
     Standing,
+    TeamUse,
 )
 from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
@@ -60,7 +61,8 @@ _log = logging.getLogger(__name__)
 async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
-    found = await page.service.kinds.accounts.connections.all_of(viewer.owner)
+    accounts = page.service.kinds.accounts.connections
+    found = sorted(await accounts.seen_by(viewer.owner, viewer.teams), key=lambda one: one.server)
     part, paging = paged(page, found, back=HERE)
     view = ConnectionsPage(
         **about(page, viewer, back=HERE),
@@ -69,7 +71,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
         groups=tuple(
             AccountGroup(
                 name=page.answers.pages.brand.shown(server),
-                connected=tuple(_connected(page, one, found) for one in group),
+                connected=tuple(_connected(page, one, found, viewer=viewer) for one in group),
             )
             for server, group in groupby(part, key=lambda one: one.server)
         ),
@@ -156,7 +158,9 @@ async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Re
     viewer = await known_viewer(page, of="connections")
     found = await _pressed(page, id, viewer=viewer)
     try:
-        elicitation = await start_reconnecting(page.service, found, is_for_user=viewer.is_user)
+        elicitation = await start_reconnecting(
+            page.service, found, owner=viewer.owner, is_for_user=viewer.is_user
+        )
     except Failed as error:
         return _trouble(page, found, error, event="account.not_reconnected", again="reconnect")
     if elicitation is None:
@@ -177,16 +181,17 @@ async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) 
 
 
 async def _found(page: PageRequest, id: str, *, viewer: Viewer) -> Connection:
-    """Return an account of the viewer.
+    """Return an account of the viewer, or one that the viewer connected for a team.
 
     Raises:
         NotFoundException: The account does not exist or is somebody else's.
     """
-    owner = viewer.owner
-    found = await page.service.elicitations.read(Connection, owner=owner, id=owner + id)
-    if found is None:
-        raise NotFoundException
-    return found
+    owner, accounts = viewer.owner, page.service.kinds.accounts.connections
+    for holder in (owner, *(accounts.holder(owner, team) for team in accounts.teams)):
+        found = await page.service.elicitations.read(Connection, owner=holder, id=holder + id)
+        if found is not None and found.connected_by in (None, owner):
+            return found
+    raise NotFoundException
 
 
 def _trouble(
@@ -211,7 +216,9 @@ def _to(connection: Connection) -> Response[Any]:
     return see_other(f"{HERE}#{_tail(connection)}")
 
 
-def _connected(page: PageRequest, connection: Connection, among: Sequence[Connection]) -> Connected:
+def _connected(
+    page: PageRequest, connection: Connection, among: Sequence[Connection], *, viewer: Viewer
+) -> Connected:
     accounts = page.service.kinds.accounts.connections
     client, provider = accounts.client(connection), accounts.provider(connection)
     standing: Standing = "works"
@@ -219,7 +226,7 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         standing = "unused"  # another server's configuration is unknown here
     elif not connection.is_usable(now=page.now):
         standing = "over"
-    alike = [one for one in among if one.key == connection.key]
+    alike = [one for one in among if (one.owner, one.key) == (connection.owner, connection.key)]
     can_switch = standing == "works" and not connection.holds_key
     has_scopes = provider is None or provider.has_scopes
     action = f"{HERE}/{_tail(connection)}"
@@ -251,6 +258,12 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         reconnect_action=None if standing == "unused" or client is None else f"{action}/reconnect",
         manage=None if provider is None else provider.site,
         is_sandbox=client is not None and is_at_sandbox(client.client_id),
+        team=accounts.label_of_team(connection.team),
+        members=tuple(
+            TeamUse(name=use.name, used_at=use.at)
+            for use in sorted(connection.members.values(), key=lambda use: use.at, reverse=True)
+        ),
+        is_managed=connection.connected_by in (None, viewer.owner),
     )
 
 
@@ -290,13 +303,18 @@ OPEN_FOR = timedelta(minutes=10)
 
 
 async def start_reconnecting(
-    service: Service, connection: Connection, *, is_for_user: bool = False
+    service: Service,
+    connection: Connection,
+    *,
+    owner: str | None = None,
+    is_for_user: bool = False,
 ) -> Elicitation | None:
     """Return the open question, or None if the account was disconnected or has no client here.
 
-    `is_for_user`: the person is a user of the application.
+    `owner` is the person who asks on the page, if a team owns the account. `is_for_user`: the
+    person is a user of the application.
     """
-    elicitations = service.elicitations
+    owner, elicitations = owner or connection.owner, service.elicitations
     client = service.kinds.accounts.connections.client(connection)
     if client is None or connection.ended_at is not None:
         return None
@@ -312,26 +330,27 @@ async def start_reconnecting(
     join = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
 
     async def asked_afresh() -> list[Elicitation]:
-        held = await elicitations.holder(Elicitation, owner=connection.owner, key=join)
+        held = await elicitations.holder(Elicitation, owner=owner, key=join)
         if held is not None and not held.status.is_final:
             if elicitations.clock() < held.expires_at:
                 return []
             held = await elicitations.end(held, Status.EXPIRED)
-        new = await _question(service, connection, request, join=join)
+        new = await _question(service, connection, request, join=join, owner=owner)
         new = replace(new, is_for_user=is_for_user)
         return [new] if held is None else [states.let_go(held), new]
 
     written = await elicitations.write_afresh(asked_afresh)
     if written:
         return await elicitations.get(written[-1].id)
-    return await elicitations.holder(Elicitation, owner=connection.owner, key=join)
+    return await elicitations.holder(Elicitation, owner=owner, key=join)
 
 
 async def _question(
-    service: Service, connection: Connection, request: AccountRequest, *, join: str
+    service: Service, connection: Connection, request: AccountRequest, *, join: str, owner: str
 ) -> Elicitation:
     accounts, now = service.kinds.accounts, service.clock()
-    id, expires_at = service.elicitations.new_id(connection.owner), now + OPEN_FOR
+    id, expires_at = service.elicitations.new_id(owner), now + OPEN_FOR
+    teams = () if connection.team is None else (connection.team,)
     asked = await accounts.asked(
         request,
         Asked(
@@ -339,17 +358,20 @@ async def _question(
             tool="",
             client=None,
             message=request.message,
-            digest=digest_of(request.kind, accounts.facts(request)),
+            digest=digest_of(request.kind, accounts.facts(request, teams=teams)),
         ),
         link=service.links.for_author(elicitation_id=id, expires_at=expires_at, now=now),
-        by=AskedBy(owner=connection.owner, server=connection.server, tool=""),
+        by=AskedBy(owner=owner, server=connection.server, tool="", teams=teams),
     )
     terms = replace(
-        convert(asked.terms, AccountTerms), person_id=connection.person_id, also=connection.scopes
+        convert(asked.terms, AccountTerms),
+        person_id=connection.person_id,
+        also=connection.scopes,
+        team=connection.team,  # whatever the settings say by now
     )
     return Elicitation(
         id=id,
-        owner=connection.owner,
+        owner=owner,
         kind=request.kind,
         asked=replace(asked, terms=to_builtins(terms)),
         join=join,

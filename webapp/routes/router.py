@@ -59,7 +59,15 @@ from webapp.routes.operator_records import look_before_act, operator_act, operat
 from webapp.routes.own_pages import live_list
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
-from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
+from webapp.routes.signin import (
+    end_sessions,
+    offer_pairing,
+    pair,
+    sign_in,
+    sign_out,
+    signed_in,
+    signed_out,
+)
 from webapp.routes.webhooks import hooked
 from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
@@ -95,6 +103,7 @@ def routes() -> Litestar:
             sign_in,
             signed_in,
             sign_out,
+            signed_out,
             offer_pairing,
             pair,
             come_back,
@@ -135,7 +144,7 @@ def routes() -> Litestar:
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, live_list, called_back, hooked, alive, ready, static],
+        route_handlers=[live, live_list, called_back, hooked, end_sessions, alive, ready, static],
         exception_handlers={Exception: details, HTTPException: details},
     )
     return Litestar(

@@ -6,18 +6,21 @@ browser, the sign-in's state is in its own cookie, and a new sign-in always repl
 
 import logging
 import secrets
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Literal
+from urllib.parse import parse_qs
 
 from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
-from litestar.params import FromPath
+from litestar.params import FromPath, RawBody
 
-from flows.errors import Denied, Failed, InvalidToken
+from flows.errors import Denied, Failed, InvalidToken, StoreUnavailable
+from flows.oauth.access_token import BadBearer
 from flows.oauth.authorization_code import Mixed
 from webapp.identity.sessions import BrowserSession
-from webapp.identity.sign_in import CALLBACK_PATH, SigningIn
+from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH, SigningIn
 from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
@@ -26,6 +29,11 @@ from webapp.routes.redirect import is_lasting
 from webapp.service import Service
 
 PAIR = "pair"  # the subject of the CSRF field of the pairing form
+LOGOUT_BYTES_AT_MOST = 20 * 1024
+_FIELDS_AT_MOST = 20
+_NOT_STORED = {"cache-control": "no-store"}
+_NO_LOGOUT_TOKEN = "It is no valid logout token of this issuer for this server."  # noqa: S105
+_NOT_LOGGED_OUT = "The sign-out could not be checked or stored now. Send the token again."
 _log = logging.getLogger(__name__)
 
 
@@ -67,11 +75,68 @@ async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
     cleared = await service.identity.sessions.end(session)
     if session is not None:
         _log_session("person.signed_out", session, service)
-    signing_in, issuer = service.identity.signing_in, None
-    if signing_in is not None:
-        known = None if session is None else signing_in.label_of(session.issuer)
-        issuer = known or signing_in.places[""].label
-    return page.answers.page(SignedOut(server=server, issuer=issuer), cookies=[cleared])
+    signing_in = service.identity.signing_in
+    if signing_in is None:
+        return page.answers.page(SignedOut(server=server, issuer=None), cookies=[cleared])
+    known = None if session is None else signing_in.label_of(session.issuer)
+    view = SignedOut(server=server, issuer=known or signing_in.places[""].label)
+    ends = None if session is None else await signing_in.end_session(session)
+    if ends is None:
+        return page.answers.page(view, cookies=[cleared])
+    view = replace(view, end_url=ends.url, end_fields=ends.fields)
+    targets = signing_in.form_targets
+    return page.answers.page(view, form_targets=targets, cookies=[cleared, ends.cookie])
+
+
+@get(SIGNED_OUT_PATH)
+async def signed_out(page: NamedDependency[PageRequest]) -> Response[Any]:
+    """Show that the session has ended, here and at the issuer that redirected the browser."""
+    signing_in, sessions = _signing_in(page), page.service.identity.sessions
+    has_ended = signing_in.has_ended(page.callback_params(), page.cookies)
+    if not has_ended or await sessions.of(page.cookies) is not None:
+        return see_other("/")
+    view = SignedOut(server=page.answers.server, issuer=None)
+    return page.answers.page(view, cookies=[sessions.forget_leaving()])
+
+
+@post(
+    [LOGOUT_PATH, LOGOUT_PATH + "/{at:str}"],
+    status_code=HTTPStatus.OK,
+    request_max_body_size=LOGOUT_BYTES_AT_MOST,
+)
+async def end_sessions(
+    body: RawBody, service: NamedDependency[Service], at: FromPath[str] = ""
+) -> Response[Any]:
+    """End the sessions that an issuer reports as ended (Back-Channel Logout 1.0, 2.8)."""
+    signing_in = service.identity.signing_in
+    if signing_in is None or at not in signing_in.places:
+        raise NotFoundException
+    try:
+        await signing_in.receive_logout(_logout_token(body), at=at)
+    except (BadBearer, Failed, StoreUnavailable) as error:
+        why = error.reason if isinstance(error, BadBearer) else str(error)
+        expected = getattr(error, "expected", None)
+        _log.warning("signout.refused", extra={"at": at, "why": why, "expected": expected})
+        is_theirs = isinstance(error, BadBearer)
+        said = {
+            "error": "invalid_request" if is_theirs else "temporarily_unavailable",
+            "error_description": _NO_LOGOUT_TOKEN if is_theirs else _NOT_LOGGED_OUT,
+        }
+        return Response(said, status_code=HTTPStatus.BAD_REQUEST, headers=_NOT_STORED)
+    _log.info("signout.received", extra={"at": at})
+    return Response(b"", status_code=HTTPStatus.OK, headers=_NOT_STORED)
+
+
+def _logout_token(body: bytes) -> str:
+    """Return the only logout token in a form. Raises BadBearer."""
+    try:
+        fields = parse_qs(body.decode("ascii"), max_num_fields=_FIELDS_AT_MOST)
+    except ValueError:
+        fields = {}
+    tokens = fields.get("logout_token", [])
+    if len(tokens) != 1:
+        raise BadBearer("no token", expected="a form with one logout_token")
+    return tokens[0]
 
 
 @get("/pair/{token:str}")

@@ -24,7 +24,7 @@ from typing import Any, cast
 import httpx
 import uvicorn
 
-from flows.errors import StoreUnavailable, Unreadable
+from flows.errors import InvalidQuestion, StoreUnavailable, Unreadable
 from webapp.app import open_app
 from webapp.calls.replay import Replays
 from webapp.command import (
@@ -207,7 +207,7 @@ async def opened_app(
             )
         )
         return app, services[0]
-    except GateWithoutTool as error:
+    except (GateWithoutTool, InvalidQuestion) as error:
         raise CommandRefused(str(error), status=2) from error
     except Unreadable as error:
         raise under_another_secret(settings) from error

@@ -50,8 +50,14 @@ _NOT_TAKEN: Mapping[str, str] = {
 def add_pages(server: Any) -> None:
     """Make the server's own `run()` serve the pages that its tools need.
 
-    `server` is an MCPServer or a FastMCP server. Settings are read from the environment when the
-    server runs. Raises TypeError for other objects, ValueError for a server without its own name.
+    Settings are read from the environment when the server runs.
+
+    Args:
+        server: An MCPServer or a FastMCP server.
+
+    Raises:
+        TypeError: The server is another object.
+        ValueError: The server has no name of its own.
     """
     if isinstance(server, Server):
         raise TypeError(

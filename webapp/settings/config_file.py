@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.errors import InvalidQuestion
@@ -22,7 +22,9 @@ from flows.oauth.provider import (
     Provider,
     ProviderKey,
     Revocation,
+    TokenExchange,
 )
+from flows.oauth.teams import Team
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
@@ -34,6 +36,7 @@ from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
+from webapp.settings.team_tables import read_teams
 from webapp.settings.toml_tables import (
     TEXT,
     TYPES,
@@ -47,12 +50,14 @@ from webapp.settings.toml_tables import (
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
 _KEY = "a table of texts, with a whole number for status"
+_EXCHANGE = "a table of texts, with a table of texts for extra"
 _PERSON = "a table of texts, with lists of texts for id and label"
 _TYPES: Mapping[str, Any] = {
     **TYPES,
     _PLACE: str | dict[str, str],
     _REFUSALS: tuple[dict[str, Any], ...],
     _KEY: dict[str, str | int],
+    _EXCHANGE: dict[str, str | dict[str, str]],
     _PERSON: dict[str, str | tuple[str, ...]],
 }
 _KEYS = {
@@ -62,6 +67,7 @@ _KEYS = {
         key=_KEY,
         revoke=_PLACE,
         refusals=_REFUSALS,
+        exchange=_EXCHANGE,
         discovers=None,
         sandbox=None,
         issuer_tenants=None,
@@ -71,8 +77,9 @@ _KEYS = {
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _KEY_KEYS = keys_of(ProviderKey)
+_EXCHANGE_KEYS = keys_of(TokenExchange)
 _LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
-_TABLES = ("providers", "sellers", "issuers", "approvers", "notify")
+_TABLES = ("providers", "sellers", "issuers", "approvers", "teams", "notify")
 _PAIRS = (
     "extra",
     "headers",
@@ -95,7 +102,8 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](../how-to/approvals.md), who is notified, and "
+    "[who approves](../how-to/approvals.md), who is notified, "
+    "[teams](../how-to/providers.md#accounts-of-a-team), and "
     "[further issuers](../how-to/sign-in.md#several-issuers)",
     names_file=True,
 )
@@ -121,6 +129,7 @@ class Declarations:
     )
     issuers: tuple[IssuerTable, ...] = ()
     approvers: tuple[Approver, ...] = ()
+    teams: tuple[Team, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
 
 
@@ -192,11 +201,18 @@ def read_declarations(text: str, *, source: str) -> Declarations:
     sellers = read_merchant_accounts(_tables(found, "sellers", problems), problems)
     issuers = read_issuers(_tables(found, "issuers", problems), problems)
     approvers = read_approvers(_tables(found, "approvers", problems), problems)
+    named = {*_LIKE, *_tables(found, "providers", [])}
+    teams = read_teams(_tables(found, "teams", problems), problems, providers=named)
     notify = read_notify_tables(_tables(found, "notify", problems), problems)
     if problems:
         raise BadDeclaration(problems, source=source, text=text)
     return Declarations(
-        providers=providers, sellers=sellers, issuers=issuers, approvers=approvers, notify=notify
+        providers=providers,
+        sellers=sellers,
+        issuers=issuers,
+        approvers=approvers,
+        teams=teams,
+        notify=notify,
     )
 
 
@@ -248,6 +264,8 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
         faults += _person_faults(read["person"])
     if isinstance(read.get("key"), dict):
         faults += _api_key_faults(read["key"])
+    if isinstance(read.get("exchange"), dict):
+        faults += _exchange_faults(read["exchange"])
     if isinstance(read.get("revoke"), dict):
         faults += _revocation_faults(read["revoke"])
     for each in read["refusals"] if isinstance(read.get("refusals"), tuple) else ():
@@ -269,7 +287,8 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
-    key = {"key": ProviderKey(**read.pop("key"))} if "key" in read else {}
+    key: dict[str, Any] = {"key": ProviderKey(**read.pop("key"))} if "key" in read else {}
+    key |= {"exchange": _exchange(read.pop("exchange"))} if "exchange" in read else {}
     refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
     pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
     if like is not None:
@@ -391,6 +410,24 @@ def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
     faults += [unknown_key(one, sorted(_KEY_KEYS)) for one in key if one not in _KEY_KEYS]
     converted({one: key[one] for one in key if one in _KEY_KEYS}, _KEY_KEYS, faults)
     return [f"key.{fault}" for fault in faults]
+
+
+def _exchange_faults(exchange: Mapping[str, Any]) -> list[str]:
+    faults = [] if "issuer" in exchange else ["issuer: required: the issuer of the people."]
+    faults += [
+        unknown_key(one, sorted(_EXCHANGE_KEYS)) for one in exchange if one not in _EXCHANGE_KEYS
+    ]
+    known = {one: exchange[one] for one in exchange if one in _EXCHANGE_KEYS}
+    converted(known, _EXCHANGE_KEYS, faults)
+    for name in ("kind", "subject_type"):
+        allowed = get_args(get_type_hints(TokenExchange)[name])
+        if exchange.get(name, allowed[0]) not in allowed:
+            faults.append(f"{name}: must be one of {', '.join(allowed)}.")
+    return [f"exchange.{fault}" for fault in faults]
+
+
+def _exchange(read: dict[str, Any]) -> TokenExchange:
+    return TokenExchange(**{**read, "extra": tuple(read.get("extra", {}).items())})
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from flows.oauth.client_assertion import key_fault
 from flows.oauth.declaration import ClientAuth
 from flows.oauth.id_token import ALGORITHMS as KNOWN_ALGORITHMS
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
@@ -165,14 +166,16 @@ class IssuerSettings:
 class IdentitySettings:
     """The settings of the sign-in. `client` is our registration at the issuer.
 
-    `further_issuers` and `approvers` come from `elicit.toml`. `scopes` are required in an access
-    token, and `advertised_scopes` are further ones that clients should request. `server_issuer` is
-    the issuer of access tokens that the served server itself verifies and that have no `iss`.
+    `further_issuers`, `approvers` and `teams` come from `elicit.toml`. `scopes` are required in an
+    access token, and `advertised_scopes` are further ones that clients should request.
+    `server_issuer` is the issuer of access tokens that the served server itself verifies and that
+    have no `iss`.
     """
 
     client: Client | None = None
     further_issuers: tuple[IssuerSettings, ...] = ()
     approvers: tuple[Approver, ...] = ()
+    teams: tuple[Team, ...] = ()
     claim: tuple[str, ...] = setting(
         "ELICIT_SUBJECT_CLAIM",
         parse=claim_of,
@@ -327,7 +330,12 @@ class IdentitySettings:
     @property
     def sign_in_claims(self) -> frozenset[tuple[str, str]]:
         """The claims to check when a person signs in."""
-        return self.approval.claims | self.operators.claims
+        return self.token_claims | self.operators.claims
+
+    @property
+    def token_claims(self) -> frozenset[tuple[str, str]]:
+        """The claims to look for in access tokens."""
+        return self.approval.claims.union(*(one.pairs for one in self.teams))
 
     @property
     def approval(self) -> ApprovalRules:
@@ -353,6 +361,8 @@ class IdentitySettings:
             asks_anonymous=self.asks_anonymous,
             lets_model_answer=self.lets_model_answer,
             pairs_for_yes=self.pairs_for_yes,
+            teams=self.teams,
+            sign_in_counts_for=self.decides_after_sign_in,
         )
 
     @property

@@ -15,6 +15,7 @@ from flows.oauth.client_assertion import key_fault
 from flows.oauth.declaration import ClientAuth
 from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client, Provider
+from flows.oauth.teams import Team
 from webapp.identity.approvers import Approver
 from webapp.settings.identity import (
     CLIENT_ID,
@@ -27,6 +28,7 @@ from webapp.settings.identity import (
     with_approvers,
 )
 from webapp.settings.table import Setting, Values
+from webapp.settings.team_tables import with_teams
 from webapp.settings.toml_tables import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
 
 _KEYS: Final[Mapping[str, str]] = {
@@ -143,9 +145,10 @@ def with_file(
     who: IdentitySettings,
     tables: Sequence[IssuerTable],
     approvers: tuple[Approver, ...],
+    teams: tuple[Team, ...],
     values: Values,
 ) -> IdentitySettings:
-    """Return the settings with the issuers and the approvers of a file.
+    """Return the settings with the issuers, the approvers and the teams of a file.
 
     Missing settings are added to the problems.
     """
@@ -183,7 +186,8 @@ def with_file(
         )
     who = replace(who, further_issuers=tuple(further))
     values.problems += _common_faults(who.issuers)
-    return with_approvers(who, approvers, values.problems)
+    who = with_approvers(who, approvers, values.problems)
+    return with_teams(who, teams, values.problems)
 
 
 def _common_faults(issuers: Sequence[IssuerSettings]) -> Iterator[str]:

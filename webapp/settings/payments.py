@@ -5,7 +5,8 @@ key itself therefore says whether it is live, or a separate variable does. A ser
 gives providers no address.
 """
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,9 +15,10 @@ from flows.errors import Unverified
 from flows.origin import is_origin
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.gateway import MerchantAccount
-from flows.payments.mollie.gateway import mollie
-from flows.payments.paypal.gateway import paypal
-from flows.payments.stripe.gateway import stripe
+from flows.payments.mollie.gateway import MollieAccount, mollie
+from flows.payments.paypal.gateway import PayPalAccount, paypal
+from flows.payments.registry import BUILT_IN
+from flows.payments.stripe.gateway import StripeAccount, stripe
 from flows.webhooks.certificates import WEBHOOK_ID
 from flows.webhooks.signatures import Scheme, verify
 from webapp.settings.parsers import each, live, words
@@ -39,6 +41,18 @@ def _webhook_ids(text: str) -> tuple[str, ...]:
     if not all(map(WEBHOOK_ID.fullmatch, ids)):
         raise ValueError("an id can have only letters and digits.")
     return ids
+
+
+def _statement(text: str) -> str | None:
+    """Check a text on a bank statement by the rules that card networks have for all providers."""
+    if not text:
+        return None
+    if not re.fullmatch(r"(?=.*[A-Za-z])[ -~]{5,22}", text) or re.search(r"[<>\\'\"]|^ | $", text):
+        raise ValueError(
+            "a text on a bank statement has 5 to 22 characters: letters without accents, digits, "
+            "spaces and punctuation, at least one letter, and none of < > \\ ' \"."
+        )
+    return text
 
 
 CLIENT_ID = Setting(
@@ -105,6 +119,12 @@ ORIGINS = Setting(
     parse=each(_https_origin),
     says="further origins of the provider's payment pages, separated by commas",
 )
+STATEMENT = Setting(
+    name="ELICIT_{NAME}_STATEMENT",
+    parse=_statement,
+    says="the text on the person's bank statement, as your account at the payment provider has it; "
+    "the payment page shows it. {NAME} is STRIPE, PAYPAL, MOLLIE or your own provider",
+)
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
@@ -112,10 +132,10 @@ NEED = Setting(
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),
-    *(PAYPAL_WEBHOOKS, MOLLIE_KEY, KEY, SIGNS, LIVE, ORIGINS, NEED),
+    *(PAYPAL_WEBHOOKS, MOLLIE_KEY, KEY, SIGNS, LIVE, ORIGINS, STATEMENT, NEED),
 )
 OF_ACCOUNTS = (CLIENT_ID, CLIENT_SECRET)
-OF_DECLARED = (KEY, SIGNS, LIVE, ORIGINS)
+OF_DECLARED = (KEY, SIGNS, LIVE, ORIGINS, STATEMENT)
 # Providers that came with earlier versions, and what their settings need now.
 _FORMER: Mapping[str, str] = {
     "adyen": "Adyen was removed from this server, and elicit.toml cannot declare it",
@@ -138,11 +158,12 @@ def former(declared: Container[str]) -> Mapping[str, str]:
     return {f"ELICIT_{name.upper()}_": why for name, why in _FORMER.items() if name not in declared}
 
 
-def names_of(declaration: ProviderDeclaration) -> list[str]:
-    """Return the names of the provider's variables."""
-    name = declaration.name
-    own = (_need(declaration, need) for need in declaration.needs)
-    return [row.of(name).name for row in OF_DECLARED] + [row.name for row in own]
+def names_of(declared: Mapping[str, ProviderDeclaration]) -> Iterator[str]:
+    """Yield the names of the declared providers' variables, and those that every provider has."""
+    yield from (STATEMENT.of(name).name for name in BUILT_IN)
+    for name, declaration in declared.items():
+        yield from (row.of(name).name for row in OF_DECLARED)
+        yield from (_need(declaration, need).name for need in declaration.needs)
 
 
 def read_merchant_accounts(
@@ -163,10 +184,23 @@ def read_merchant_accounts(
         _mollie(values, url=url),
         *(_declared(values, one) for one in declared.values()),
     )
-    return {seller.name: seller for seller in found if seller is not None}
+    sellers = {seller.name: seller for seller in found if seller is not None}
+    for name in (*sorted(BUILT_IN), *declared):
+        row = STATEMENT.of(name)
+        statement = values.read(row)
+        if statement is not None and name in sellers:
+            try:
+                sellers[name] = replace(sellers[name], statement=statement)
+            except ValueError as error:
+                values.problems.append(f"{row.name}: {error}")
+        elif statement is not None and not any(
+            f"ELICIT_{name.upper()}_" in problem for problem in values.problems
+        ):
+            values.problems.append(f"{row.name}: set, but {name} is not set up for payments.")
+    return sellers
 
 
-def _stripe(values: Values) -> MerchantAccount | None:
+def _stripe(values: Values) -> StripeAccount | None:
     key, secrets = values.read(STRIPE_KEY), values.read(STRIPE_SIGNS)
     if key and secrets:
         try:
@@ -179,7 +213,7 @@ def _stripe(values: Values) -> MerchantAccount | None:
     return None
 
 
-def _paypal(values: Values, *, pair: tuple[str, str] | None) -> MerchantAccount | None:
+def _paypal(values: Values, *, pair: tuple[str, str] | None) -> PayPalAccount | None:
     ids, is_live = values.read(PAYPAL_WEBHOOKS), values.read(PAYPAL_LIVE)
     if pair is None:
         # If only one of the two is missing, this was reported already.
@@ -195,7 +229,7 @@ def _paypal(values: Values, *, pair: tuple[str, str] | None) -> MerchantAccount 
         return None
 
 
-def _mollie(values: Values, *, url: str | None) -> MerchantAccount | None:
+def _mollie(values: Values, *, url: str | None) -> MollieAccount | None:
     key = values.read(MOLLIE_KEY)
     if not key:
         return None
@@ -206,7 +240,7 @@ def _mollie(values: Values, *, url: str | None) -> MerchantAccount | None:
         return None
 
 
-def _declared(values: Values, declaration: ProviderDeclaration) -> MerchantAccount | None:
+def _declared(values: Values, declaration: ProviderDeclaration) -> DeclaredAccount | None:
     """Return the account of a declared provider, from ELICIT_{NAME}_KEY and its other settings."""
     name = declaration.name
     key_row, signs, live_row, origins_row = (

@@ -300,9 +300,7 @@ class Settings:
 TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
-    *rows_of(Settings).values(),
-    *rows_of(Brand).values(),
-    *rows_of(PolicySettings).values(),
+    *(row for one in (Settings, Brand, PolicySettings) for row in rows_of(one).values()),
     *events.EVENTS,
     NOTIFY,
     *identity.IDENTITY,
@@ -320,10 +318,15 @@ def read_settings(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
 ) -> Settings:
-    """Return the settings from the given variables, or from those of this process.
+    """Return the settings. Local use needs no variable: a key file and a store are created.
 
-    Local use needs no variable: a key file and a store are created in the data folder. Raises
-    BadSettings.
+    Args:
+        environment: The variables. Without it, those of this process.
+        host: The host of the address, without ELICIT_URL.
+        port: The port of the address, without ELICIT_URL.
+
+    Raises:
+        BadSettings: A setting is invalid. The message names each.
     """
     environment = os.environ if environment is None else environment
     if problems := not_utf_8(environment, TABLE):
@@ -332,7 +335,7 @@ def read_settings(
     problems, url = values.problems, _url(values, host=host, port=port)
     is_local = _is_local(url)
     declared, who = declared_in(values), read_identity(values)
-    who = issuers.with_file(who, declared.issuers, declared.approvers, values)
+    who = issuers.with_file(who, declared.issuers, declared.approvers, declared.teams, values)
     if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
         problems.append(
             f"ELICIT_EXPOSE: {host} can be reached from other machines, where nobody can be asked "
@@ -452,10 +455,7 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
 def _credentials(
     values: Values, providers: Mapping[str, Provider], *, tables: Sequence[IssuerTable]
 ) -> Mapping[str, tuple[str, str]]:
-    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID.
-
-    A public client (`client_auth = "none"`) has no secret.
-    """
+    """Return client id and secret of each provider. A public client has an empty secret."""
     found: dict[str, tuple[str, str]] = {}
     for name in _registered(values.environment, tables):
         rows = [row.of(name) for row in payments.OF_ACCOUNTS]
@@ -496,5 +496,4 @@ def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[s
     yield from issuers.names_of_issuers(declared.issuers)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment, declared.issuers)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
-    for declaration in declared.sellers.values():
-        yield from payments.names_of(declaration)
+    yield from payments.names_of(declared.sellers)

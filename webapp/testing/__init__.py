@@ -16,9 +16,14 @@ its clients. `planned` has what a person can do, `acts` how they do it at the pa
 what a test calls and reads. `told` has the values and errors that a test reads, and `webhooks` the
 payment provider's side.
 
-For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), other
-test runners import it. No module that serves requests imports this package.
+For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), of the
+type `ElicitPerson`. Other test runners import it. No module that serves requests imports this
+package.
 """
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
 
 from webapp.calls.replay import ReplayedCall, ReplayedLines
 from webapp.testing.in_process import elicit_person
@@ -33,8 +38,11 @@ from webapp.testing.told import (
     UnexpectedQuestion,
 )
 
+ElicitPerson: TypeAlias = Callable[..., AbstractAsyncContextManager[AskedPerson]]
+
 __all__ = [
     "AskedPerson",
+    "ElicitPerson",
     "Heard",
     "NeverAsked",
     "OutsideReached",

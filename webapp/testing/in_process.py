@@ -97,6 +97,7 @@ async def elicit_person(
 
     Raises:
         BadSettings: A setting is invalid.
+        InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
     is_made = not hasattr(server, "list_tools") and callable(server)
@@ -145,11 +146,11 @@ async def elicit_person(
             ),
             places=(URL, SANDBOX_URL),
         )
-        await app.open()
-        stack.push_async_callback(app.close)
-        stack.push_async_callback(person.leave)
-        await person.join()
-        try:
+        try:  # an error of the start is raised alone as well, without an ExceptionGroup
+            await app.open()
+            stack.push_async_callback(app.close)
+            stack.push_async_callback(person.leave)
+            await person.join()
             yield person
             person.must_be_done()
         except (GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit):

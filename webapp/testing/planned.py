@@ -77,6 +77,7 @@ class PlannedActions:
         self._will("deny the account", does, "account")
 
     def pays(self) -> None:
+        """Pay at the provider's page."""
         self._will("pay", acts.pay, "payment")
 
     def leaves(self) -> None:

@@ -265,6 +265,7 @@ class DeclaredAccount:
     is_live: bool
     own: Mapping[str, str] = field(default_factory=dict[str, str])
     more_checkout_origins: tuple[str, ...] = ()
+    statement: str | None = None
 
     def __post_init__(self) -> None:
         declared = self.declaration

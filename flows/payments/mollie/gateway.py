@@ -96,6 +96,7 @@ class MollieAccount:
     is_live: bool
     account: str | None = None
     webhook_url: str | None = None
+    statement: str | None = None
     name: str = "mollie"
     label: str = "Mollie"
 

@@ -129,6 +129,7 @@ class PayPalAccount:
     certificates: CertificateScheme
     account: str | None = None
     webhook_ids: tuple[str, ...] = ()
+    statement: str | None = None
     name: str = "paypal"
     label: str = "PayPal"
 

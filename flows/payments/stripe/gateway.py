@@ -10,6 +10,7 @@ right with a request that changes nothing: write rights are tested on an id that
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -100,6 +101,9 @@ _EVERYTHING = "*"
 _KEYS = "https://dashboard.stripe.com/apikeys"
 _KEY, _SECRET = "ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"
 _PAGE = "https://dashboard.stripe.com/webhooks"
+_STATEMENT = re.compile(
+    r"(?=[^*]*[A-Za-z])[^*\s][^*]{0,8}[^*\s]\* (?P<suffix>(?=.*[A-Za-z])[^*\s](?:[^*]*[^*\s])?)"
+)
 
 
 STRIPE: Final = Scheme(
@@ -114,7 +118,11 @@ STRIPE: Final = Scheme(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeAccount:
-    """The account. `checkout_origins` are its payment pages' origins; pages show the first."""
+    """The account. `checkout_origins` are its payment pages' origins; pages show the first.
+
+    Stripe joins a card statement from the account's prefix, "* " and a suffix, so of a `statement`
+    such as "ACME* REPORTS" the suffix is sent. Without "*" it is the account's own text.
+    """
 
     name: str
     label: str
@@ -124,6 +132,20 @@ class StripeAccount:
     webhook_secrets: tuple[str, ...] = field(repr=False)
     is_live: bool
     account: str | None = None
+    statement: str | None = None
+
+    def __post_init__(self) -> None:
+        if "*" in (self.statement or "") and self.statement_suffix is None:
+            raise ValueError(
+                "Write the text as Stripe does: the prefix of your account (2 to 10 characters), "
+                "then an asterisk and a space, then a suffix, as in ACME* REPORTS. Both need a "
+                "letter."
+            )
+
+    @property
+    def statement_suffix(self) -> str | None:
+        found = _STATEMENT.fullmatch(self.statement or "")
+        return found and found["suffix"]
 
 
 def stripe(
@@ -193,14 +215,14 @@ class StripeGateway:
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
-        self.webhook_secrets = seller.webhook_secrets
+        self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
     def check(self, price: Money) -> None:
         charge_amount(price)
 
     def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, context, _asked_session)
+        return prepared(elicitation, context, self._asked_session)
 
     def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
@@ -325,6 +347,26 @@ class StripeGateway:
             headers["Idempotency-Key"] = key
         return httpx.Request("POST", self.seller.api + path, headers=headers, content=body.encode())
 
+    def _asked_session(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+        expires_at = _expiry(elicitation.expires_at, now=context.now)
+        form = {
+            "mode": "payment",
+            "client_reference_id": elicitation.id,
+            f"metadata[{REFERENCE_KEY}]": elicitation.id,
+            f"payment_intent_data[metadata][{REFERENCE_KEY}]": elicitation.id,
+            "line_items[0][quantity]": "1",
+            "line_items[0][price_data][currency]": terms.currency.lower(),
+            "line_items[0][price_data][unit_amount]": str(charge_amount(terms.price)),
+            "line_items[0][price_data][product_data][name]": terms.what,
+            "success_url": back,
+            "cancel_url": cancelled,
+            "expires_at": str(expires_at),
+        }
+        if suffix := self.seller.statement_suffix:
+            form["payment_intent_data[statement_descriptor_suffix]"] = suffix
+        return StoredCheckout(request=urlencode(form), expires_at=expires_at)
+
     def _headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self.seller.key}", "Stripe-Version": STRIPE_VERSION}
         if self.seller.account is not None:
@@ -334,25 +376,6 @@ class StripeGateway:
 
 def _path(collection: str, id: str) -> str:
     return f"{collection}/{quote(id, safe='')}"
-
-
-def _asked_session(elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
-    terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
-    expires_at = _expiry(elicitation.expires_at, now=context.now)
-    form = {
-        "mode": "payment",
-        "client_reference_id": elicitation.id,
-        f"metadata[{REFERENCE_KEY}]": elicitation.id,
-        f"payment_intent_data[metadata][{REFERENCE_KEY}]": elicitation.id,
-        "line_items[0][quantity]": "1",
-        "line_items[0][price_data][currency]": terms.currency.lower(),
-        "line_items[0][price_data][unit_amount]": str(charge_amount(terms.price)),
-        "line_items[0][price_data][product_data][name]": terms.what,
-        "success_url": back,
-        "cancel_url": cancelled,
-        "expires_at": str(expires_at),
-    }
-    return StoredCheckout(request=urlencode(form), expires_at=expires_at)
 
 
 def _expiry(wanted: datetime, *, now: datetime) -> int:

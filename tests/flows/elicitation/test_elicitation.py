@@ -41,7 +41,7 @@ ENDS_FROM_OPEN = {
 ALLOWED = {
     Status.PENDING: ENDS_FROM_OPEN | {Status.OPENED},
     Status.OPENED: ENDS_FROM_OPEN | {Status.OPENED, Status.EXCHANGING, Status.DENIED},
-    Status.EXCHANGING: {Status.ACCEPTED, Status.DENIED, Status.FAILED},
+    Status.EXCHANGING: {Status.OPENED, Status.ACCEPTED, Status.DENIED, Status.FAILED},
 }
 
 

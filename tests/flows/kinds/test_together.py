@@ -6,9 +6,9 @@ from typing import Any, assert_type
 import pytest
 
 from flows import elicit
-from flows.elicit import Together
 from flows.elicitation.states import Status
 from flows.errors import Declined, Expired, InvalidQuestion, NoAsker
+from flows.kinds.together import Together
 from flows.question import Outcome, Question, asking
 from tests.support.askers import Told
 

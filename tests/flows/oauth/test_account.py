@@ -16,7 +16,8 @@ import pytest
 from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 
 from flows.elicitation.states import Json
-from flows.oauth.account import Account, BearerAuth, account_of
+from flows.oauth.account import Account, BearerAuth, KeyTransport, account_of
+from flows.question import OnWire
 from tests.support.clock import NOON
 
 T = TypeVar("T")
@@ -45,20 +46,20 @@ class Wire:
         self.newer: str | None = None
         self._answer = answer or (lambda _: httpx.Response(200))
 
-    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             base_url=base_url,
             auth=auth,
             follow_redirects=True,
-            transport=httpx.MockTransport(self._send),
+            transport=KeyTransport(httpx.MockTransport(self._send), on_wire),
         )
 
-    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+    def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.Client:
         return httpx.Client(
             base_url=base_url,
             auth=auth,
             follow_redirects=True,
-            transport=httpx.MockTransport(self._send),
+            transport=KeyTransport(httpx.MockTransport(self._send), on_wire),
         )
 
     def now(self) -> datetime:
@@ -379,6 +380,6 @@ async def test_custom_authorization_header_triggers_no_refresh() -> None:
 def test_client_without_refresh_returns_the_first_response() -> None:
     wire = Wire(needs("gho_newer"))
     auth = BearerAuth(KEY, origins=("https://api.github.com",), renew=None)
-    with httpx.Client(auth=auth, transport=httpx.MockTransport(wire._send)) as api:
+    with wire.sync_client(base_url="", auth=auth, on_wire=auth.on_wire) as api:
         assert api.get("https://api.github.com/user").status_code == 401
     assert len(wire.seen) == 1

@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion
-from flows.oauth.account import BearerAuth
+from flows.oauth.account import BearerAuth, KeyTransport
 from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import Connection
 from flows.oauth.dpop import new_key, thumbprint_of
@@ -184,7 +184,8 @@ def test_refresh_proves_same_key_and_names_resource() -> None:
 
 def api(answer: Callable[[httpx.Request], httpx.Response], key: str, **more: Any) -> httpx.Client:
     auth = BearerAuth("the-token", origins=(HUB,), key=key, now=lambda: NOON, **more)
-    return httpx.Client(transport=httpx.MockTransport(answer), auth=auth)
+    transport = KeyTransport(httpx.MockTransport(answer), auth.on_wire)
+    return httpx.Client(transport=transport, auth=auth)
 
 
 def test_api_request_has_proof_with_latest_nonce() -> None:

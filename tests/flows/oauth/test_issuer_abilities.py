@@ -3,6 +3,7 @@
 The hostile cases try to get the client secret or the person sent elsewhere.
 """
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -244,9 +245,12 @@ def test_id_token_signed_with_secret_is_refused_with_reason(secret: Any) -> None
 # Userinfo
 
 
-def info(key: Any = KEY, **changes: Any) -> httpx.Response:
+def info(
+    key: Any = KEY, *, algorithm: str = "ES256", kid: str = "one", **changes: Any
+) -> httpx.Response:
     claims = {"iss": ISSUER, "aud": "our id", "sub": "sub-1", "email": "ada@hub.example"}
-    text = jwt.encode({"alg": "ES256", "kid": "one"}, {**claims, **changes}, key)
+    header = {"alg": algorithm, "kid": kid}
+    text = jwt.encode(header, {**claims, **changes}, key, algorithms=[algorithm])
     return httpx.Response(200, text=text, headers={"content-type": "application/jwt"})
 
 
@@ -261,6 +265,18 @@ def test_signed_userinfo_is_verified_and_used() -> None:
     # finding: I5
     _, away = departed(ACME)
     assert labelled(away, info(), key_set()) == "ada@hub.example"
+
+
+@pytest.mark.parametrize(("only", "label"), [((), "ada@hub.example"), (("ES256",), "sub-1")])
+def test_userinfo_needs_one_of_the_declared_algorithms(only: tuple[str, ...], label: str) -> None:
+    provider = replace(ACME, algorithms=only)
+    _, away = departed(provider)
+    said = {**TOKEN, "id_token": id_token(away)}
+    other = ECKey.generate_key("P-384", parameters={"kid": "other"})
+    both = keys(other.as_dict(private=False), KEY.as_dict(private=False))
+    reply = info(other, algorithm="ES384", kid="other")
+    grant, _ = granted(provider, away, httpx.Response(200, json=said), key_set(), reply, both)
+    assert grant.person.label == label
 
 
 @pytest.mark.parametrize(

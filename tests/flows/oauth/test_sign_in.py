@@ -1,5 +1,6 @@
 """Sign-in at the issuer: what is sent, what the browser stores, and who is signed in."""
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -64,7 +65,10 @@ def test_two_sign_ins_share_no_secret_values() -> None:
 def test_code_is_exchanged_with_verifier_and_person_is_identified() -> None:
     _, kept = departed()
     signed_in, (exchange, keys) = came_back(kept, reply(kept), key_set())
-    assert signed_in == SignedIn(issuer=ISSUER, subject="alice", label="alice@example")
+    whole = SignedIn(issuer=ISSUER, subject="alice", label="alice@example", sub="alice")
+    assert replace(signed_in, id_token="") == whole
+    assert signed_in.id_token
+    assert signed_in.id_token not in repr(signed_in)
     sent = parse_qs(exchange.content.decode())
     assert exchange.url == f"{ISSUER}/token"
     assert exchange.headers["authorization"].startswith("Basic ")

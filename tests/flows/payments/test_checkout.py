@@ -79,6 +79,26 @@ def test_complete_request_is_stored_before_sending() -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "sent"), [("ACME* REPORTS", "REPORTS"), ("ACME RESEARCH", None), (None, None)]
+)
+def test_suffix_of_card_statement_is_sent_without_prefix(
+    statement: str | None, sent: str | None
+) -> None:
+    gateway = StripeGateway(dataclasses.replace(SELLER, statement=statement))
+    kept = msgspec.convert(gateway.prepare(asked(), TRIP), StoredCheckout)
+    form = dict(parse_qsl(kept.request, strict_parsing=True))
+    assert form.get("payment_intent_data[statement_descriptor_suffix]") == sent
+
+
+@pytest.mark.parametrize(
+    "statement", ["ACME*REPORTS", "A* REPORTS", "ACMERESEARCH* X", "ACME* 12", "ACME* ", "A * B* C"]
+)
+def test_card_statement_that_stripe_cannot_show_is_refused(statement: str) -> None:
+    with pytest.raises(ValueError, match="as in ACME"):
+        dataclasses.replace(SELLER, statement=statement)
+
+
+@pytest.mark.parametrize(
     ("price", "amount"),
     [
         (Money("0.29", "USD"), "29"),

@@ -33,6 +33,7 @@ from flows.payments.refunds import (
     REFUND_AGAIN_AT_MOST,
     REFUND_TRIES_AT_MOST,
 )
+from flows.question import OnWire
 from tests.support.checkouts import payment as paid
 from tests.support.clock import NOON, Clock
 
@@ -53,10 +54,10 @@ class Desk:
     def __init__(self) -> None:
         self.wanted: list[tuple[str, ...]] = []
 
-    def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
         raise AssertionError("a receipt calls nobody itself")
 
-    def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
+    def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.Client:
         raise AssertionError("a receipt calls nobody itself")
 
     def now(self) -> datetime:

@@ -106,6 +106,7 @@ async def test_answer_to_account_question_omits_access_token(
         "missing",
         "tenant",
         "details",
+        "team",
         "api",
         "status",
         "connected_at",

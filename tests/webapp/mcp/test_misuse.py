@@ -1,32 +1,96 @@
 """Wrong uses of the verbs in a tool: the error names the tool's line and says what to write."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import time, timedelta
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from pydantic import BaseModel
 
-from flows import InvalidQuestion, Money, elicit
+from flows import InvalidQuestion, Money, elicit, supports_elicitation
 from flows.payments.receipt import Receipt
+from flows.providers import github, openid
 from tests.support.checkouts import payment
 from tests.support.mcp_server import caller_of, text_of
 
+Misuses: TypeAlias = dict[str, tuple[Callable[[], Any], str]]
 ANY: Any = elicit  # misuses are errors for type checkers too
 PRICE = Money("9.00", "EUR")
+SITE = "https://a.example"
+
+
+class Street(BaseModel):
+    street: str
+
+
+class Home(BaseModel):
+    street: Street
 
 
 class Tags(BaseModel):
     tags: list[str]
 
 
+class Numbers(BaseModel):
+    numbers: list[int] | None = None
+
+
+class Either(BaseModel):
+    size: int | str
+
+
 class Alarm(BaseModel):
     at: time
 
 
-def receipt() -> Any:
+class Pause(BaseModel):
+    lasts: timedelta
 
+
+class More(BaseModel):
+    more: dict[str, str]
+
+
+class Login(BaseModel):
+    password: str
+
+
+class Meal(BaseModel):
+    dish: str
+
+
+class Drink(BaseModel):
+    name: str
+
+
+class Plain:
+    dish: str
+
+
+class Size(Enum):
+    SMALL = 1
+
+
+def release(ending: object) -> None:
+    """Stand for a callback of `on_end`."""
+
+
+def with_two(first: object, second: object) -> None:
+    """Stand for a function with one parameter too many."""
+
+
+async def check(meal: Meal) -> None:
+    """Stand for the check of a form."""
+
+
+async def text() -> str:
+    return SITE
+
+
+def receipt() -> Any:
     return Receipt(payment(), resources=ANY)
 
 
@@ -35,82 +99,268 @@ async def twice() -> Any:
     return await elicit.once("work", lambda: 1)
 
 
-# A misuse of each kind, and words of the sentence that the author needs.
-MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
+def builds(address: Any) -> Any:
+    return ANY.url("Sign in", address, origins=[SITE])
+
+
+# Misuses by what they are about, each with words of the sentence that the author needs.
+FORGOTTEN_AWAIT: Misuses = {
+    "question not awaited": (lambda: bool(ANY.confirm("Sure?")), "write `await` before the q"),
+    "question never asked": (lambda: [elicit.confirm("Sure?")][1:], "write `await` before the q"),
+    "attribute of question": (lambda: ANY.oauth(github).access_token, "write `await` before the q"),
+    "item of question": (lambda: ANY.form("Meal?", Meal)["dish"], "write `await` before the q"),
+    "question in a loop": (lambda: list(ANY.form("Name?")), "write `await` before the q"),
+    "questions as answers": (
+        lambda: list(ANY.together(elicit.confirm("Sure?"))),
+        "write `await` before the q",
+    ),
+    "if together": (
+        lambda: bool(ANY.together(elicit.confirm("Sure?"))),
+        "write `await` before the q",
+    ),
+    "outcome not awaited": (
+        lambda: [elicit.confirm("Sure?").outcome().close()],
+        "write `await` before the q",
+    ),
+    "once not awaited": (
+        lambda: [ANY.once("work", lambda: 1).close()],
+        "write `await` before elicit.once",
+    ),
+    "end not awaited": (
+        lambda: [ANY.on_end(release, key="a").close()],
+        "write `await` before elicit.on_end",
+    ),
+}
+ACCOUNTS: Misuses = {
     "scopes as text": (lambda: ANY.oauth("github", scopes="repo"), "scopes=['repo']"),
     "scopes by position": (lambda: ANY.oauth("github", ["repo"]), "scopes=..."),
+    "scopes of None": (lambda: ANY.oauth("github", scopes=None), "must be a list of texts"),
+    "scopes as dict": (lambda: ANY.oauth("github", scopes={"repo": 1}), "must be a list of texts"),
+    "scopes as numbers": (lambda: ANY.oauth("github", scopes=[1]), "must be a list of texts"),
+    "scope with a space": (lambda: ANY.oauth("github", scopes=["repo user"]), "not a valid scope"),
     "provider as number": (lambda: ANY.oauth(7), "provider must be Provider or str, not int"),
+    "provider of None": (lambda: ANY.oauth(None), "provider must be Provider or str, not NoneType"),
+    "provider as function": (lambda: ANY.oauth(openid), "not function"),
+    "provider in capitals": (lambda: ANY.oauth("GitHub"), "not a valid name of a provider"),
+    "provider misspelt": (lambda: ANY.oauth("gihub"), "Perhaps 'github' is meant"),
+    "account as number": (lambda: ANY.oauth("github", account=3), "account must be str or None"),
+    "key of a provider without": (lambda: ANY.api_key(github), "ask with elicit.oauth"),
+    "key with scopes": (lambda: ANY.api_key("github", scopes=["repo"]), "'scopes'"),
+}
+PAYMENTS: Misuses = {
     "float amount": (lambda: ANY.payment(Money(9.0, "EUR"), "A report"), "a float is not exact"),  # type: ignore[arg-type]
-    "amount with its currency": (lambda: Money("9.00 EUR"), "'currency'"),  # type: ignore[call-arg]
+    "float price": (lambda: ANY.payment(9.0, "A report"), "price must be Money, not float"),
     "price as text": (lambda: ANY.payment("9.00", "A report"), "price must be Money, not str"),
+    "amount with its currency": (lambda: Money("9.00 EUR"), "'currency'"),  # type: ignore[call-arg]
+    "amount with a comma": (lambda: Money("9,00", "EUR"), "write digits and one point"),
+    "amount with a third decimal": (lambda: Money("9.001", "EUR"), "round it first"),
+    "amount of zero": (lambda: Money("0", "EUR"), "more than zero"),
+    "negative amount": (lambda: Money("-9", "EUR"), "more than zero"),
+    "currency before amount": (lambda: Money("EUR", "9.00"), "is not a currency"),
+    "currency as sign": (lambda: Money("9.00", "€"), "is not a currency"),
+    "currency in small letters": (lambda: Money("9.00", "eur"), "'EUR', not 'eur'"),
+    "float in minor units": (lambda: Money.from_minor_units(9.5, "EUR"), "must be an int"),  # type: ignore[arg-type]
     "payment for nothing": (lambda: ANY.payment(PRICE), "'what'"),
+    "payment for a blank": (lambda: ANY.payment(PRICE, " "), "what the person pays for"),
+    "payment with a currency": (lambda: ANY.payment(PRICE, "It", currency="EUR"), "'currency'"),
+    "once as text": (lambda: ANY.payment(PRICE, "It", once="yes"), "once must be bool, not str"),
     "processing misspelt": (
         lambda: ANY.payment(PRICE, "A report", processing="later"),
         "processing must be 'wait' or 'return'",
     ),
-    "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=600), "timedelta(seconds=...)"),
-    "timeout of zero": (lambda: elicit.confirm("Sure?", timeout=timedelta()), "between 1 second"),
-    "origins as text": (
-        lambda: ANY.url("Sign in", str, origins="https://a.example"),
-        "origins=['https://a.example']",
+    "provider of payment misspelt": (
+        lambda: ANY.payment(PRICE, "A report", provider="strip"),
+        "Perhaps 'stripe' is meant",
     ),
-    "builder without origins": (lambda: ANY.url("Sign in", str), "origins= is required"),
-    "address without https": (lambda: elicit.url("Sign in", "ftp://a.example"), "https"),
+    "refund of a number": (lambda: receipt().refund(3.0), "refund(reason=...)"),
+    "refund of an amount": (lambda: receipt().refund(PRICE), "refund(reason=...)"),
+    "refund for a number": (lambda: receipt().refund(reason=3), "reason must be str or None"),
+    "spend with an argument": (lambda: receipt().spend(1), "Receipt.spend()"),
+}
+FORMS: Misuses = {
+    "list of texts": (lambda: elicit.form("Tags?", Tags), "Tags.tags: `list[str]`"),
+    "list of numbers": (lambda: elicit.form("Which?", Numbers), "Numbers.numbers: `list[int]"),
+    "nested model": (lambda: elicit.form("Where?", Home), "Home.street: `Street`"),
+    "dict in a model": (lambda: elicit.form("What?", More), "More.more: `dict[str, str]`"),
+    "union": (lambda: elicit.form("Which?", Either), "a field has one type"),
+    "time": (lambda: elicit.form("When?", Alarm), "Alarm.at: `time`"),
+    "timedelta": (lambda: elicit.form("How long?", Pause), "Pause.lasts: `timedelta`"),
+    "number as schema": (lambda: elicit.form("How many?", int), "Use a model with one field"),
+    "list as schema": (lambda: ANY.form("Which?", list[str]), "not list[str]"),
+    "list of values as schema": (
+        lambda: ANY.form("Which?", ["a", "b"]),
+        "A schema must be str, a model",
+    ),
+    "enum as schema": (lambda: elicit.form("Which?", Size), "`Size` cannot be asked as a form"),
+    "union of models": (lambda: ANY.form("Which?", Meal | Drink), "A schema must be str, a model"),
+    "class without fields": (lambda: elicit.form("Which?", Plain), "Plain cannot be asked"),
+    "dict of types": (lambda: ANY.form("Which?", {"name": str}), "this is not JSON"),
+    "name of a model": (lambda: ANY.form("Which?", "Meal"), "A schema must be str, a model"),
+    "instance as schema": (
+        lambda: ANY.form("Tags?", Tags(tags=[])),
+        "A schema must be str, a model",
+    ),
+    "field named password": (lambda: elicit.form("Who?", Login), "elicit.secret"),
+    "question for a password": (lambda: elicit.form("What is your password?"), "elicit.secret"),
+    "fields by another name": (lambda: ANY.form("Meal?", fields=Meal), "'fields'"),
+    "approver of a form": (lambda: ANY.form("Name?", approver="finance"), "'approver'"),
+    "initial of another model": (
+        lambda: ANY.form("Meal?", Meal, initial=Drink(name="tea")),
+        "initial must be Meal or a dict, not Drink",
+    ),
+    "initial of another field": (
+        lambda: ANY.form("Meal?", Meal, initial={"drink": "tea"}),
+        "initial has the field 'drink'",
+    ),
+    "initial of another type": (
+        lambda: ANY.form("Meal?", Meal, initial={"dish": 3}),
+        "initial['dish'] is not valid",
+    ),
+    "check that is a lambda": (
+        lambda: ANY.form("Meal?", Meal, check=lambda _: None),
+        "a function at the top level of a module",
+    ),
+    "check with two parameters": (
+        lambda: ANY.form("Meal?", Meal, check=with_two),
+        "check=with_two must have one parameter",
+    ),
+    "check as text": (lambda: ANY.form("Meal?", Meal, check="check"), "must be a function or None"),
+    "secret name with spaces": (lambda: elicit.secret("Key?", name="a key"), "1 to 64 letters"),
+    "initial secret": (lambda: ANY.secret("Key?", initial="sesame"), "a secret is not shown again"),
+}
+QUESTIONS: Misuses = {
+    "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=600), "timedelta(seconds=...)"),
+    "timeout as text": (lambda: ANY.form("Name?", timeout="5m"), "timedelta(seconds=...)"),
+    "timeout of None": (lambda: ANY.secret("Key?", timeout=None), "timedelta(seconds=...)"),
+    "timeout of zero": (lambda: elicit.confirm("Sure?", timeout=timedelta()), "between 1 second"),
+    "timeout of a year": (
+        lambda: elicit.confirm("Sure?", timeout=timedelta(days=365)),
+        "between 1 second",
+    ),
+    "empty message": (lambda: elicit.confirm(""), "The message is empty"),
+    "blank message": (lambda: elicit.form("  "), "The message is empty"),
+    "message as number": (lambda: ANY.confirm(3), "question must be str, not int"),
+    "key as number": (lambda: ANY.form("Name?", key=3), "key must be str or None, not int"),
+    "empty key": (lambda: ANY.form("Name?", key=""), "key must be a string that is not empty"),
+    "id with a space": (lambda: ANY.form("Name?", elicitation_id="a b"), "elicitation_id must be"),
+    "approver with spaces": (
+        lambda: elicit.confirm("Sure?", approver="The boss"),
+        "not a valid name",
+    ),
+    "approver misspelt": (
+        lambda: elicit.confirm("Sure?", approver="fynance"),
+        "[approvers.fynance] in elicit.toml is not set",
+    ),
+    "arguments that are no JSON": (
+        lambda: elicit.confirm("Sure?", arguments={"order": object()}),
+        "The arguments are not JSON",
+    ),
     "questions in a list": (
         lambda: ANY.together([elicit.confirm("Sure?")]),
         "together(*questions)",
     ),
     "no questions": (ANY.together, "at least one question"),
-    "empty message": (lambda: elicit.confirm(""), "The message is empty"),
-    "message as number": (lambda: ANY.confirm(3), "question must be str, not int"),
-    "field named password": (
-        lambda: elicit.form(
-            "Who?", {"type": "object", "properties": {"password": {"type": "string"}}}
-        ),
-        "elicit.secret",
-    ),
-    "key as number": (lambda: ANY.form("Name?", key=3), "key must be str or None, not int"),
-    "approver of a form": (lambda: ANY.form("Name?", approver="finance"), "'approver'"),
-    "approver with spaces": (
-        lambda: elicit.confirm("Sure?", approver="The boss"),
-        "not a valid name",
-    ),
-    "list of texts": (lambda: elicit.form("Tags?", Tags), "Tags.tags: `list[str]`"),
-    "time": (lambda: elicit.form("When?", Alarm), "Alarm.at: `time`"),
-    "number as schema": (lambda: elicit.form("How many?", int), "Use a model with one field"),
-    "instance as schema": (lambda: ANY.form("Tags?", Tags(tags=[])), "an instance of Tags"),
-    "secret name with spaces": (lambda: elicit.secret("Key?", name="a key"), "1 to 64 letters"),
+    "together with an outcome": (lambda: ANY.together("Sure?"), "together(*questions)"),
+    "origins as text": (lambda: ANY.url("Sign in", str, origins=SITE), f"origins=[{SITE!r}]"),
+    "builder without origins": (lambda: ANY.url("Sign in", str), "origins= is required"),
+    "builder without a parameter": (lambda: builds(lambda: SITE), "a function of the link"),
+    "builder that is async": (lambda: builds(text), "must not be async"),
+    "builder that returns nothing": (lambda: builds(lambda _: None), "must return an address"),
+    "builder of another origin": (lambda: builds(lambda _: "https://b.example"), "b.example"),
+    "origin with a path": (lambda: ANY.url("Sign in", str, origins=[f"{SITE}/a"]), "without a p"),
+    "address without https": (lambda: elicit.url("Sign in", "ftp://a.example"), "https"),
+    "address of None": (lambda: ANY.url("Sign in", None), "url must be str or a function"),
+    "gate of a text": (lambda: ANY.gate("Sure?"), "Write @gate or @gate(message=...)"),
+    "need of a text": (lambda: ANY.needs("Sure?"), "needs(elicit.oauth(github))"),
+    "unknown argument": (lambda: ANY.confirm("Sure?", tilmeout=3), "'tilmeout'"),
+    "unknown verb": (lambda: ANY.pay(PRICE), "Perhaps elicit.payment is meant"),
+}
+WORK: Misuses = {
     "once without a name": (lambda: elicit.once("", lambda: 1), "unique within the tool"),
+    "once without work": (lambda: ANY.once("work"), "'work'"),
     "once twice": (twice, "key="),
     "key of once as float": (lambda: ANY.once("work", lambda: 1, key=1.5), "key must be str"),
     "work is a result": (lambda: ANY.once("work", {"id": 1}), "without calling it"),
-    "work with two arguments": (lambda: ANY.once("work", divmod), "more than one argument"),
+    "work is None": (lambda: ANY.once("work", None), "without calling it"),
+    "work with two arguments": (lambda: ANY.once("work", with_two), "more than one argument"),
+    "work returns a set": (lambda: ANY.once("work", lambda: {1}), "it is not JSON"),
+    "end without a key": (lambda: ANY.on_end(release), "'key'"),
+    "end with a lambda": (lambda: ANY.on_end(lambda _: None, key="a"), "on_end(release_seat"),
+    "end with None": (lambda: ANY.on_end(None, key="a"), "callback must be a function"),
+    "end with two parameters": (lambda: ANY.on_end(with_two, key="a"), "must take one argument"),
+    "end with an object": (lambda: ANY.on_end(release, ANY, key="a"), "payload is not JSON"),
     "mode misspelt": (lambda: ANY.can("urls"), "form or url"),
+    "mode of capabilities misspelt": (lambda: supports_elicitation({}, "urls"), "form or url"),
+    "context as capabilities": (lambda: supports_elicitation(3), "ctx.session.client_capabilities"),
     "notice without a text": (lambda: elicit.notify(" "), "1 to 2000 characters"),
-    "refund by position": (lambda: receipt().refund(3.0), "refund(reason=...)"),
-    "unknown verb's argument": (lambda: ANY.confirm("Sure?", tilmeout=3), "'tilmeout'"),
+    "completion of a number": (lambda: ANY.complete_elicitation(3), "the id of an elicitation"),
+}
+GROUPS = {
+    "forgotten await": FORGOTTEN_AWAIT,
+    "accounts": ACCOUNTS,
+    "payments": PAYMENTS,
+    "forms": FORMS,
+    "questions": QUESTIONS,
+    "work": WORK,
+}
+# The codes that blame the author, or the operator for a name that no setting declares.
+AUTHORS = {
+    f"ELICITATION_{name}"
+    for name in (
+        *("INVALID_USE", "INVALID_SCHEMA", "NOT_AWAITED", "NOT_ASKED"),
+        *("NOT_CONFIGURED", "RESULT_NOT_KEPT"),
+    )
 }
 
 
-async def test_misuse_is_answered_with_the_line_and_what_to_write(server, revision):
+@pytest.mark.parametrize("group", GROUPS)
+async def test_misuse_is_answered_with_the_line_and_what_to_write(server, revision, group):
     # finding: XA7
+    # finding: XA12
     # finding: XA13
     # finding: XA15
     @server.tool()
     async def ask(misuse: str) -> str:
-        found = MISUSES[misuse][0]()
+        found = GROUPS[group][misuse][0]()
         return str(await found if isinstance(found, Awaitable) else found)
 
-    heard: dict[str, tuple[str, bool]] = {}
+    heard: dict[str, tuple[str, str | None]] = {}
     async with caller_of(server, revision) as (_, caller):
-        for misuse, (_act, words) in MISUSES.items():
+        for misuse, (_act, words) in GROUPS[group].items():
             result = await caller.result("ask", misuse=misuse)
             text, code = text_of(result), (result.meta or {}).get("code")
             is_right = words in text and f"{Path(__file__).name}:" in text
-            is_coded = code in ("ELICITATION_INVALID_USE", "ELICITATION_INVALID_SCHEMA")
-            if not (result.is_error and is_right and is_coded) or "Error executing" in text:
-                heard[misuse] = text, is_coded
+            is_right = is_right and "Error executing" not in text and "INVALID_INPUT" not in text
+            if not (result.is_error and is_right and code in AUTHORS):
+                heard[misuse] = text, code
     assert heard == {}
+
+
+async def test_amount_that_the_model_chose_is_not_the_authors_mistake(server, revision):
+    @server.tool()
+    async def pay(amount: str) -> str:
+        return str(Money(amount, "EUR"))
+
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("pay", amount="9,00")
+        assert (result.meta or {}).get("code") == "INVALID_INPUT"
+
+
+async def test_verb_of_a_task_that_has_just_been_created_is_not_forgotten(server, revision):
+    @server.tool()
+    async def work() -> str:
+        doing = asyncio.create_task(elicit.once("work", lambda: "done"))
+        asyncio.get_running_loop().call_soon(doing.cancel)
+        return "started"
+
+    async with caller_of(server, revision) as (_, caller):
+        assert text_of(await caller.result("work")) == "started"
+
+
+def test_name_that_is_no_verb_is_no_attribute():
+    assert not hasattr(elicit, "pay")
+    with pytest.raises(AttributeError, match=r"Perhaps elicit\.payment is meant"):
+        _ = ANY.pay
 
 
 def test_misuse_outside_a_tool_is_an_ordinary_exception():

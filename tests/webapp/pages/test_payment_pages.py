@@ -47,6 +47,8 @@ def test_payment_page_names_price_purpose_recipient_and_decline(
     assert "A payment that is not used is refunded automatically after 7 days." in said
     assert "Your assistant never sees your card." in said
     assert "Who is paidmy tools, through Stripe" in said
+    assert "On your statementACME* REPORTS" in said
+    assert "On your statement" not in shown(replace(start, statement=None)).said()
     assert "4 minutes, until 21:34 UTC" in said
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to paymentDecline"

@@ -1,5 +1,7 @@
 """Settings of payment providers: what is configured, in which mode, and what is wrong."""
 
+import re
+
 import pytest
 
 from flows.payments.mollie.gateway import MollieAccount
@@ -91,6 +93,46 @@ def test_invalid_mollie_key_is_refused_without_repeating_key(
 ) -> None:
     (problem,) = problems_in({**home, "ELICIT_MOLLIE_KEY": "sk_test_hunter2"})
     assert problem.startswith("ELICIT_MOLLIE_KEY:")
+
+
+STRIPE = {"ELICIT_STRIPE_KEY": "sk_test_x", "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_x"}
+
+
+def test_text_on_bank_statement_belongs_to_its_provider(home: dict[str, str]) -> None:
+    sellers = read_settings(
+        {
+            **home,
+            **STRIPE,
+            "ELICIT_MOLLIE_KEY": "test_x",
+            "ELICIT_STRIPE_STATEMENT": "ACME* REPORTS",
+            "ELICIT_MOLLIE_STATEMENT": "ACME RESEARCH",
+        }
+    ).sellers
+    statements = [(name, seller.statement) for name, seller in sellers.items()]
+    assert statements == [("stripe", "ACME* REPORTS"), ("mollie", "ACME RESEARCH")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        *(
+            (text, "5 to 22 characters")
+            for text in ("ACME", "A" * 23, "12345", "ACME <B>", "Größe 12", "A\\CME", "ACME'S AG")
+        ),
+        ("ACME*REPORTS", "as in ACME\\* REPORTS"),
+    ],
+)
+def test_invalid_text_on_bank_statement_is_refused_with_rule(
+    home: dict[str, str], statement: str, says: str
+) -> None:
+    (problem,) = problems_in({**home, **STRIPE, "ELICIT_STRIPE_STATEMENT": statement})
+    assert problem.startswith("ELICIT_STRIPE_STATEMENT:")
+    assert re.search(says, problem)
+
+
+def test_text_on_bank_statement_without_its_provider_is_reported(home: dict[str, str]) -> None:
+    (problem,) = problems_in({**home, "ELICIT_MOLLIE_STATEMENT": "ACME RESEARCH"})
+    assert problem == "ELICIT_MOLLIE_STATEMENT: set, but mollie is not set up for payments."
 
 
 def test_stripe_comes_first_regardless_of_order_in_environment(

@@ -142,6 +142,7 @@ class StripeApi:
         )
         for name in _WITHOUT_EFFECT:
             form.text_or_none(name)
+        form.text_or_none("payment_intent_data[statement_descriptor_suffix]", at_most=22)
         form.end()
         return _shown(self.sales.keep(session), expanded=expanded)
 

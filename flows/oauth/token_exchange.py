@@ -1,0 +1,228 @@
+"""An account without asking: the person's own access token is exchanged for one of a provider.
+
+Three ways are known. Token exchange (RFC 8693) and the jwt-bearer grant (RFC 7523) ask the
+provider's token endpoint. The identity assertion grant (ID-JAG,
+draft-ietf-oauth-identity-assertion-authz-grant) asks the person's issuer for an assertion, and
+redeems it at the provider.
+
+Risks: the person's token reaches somebody else, or the reply is another person's. So the token goes
+to the declared token endpoint only, and no tool's code can declare one. The assertion or the new
+token, or else the provider's API, must name the same person: a reply that proves nothing is
+refused. No refresh token is kept, because it would outlive the person's sign-in.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from flows.elicitation.flow import Talk
+from flows.errors import Failed
+from flows.oauth.access_token import subject_of
+from flows.oauth.authorization_code import Grant, must_reach
+from flows.oauth.declaration import TokenExchange
+from flows.oauth.discovery import discover
+from flows.oauth.id_token import unsigned_claims
+from flows.oauth.provider import Client, Provider
+from flows.oauth.requests import ApiAccess, ask, asked_who, post
+from flows.oauth.responses import TokenReply, member_of, object_in, read_person, read_token_reply
+from flows.oauth.token_errors import refusal_in, refused
+
+_GRANT: Final = "urn:ietf:params:oauth:grant-type:"
+_TYPE: Final = "urn:ietf:params:oauth:token-type:"
+_ID_JAG: Final = f"{_TYPE}id-jag"
+_ACCESS: Final = frozenset({f"{_TYPE}access_token", f"{_TYPE}jwt"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectToken:
+    """A person's own access token, verified for this server. `claim` are the claims of `subject`.
+
+    `issuer` is the exact name in the token.
+    """
+
+    text: str = dataclasses.field(repr=False)
+    issuer: str
+    subject: str
+    claim: tuple[str, ...]
+
+    def is_of(self, claims: Mapping[str, Any]) -> bool:
+        """Return True if these claims are about the same person of the same issuer."""
+        is_issuer = claims.get("iss") == self.issuer
+        return is_issuer and subject_of(claims, claim=self.claim) == self.subject
+
+
+def exchanged(
+    client: Client,
+    subject: SubjectToken,
+    *,
+    scopes: tuple[str, ...],
+    issuer_client: Client | None,
+    now: datetime,
+) -> Talk[Grant]:
+    """Exchange the person's token, and return the tokens of the provider with their person.
+
+    `issuer_client` is this server's registration at the person's issuer.
+
+    Raises:
+        TokenRefused: An endpoint refused, for example because the person has to consent.
+        Failed: An endpoint is out of order, or its reply does not prove who the person is.
+    """
+    provider = client.provider
+    how = provider.exchange
+    assert how is not None
+    asks = provider.asks(scopes)
+    more = {} if not asks else {provider.scope_parameter: provider.scope_separator.join(asks)}
+    is_proven = False
+    values: dict[str, str]
+    match how.kind:
+        case "token_exchange":
+            values = {**_exchange(subject, how), "requested_token_type": f"{_TYPE}access_token"}
+            values |= {**_target(how), **more}
+        case "jwt_bearer":
+            values = {"grant_type": f"{_GRANT}jwt-bearer", "assertion": subject.text, **more}
+        case "id_jag":
+            assertion = yield from _assertion(client, subject, more, issuer_client, now=now)
+            values, is_proven = {"grant_type": f"{_GRANT}jwt-bearer", "assertion": assertion}, True
+    extra = {} if how.kind == "id_jag" else dict(how.extra)
+    granted = yield from _tokens(client, {**values, **extra}, now=now)
+    issued = granted.members.get("issued_token_type")
+    if how.kind == "token_exchange" and issued not in _ACCESS:
+        raise _unproven(provider, "issued another kind of token")
+    is_proven = _must_be_theirs(granted, subject, provider) or is_proven
+    access = ApiAccess(token=granted.tokens.access_token, now=now)
+    assert provider.person is not None
+    reply = yield from asked_who(provider, provider.person, access=access)
+    others = {"reply": granted.members, "id_token": {}}
+    person, details = read_person(reply, provider, provider.person, others=others)
+    if how.matches is not None:
+        says = None if reply is None else object_in(reply)
+        if says is None or member_of(says, how.matches) != _own_claim(subject):
+            raise _unproven(provider, "named another person")
+        is_proven = True
+    if not is_proven:
+        raise _unproven(provider, "did not say whose token it issued")
+    must_reach(provider, details)
+    return Grant(
+        tokens=dataclasses.replace(granted.tokens, refresh_token=None, refresh_expires_at=None),
+        scopes=provider.granted(asks, said=granted.scopes or None),
+        person=person,
+        issuer=subject.issuer,
+        details=details,
+        asked=asks,
+    )
+
+
+def _exchange(subject: SubjectToken, how: TokenExchange) -> dict[str, str]:
+    return {
+        "grant_type": f"{_GRANT}token-exchange",
+        "subject_token": subject.text,
+        "subject_token_type": f"{_TYPE}{how.subject_type}",
+    }
+
+
+def _target(how: TokenExchange) -> dict[str, str]:
+    named = {"audience": how.audience, "resource": how.resource}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _assertion(
+    client: Client,
+    subject: SubjectToken,
+    more: Mapping[str, str],
+    issuer_client: Client | None,
+    *,
+    now: datetime,
+) -> Talk[str]:
+    """Return the issuer's assertion for the provider (ID-JAG). Raises as `exchanged`."""
+    provider = client.provider
+    how = provider.exchange
+    assert how is not None
+    audience = how.audience or provider.issuer
+    if issuer_client is None or audience is None:
+        raise Failed(f"{provider.label} has no issuer to ask for an assertion.")
+    issuer = issuer_client.provider
+    found = yield from discover(issuer)
+    values = {**_exchange(subject, how), **_target(how), **more, **dict(how.extra)}
+    values |= {"requested_token_type": _ID_JAG, "audience": audience}
+    request = post(
+        issuer_client,
+        endpoint=found.token,
+        values=values,
+        client_auth=found.client_auth(issuer.client_auth),
+        now=now,
+    )
+    reply = yield from ask(request, issuer)
+    refusal = refusal_in(reply, issuer)
+    if refusal is not None:
+        raise refused(refusal, issuer, otherwise=f"{issuer.label} issued no assertion")
+    says = object_in(reply) or {}
+    text = says.get("access_token")
+    if says.get("issued_token_type") != _ID_JAG or not isinstance(text, str):
+        raise _unproven(issuer, "issued another kind of token")
+    claims = unsigned_claims(text) or {}  # it comes from the issuer's own endpoint
+    if not subject.is_of(claims):
+        raise _unproven(issuer, "asserted another person")
+    if audience not in _audiences(claims):
+        raise _unproven(issuer, "asserted the person to somebody else")
+    return text
+
+
+def _tokens(client: Client, values: Mapping[str, str], *, now: datetime) -> Talk[TokenReply]:
+    provider = client.provider
+    endpoint, client_auth = provider.token, str(provider.client_auth)
+    if endpoint is None:
+        found = yield from discover(provider)
+        endpoint, client_auth = found.token, found.client_auth(client_auth)
+    request = post(
+        client,
+        endpoint=endpoint,
+        values=values,
+        client_auth=client_auth,
+        body=provider.body,
+        now=now,
+    )
+    reply = yield from ask(request, provider)
+    refusal = refusal_in(reply, provider)
+    if refusal is not None:
+        raise refused(refusal, provider, otherwise=f"{provider.label} exchanged no token")
+    return read_token_reply(reply, provider, now=now)
+
+
+def _must_be_theirs(granted: TokenReply, subject: SubjectToken, provider: Provider) -> bool:
+    """Return True if the new token itself names the person. Raises Failed if it names another.
+
+    The claims are not verified: the token comes from the declared endpoint, and is only compared.
+    """
+    how, claims = provider.exchange, unsigned_claims(granted.tokens.access_token)
+    assert how is not None
+    if claims is None:
+        return False
+    wanted = {how.audience, how.resource} - {None}
+    if "aud" in claims and wanted and not wanted & _audiences(claims):
+        raise _unproven(provider, "issued a token for somebody else")
+    if claims.get("iss") != subject.issuer:
+        return False
+    if not subject.is_of(claims):
+        raise _unproven(provider, "issued another person's token")
+    return True
+
+
+def _audiences(claims: Mapping[str, Any]) -> set[str]:
+    named = claims.get("aud")
+    several: list[Any] = named if isinstance(named, list) else [named]
+    return {one for one in several if isinstance(one, str)}
+
+
+def _own_claim(subject: SubjectToken) -> str | None:
+    """Return the value of the first claim that identifies people at the issuer."""
+    if len(subject.claim) == 1 and not subject.subject.startswith("{"):
+        return subject.subject
+    named: dict[str, str] = msgspec.json.decode(subject.subject)
+    return named.get(subject.claim[0])
+
+
+def _unproven(provider: Provider, why: str) -> Failed:
+    return Failed(f"{provider.label} {why}, so the server did not use it.")

@@ -1,0 +1,238 @@
+"""Models that no form can show: refused when the server starts, in the words of Python."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import time, timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import pytest
+from fastmcp import FastMCP
+from pydantic import BaseModel
+
+import flows
+from flows import InvalidQuestion, elicit
+from flows.elicit import form as ask
+from tests.support.cli import run
+from tests.support.mcp_server import new_server
+from webapp.mcp.asked_models import must_show_models
+from webapp.testing import elicit_person
+
+
+class Address(BaseModel):
+    street: str
+
+
+class Nested(BaseModel):
+    address: Address
+
+
+class Tags(BaseModel):
+    tags: list[str]
+
+
+class Either(BaseModel):
+    size: int | str
+
+
+class Times(TypedDict):
+    opens: time
+
+
+@dataclass
+class Pause:
+    lasts: timedelta
+
+
+class Login(BaseModel):
+    password: str
+
+
+class Meal(BaseModel):
+    dish: Literal["soup", "salad"]
+
+
+class Models:
+    Tags = Tags
+
+    @staticmethod
+    def form(message: str, schema: object) -> str:
+        return f"{message} {schema}"
+
+
+def traced(tool: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(tool)
+    async def call() -> str:
+        return str(await tool())
+
+    return call
+
+
+async def ask_for_tags() -> Tags:
+    return await elicit.form("Tags?", Tags)
+
+
+async def wrong_by_position() -> str:
+    return str(await elicit.form("Tags?", Tags))
+
+
+async def wrong_by_name() -> str:
+    return str(await flows.elicit.form("Tags?", schema=Tags))
+
+
+async def wrong_by_other_name() -> str:
+    return str(await ask("Tags?", Models.Tags))
+
+
+async def wrong_in_a_helper() -> str:
+    return str(await ask_for_tags())
+
+
+async def wrong_in_a_lambda() -> str:
+    def later() -> Any:
+        return elicit.form("Tags?", Tags)
+
+    return str(await later())
+
+
+@traced
+async def wrong_below_a_decorator() -> str:
+    return str(await elicit.form("Tags?", Tags))
+
+
+async def wrong_in_together() -> str:
+    both = elicit.together(elicit.confirm("Sure?"), elicit.form("Tags?", Tags))
+    return str(await both)
+
+
+WRONG = [each for name, each in list(globals().items()) if name.startswith("wrong_")]
+
+
+async def nested() -> str:
+    return str(await elicit.form("Where?", Nested))
+
+
+async def either() -> str:
+    return str(await elicit.form("Which?", Either))
+
+
+async def times() -> str:
+    return str(await elicit.form("When?", Times))
+
+
+async def pause() -> str:
+    return str(await elicit.form("How long?", Pause))
+
+
+async def number() -> str:
+    return str(await elicit.form("How many?", int))
+
+
+async def login() -> str:
+    return str(await elicit.form("Who?", Login))
+
+
+async def secret_times() -> str:
+    return str(await elicit.secret("When?", Times))
+
+
+SENTENCES: dict[Callable[..., Any], str] = {
+    nested: "Nested.address: `Address` cannot be asked as a form",
+    either: "Either.size: `int | str` cannot be asked as a form: a field has one type",
+    times: "Times.opens: `time` cannot be asked as a form: use str, int",
+    pause: "Pause.lasts: `timedelta` cannot be asked as a form: use str, int",
+    number: "`int` cannot be asked as a form: it has no fields. Use a model with one field",
+    login: "The field 'password' looks like a secret",
+    secret_times: "Times.opens: `time` cannot be asked as a form",
+}
+
+
+async def right() -> str:
+    return str(await elicit.form("What would you like?", Meal))
+
+
+async def right_by_its_own_name() -> str:
+    Tags = Meal  # noqa: N806 - hides the model of the module
+    return str(await elicit.form("What would you like?", Tags))
+
+
+async def right_with_its_own_verb() -> str:
+    def asked(elicit: Any) -> str:
+        return str(elicit.form("Tags?", Tags))
+
+    return asked(Models)
+
+
+async def right_as_another_function() -> str:
+    return str(Models.form("Tags?", Tags))
+
+
+async def right_by_a_name_of_the_call(name: str) -> str:
+    return str(await elicit.form("Tags?", globals()[name]))
+
+
+RIGHT = [each for name, each in list(globals().items()) if name.startswith("right")]
+
+
+def served(library: str, *tools: Callable[..., Any]) -> Any:
+    server = new_server(library)
+    for tool in tools:
+        server.tool()(tool)
+    return server
+
+
+@pytest.mark.parametrize("tool", WRONG, ids=lambda one: one.__name__)
+async def test_model_that_no_form_can_show_is_refused_with_its_line(library, tool):
+    # finding: XA15
+    with pytest.raises(InvalidQuestion) as refused:
+        await must_show_models(served(library, right, tool))
+    assert str(refused.value).startswith(f"{Path(__file__)}:")
+    assert "Tags.tags: `list[str]` cannot be asked as a form: use list[Literal[...]] or" in str(
+        refused.value
+    )
+
+
+async def test_each_wrong_model_has_a_sentence_in_python(library):
+    # finding: XA15
+    with pytest.raises(InvalidQuestion) as refused:
+        await must_show_models(served(library, *SENTENCES))
+    lines = str(refused.value).splitlines()
+    assert len(lines) == len(SENTENCES)
+    assert [words for words in SENTENCES.values() if not any(words in line for line in lines)] == []
+    assert "$" not in str(refused.value)
+
+
+async def test_model_that_is_known_only_in_the_call_does_not_stop_the_start(library):
+    await must_show_models(served(library, *RIGHT))
+
+
+async def test_tool_of_mounted_server_is_checked_too():
+    outer = FastMCP("outer")
+    outer.mount(served("fastmcp", wrong_by_position), "inner")
+    with pytest.raises(InvalidQuestion, match=r"Tags\.tags"):
+        await must_show_models(outer)
+
+
+async def test_kit_refuses_the_server_of_a_wrong_model(library):
+    with pytest.raises(InvalidQuestion, match=r"Tags\.tags"):
+        async with elicit_person(served(library, wrong_by_position)):
+            pass
+
+
+async def test_start_of_the_command_names_file_line_field_and_fix(tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\n"
+        "from pydantic import BaseModel\n"
+        "from flows import elicit\n"
+        "mcp = MCPServer('shop')\n"
+        "class Order(BaseModel):\n"
+        "    tags: list[str]\n"
+        "@mcp.tool()\n"
+        "async def order() -> str:\n"
+        "    return str(await elicit.form('Tags?', Order))\n"
+    )
+    ran = await run("serve", "shop:mcp", "--port", "0", home=tmp_path)
+    assert ran.status == 2
+    assert "shop.py:9: Order.tags: `list[str]` cannot be asked as a form: use list[" in ran.err
+    assert "Traceback" not in ran.err

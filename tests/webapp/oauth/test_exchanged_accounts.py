@@ -1,0 +1,351 @@
+"""Accounts without asking: a person's own access token is exchanged, at every door.
+
+An issuer and a provider on ports of this machine play both sides.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from mcp.server.auth.middleware.auth_context import get_access_token
+from msgspec import to_builtins
+
+from flows import elicit
+from flows.elicitation.run import Run
+from flows.elicitation.states import Elicitation
+from flows.errors import InvalidQuestion
+from flows.oauth.connection import Connection
+from flows.oauth.provider import PersonProbe, Provider, TokenExchange
+from flows.providers.microsoft import on_behalf_of
+from flows.requests import AccountRequest
+from tests.support.api_people import PeopleEnv
+from tests.support.api_program import program_at
+from tests.support.approving import AT_ONCE
+from tests.support.asking_env import asking_env
+from tests.support.clock import Clock
+from tests.support.issuer import Issuing, issuing
+from tests.support.living import living
+from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, new_server
+from tests.support.serving import serving_at
+from tests.support.shared_stores import STORES
+from webapp.http.exchange import Receive, Scope, Send
+from webapp.identity.api_keys import KeyScope
+from webapp.stores.opening import open_store
+
+GRANT = "urn:ietf:params:oauth:grant-type:"
+TYPE = "urn:ietf:params:oauth:token-type:"
+CRM = "https://crm.example"
+Reply = Callable[[dict[str, str]], tuple[int, Any]]
+
+
+@dataclass
+class Crm:
+    """A provider that exchanges tokens as `reply` says, and knows each token's person."""
+
+    url: str
+    reply: Reply | None = None
+    asked: list[dict[str, str]] = field(default_factory=list)
+    people: dict[str, str] = field(default_factory=dict)
+    seen: list[str] = field(default_factory=list)  # everything that arrived, as text
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body = (await receive())["body"].decode()
+        headers = dict(scope["headers"])
+        self.seen.append(f"{scope['path']} {headers!r} {body}")
+        token = headers.get(b"authorization", b"").decode().removeprefix("Bearer ")
+        status, content = 200, {}
+        if scope["path"] == "/token":
+            sent = {name: values[0] for name, values in parse_qs(body).items()}
+            if "code" in sent:  # the server tries its client secret when it starts
+                status, content = 400, {"error": "invalid_grant"}
+            else:
+                self.asked.append(sent)
+                assert self.reply is not None
+                status, content = self.reply(sent)
+        elif token in self.people:
+            content = {"id": self.people[token], "email": f"{self.people[token]}@crm.example"}
+        else:
+            status = 401
+        answer = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": answer})
+        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+    def issues(self, token: str, subject: str, **more: Any) -> tuple[int, Any]:
+        self.people[token] = subject
+        reply = {"access_token": token, "token_type": "Bearer", "expires_in": 600}
+        return 200, {**reply, "issued_token_type": f"{TYPE}access_token", **more}
+
+
+class ExchangeEnv(PeopleEnv):
+    crm: Crm
+
+    async def tell(self, subject: str, revision: str = LEGACY, **claims: Any) -> str:
+        browser = await self.here.browser(None)
+        caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", revision, elicits=False)
+        caller.headers |= {"authorization": f"Bearer {self.token(subject, **claims)}"}
+        await caller.connect()
+        return (await caller.call("customers")).text
+
+
+def tools() -> Any:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def customers() -> str:
+        account = await elicit.oauth("crm", scopes=["read"])
+        token = get_access_token()
+        assert token is not None
+        assert token.token == ""
+        assert "subject_token" not in repr(token) + token.model_dump_json()
+        async with account.client() as api:
+            status = (await api.get("/customers")).status_code
+        return f"{account.label}: {status}"
+
+    return server
+
+
+def provider_at(crm: Crm, exchange: TokenExchange) -> Provider:
+    return Provider(
+        name="crm",
+        label="CRM",
+        authorize=f"{crm.url}/authorize",
+        token=f"{crm.url}/token",
+        api=crm.url,
+        person=PersonProbe(url=f"{crm.url}/me", id="id", label="email"),
+        exchange=exchange,
+    )
+
+
+@asynccontextmanager
+async def exchange_env(
+    *, store: Any = None, claim: tuple[str, ...] = ("sub",), **how: Any
+) -> AsyncIterator[tuple[ExchangeEnv, Crm]]:
+    clock, found = Clock(), list[Crm]()
+
+    def make(url: str) -> Any:
+        found.append(Crm(url=url))
+        return found[0]
+
+    async with issuing(clock) as issuer, serving_at(make):
+        exchange = TokenExchange(**{"issuer": issuer.url, **how})
+        async with asking_env(
+            server=tools(),
+            identity=issuer.who(claim=claim),
+            limits=AT_ONCE,
+            clock=clock,
+            store=store,
+            providers={"crm": provider_at(found[0], exchange)},
+        ) as here:
+            yield ExchangeEnv(here=here, issuer=issuer), found[0]
+
+
+def by_token(crm: Crm, issuer: Issuing, **claims: Any) -> Reply:
+    """Return a reply with a token that names the person of the subject token."""
+
+    def reply(sent: dict[str, str]) -> tuple[int, Any]:
+        subject = claims_in(sent.get("subject_token") or sent["assertion"])["sub"]
+        token = issuer.signed(
+            **{"iss": issuer.url, "sub": subject, "aud": CRM, "n": len(crm.asked), **claims}
+        )
+        return crm.issues(token, claims.get("sub", subject))
+
+    return reply
+
+
+def claims_in(token: str) -> dict[str, Any]:
+    from joserfc.util import urlsafe_b64decode
+
+    found: dict[str, Any] = json.loads(urlsafe_b64decode(token.split(".")[1].encode()))
+    return found
+
+
+@asynccontextmanager
+async def env_on(name: str, folder: Path) -> AsyncIterator[tuple[ExchangeEnv, Crm]]:
+    async with STORES[name](folder) as url:
+        store = await open_store(url)
+        try:
+            async with exchange_env(store=store, audience=CRM) as found:
+                yield found
+        finally:
+            await store.aclose()
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_token_is_exchanged_once_and_nobody_is_asked(store: str, tmp_path: Path) -> None:
+    # finding: XO9
+    async with living(env_on(store, tmp_path)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        for revision in (LEGACY, MODERN, LEGACY):
+            assert "ann@crm.example: 200" in await env.tell("ann", revision)
+        (sent,) = crm.asked
+        assert sent["grant_type"] == f"{GRANT}token-exchange"
+        assert sent["subject_token_type"] == f"{TYPE}access_token"
+        assert (sent["audience"], sent["scope"]) == (CRM, "read")
+        assert claims_in(sent["subject_token"])["sub"] == "ann"
+        assert "bob@crm.example: 200" in await env.tell("bob")
+        (ann, bob) = sorted(await env.here.connections(), key=lambda one: one.label)
+        assert (ann.owner, bob.owner) == (env.owner("ann"), env.owner("bob"))
+        assert ann.refresh_token is None
+        env.here.clock.tick(minutes=11)  # the token has expired
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert len(crm.asked) == 3
+        # The person's own token went to the token endpoint only, and is stored nowhere.
+        own = [sent["subject_token"] for sent in crm.asked]
+        others = [text for text in crm.seen if not text.startswith("/token")]
+        assert not any(token in text for token in own for text in others)
+        rows = env.here.service.elicitations
+        for kind in (Connection, Run, Elicitation):
+            stored = to_builtins(await rows.all(kind, owner=env.owner("ann")))
+            assert not any(token in repr(stored) for token in own)
+
+
+async def test_program_gets_the_account_of_the_person_who_sent_their_token() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        async with program_at(env.here, also=(KeyScope.TOKENS,)) as shop:
+            ann = shop.acting_for(env.acting("ann"))
+            asks = {"kind": "oauth", "provider": "crm", "scopes": ["read"]}
+            told = (await ann.ask(asks)).json()
+            assert told["status"] == "accepted", told
+            where = f"accounts/{told['account']['id']}"
+            proxied = await ann.at(f"{where}/proxy", params={"url": f"{crm.url}/customers"})
+            assert proxied.status_code == 200
+            assert (await shop.acting_for(env.acting("bob")).at(where)).status_code == 404
+            # Without the person's own token there is nothing to exchange.
+            asked = (await shop.ask({**asks, "user": "ann"})).json()
+            assert asked["status"] == "pending"
+
+
+async def test_assertion_of_the_issuer_is_redeemed_at_the_provider() -> None:
+    async with living(exchange_env(kind="id_jag", audience=CRM)) as (env, crm):
+        sent = list[dict[str, str]]()
+
+        def asserts(asked: dict[str, str]) -> tuple[int, Any]:
+            sent.append(asked)
+            subject = claims_in(asked["subject_token"])["sub"]
+            jag = env.issuer.signed(iss=env.issuer.url, sub=subject, aud=CRM)
+            reply = {"access_token": jag, "issued_token_type": f"{TYPE}id-jag"}
+            return 200, {**reply, "token_type": "N_A", "expires_in": 300}
+
+        env.issuer.token_exchange = asserts
+        crm.reply = lambda asked: crm.issues("opaque", claims_in(asked["assertion"])["sub"])
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert sent[0]["requested_token_type"] == f"{TYPE}id-jag"
+        assert sent[0]["audience"] == CRM
+        assert crm.asked[0]["grant_type"] == f"{GRANT}jwt-bearer"
+        assert sent[0]["subject_token"] not in " ".join(crm.seen)  # only the assertion went there
+
+
+async def test_token_is_redeemed_on_behalf_of_its_person() -> None:
+    how = on_behalf_of("https://issuer.example", matches="id")
+    more = {"kind": how.kind, "extra": how.extra, "matches": how.matches}
+    async with living(exchange_env(claim=("oid", "tid"), **more)) as (env, crm):
+        crm.reply = lambda sent: crm.issues("opaque", claims_in(sent["assertion"])["oid"])
+        assert "o-1@crm.example: 200" in await env.tell("ann", oid="o-1", tid="t")
+        assert crm.asked[0]["requested_token_use"] == "on_behalf_of"
+        crm.reply = lambda _sent: crm.issues("another", "o-1")
+        assert "crm.example: 200" not in await env.tell("bob", oid="o-2", tid="t")
+
+
+def refuses(error: str, status: int = 400) -> Callable[[Crm, Issuing], Reply]:
+    return lambda _crm, _issuer: lambda _sent: (status, {"error": error})
+
+
+def opaque(crm: Crm, issuer: Issuing) -> Reply:
+    return lambda _sent: crm.issues("opaque", "ann")
+
+
+def another_kind(crm: Crm, issuer: Issuing) -> Reply:
+    def reply(sent: dict[str, str]) -> tuple[int, Any]:
+        status, says = by_token(crm, issuer)(sent)
+        return status, {**says, "issued_token_type": f"{TYPE}refresh_token"}
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refuses("interaction_required"),
+        refuses("consent_required"),
+        refuses("invalid_target"),
+        refuses("invalid_grant"),
+        refuses("temporarily_unavailable", 503),
+        lambda crm, issuer: by_token(crm, issuer, sub="bob"),
+        lambda crm, issuer: by_token(crm, issuer, iss="https://another.example"),
+        lambda crm, issuer: by_token(crm, issuer, aud="https://another.example"),
+        opaque,
+        another_kind,
+    ],
+)
+async def test_refused_or_unproven_exchange_asks_the_person(reply: Any) -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = reply(crm, env.issuer)
+        said = await env.tell("ann")
+        assert f"{env.here.url}/e/" in said
+        assert "crm.example: 200" not in said
+        assert await env.here.connections() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sub": "bob"}, {"aud": "https://another.example"}, {"iss": "x"}]
+)
+async def test_assertion_about_somebody_else_is_not_redeemed(wrong: dict[str, str]) -> None:
+    async with living(exchange_env(kind="id_jag", audience=CRM)) as (env, crm):
+
+        def asserts(asked: dict[str, str]) -> tuple[int, Any]:
+            claims = {"iss": env.issuer.url, "sub": "ann", "aud": CRM, **wrong}
+            jag = env.issuer.signed(**claims)
+            return 200, {"access_token": jag, "issued_token_type": f"{TYPE}id-jag"}
+
+        env.issuer.token_exchange = asserts
+        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert crm.asked == []
+
+
+async def test_token_of_another_issuer_is_not_exchanged() -> None:
+    async with living(exchange_env(issuer="https://another.example", audience=CRM)) as (env, crm):
+        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert crm.asked == []
+
+
+async def test_disconnected_account_is_not_exchanged_again() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        ann = await env.signed_in("ann", f"{env.here.url}/connections")
+        assert "ann@crm.example" in (await ann.visit(f"{env.here.url}/connections")).text
+        (row,) = await env.here.connections()
+        await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
+        env.here.clock.tick(days=3)
+        assert f"{env.here.url}/e/" in await env.tell("ann")
+        assert len(crm.asked) == 1
+
+
+async def test_exchange_that_a_tool_declares_is_not_used() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        clients = env.here.service.kinds.accounts
+        declared = replace(provider_at(crm, TokenExchange(issuer=env.issuer.url)), name="mine")
+        assert clients.label_of("mine") == "mine"
+        with pytest.raises(Exception, match="ELICIT_MINE_CLIENT_ID"):
+            clients.facts(AccountRequest(provider=declared, scopes=()))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"extra": (("subject_token", "x"),)}, "the flow sets subject_token"),
+        ({"issuer": "http://login.example"}, "exchange.issuer"),
+    ],
+)
+def test_wrong_exchange_is_refused(more: dict[str, Any], says: str) -> None:
+    about = {"issuer": "https://login.example", **more}
+    with pytest.raises(InvalidQuestion, match=says):
+        provider_at(Crm(url="https://crm.example"), TokenExchange(**about))

@@ -1,0 +1,159 @@
+"""The models that tools ask for, checked before the server starts.
+
+Risks: a model that no form can show is noticed in the first call, by a person and not by the
+author. A tool's decorator belongs to the MCP library, which knows nothing of models in the body. So
+the code of each tool is read, without running it, and each `elicit.form(..., Model)` whose model is
+a name outside of the function is tried. Code that cannot be read is left to the first call.
+"""
+
+import ast
+import builtins
+import linecache
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any
+
+from flows.errors import InvalidQuestion
+from flows.kinds.form import form
+from flows.kinds.gate import layers_of
+from flows.kinds.secret import secret
+from webapp.importing import is_authors
+from webapp.mcp.before import servers_below
+from webapp.mcp.tools import own_functions
+
+_MISSING = object()
+
+
+async def must_show_models(server: Any) -> None:
+    """Check the models that the tools of this server, and of mounted servers, ask for.
+
+    Raises:
+        InvalidQuestion: A form cannot show one of them. The message has a line for each.
+    """
+    ahead = [each for one in servers_below(server) for each in await own_functions(one)]
+    reader, wrong, seen = _Reader(), dict[str, None](), set[int]()
+    while ahead:
+        for layer in layers_of(ahead.pop()):
+            if not isinstance(layer, FunctionType) or id(layer) in seen:
+                continue
+            seen.add(id(layer))
+            for place, found in reader.names_in(layer):
+                if isinstance(found, FunctionType):
+                    ahead.append(found)
+                elif error := _error_of(*found):
+                    wrong[f"{place}: {error}"] = None
+    if wrong:
+        raise InvalidQuestion("\n".join(wrong))
+
+
+def _error_of(asks: Callable[..., object], model: type[Any]) -> InvalidQuestion | None:
+    try:
+        asks("A question", model)
+    except InvalidQuestion as error:
+        return error
+    except Exception:  # noqa: BLE001 - the author's own code, which the first call reports
+        return None
+    return None
+
+
+class _Reader:
+    """The source of the author's functions, parsed once for each file."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, dict[tuple[str, int], ast.AST]] = {}
+
+    def names_in(
+        self, function: FunctionType
+    ) -> Iterator[tuple[str, FunctionType | tuple[Callable[..., object], type[Any]]]]:
+        """Yield each function that this one uses, and each verb with its model, with the place."""
+        file = function.__code__.co_filename
+        tree = self._tree(function, file) if is_authors(file) else None
+        if tree is None:
+            return
+        known = _names_outside(function, tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _is_verb(asks := _value(node.func, known)):
+                model = _value(_schema_in(node), known)
+                if isinstance(model, type):
+                    yield f"{file}:{node.lineno}", (asks, model)
+            elif isinstance(node, ast.Name | ast.Attribute):
+                found = _value(node, known)
+                if isinstance(found, FunctionType) and found is not function:
+                    yield file, found
+
+    def _tree(self, function: FunctionType, file: str) -> ast.AST | None:
+        if file not in self._files:
+            text = "".join(linecache.getlines(file, function.__globals__))
+            try:
+                self._files[file] = dict(_functions_in(ast.parse(text)))
+            except (SyntaxError, ValueError, RecursionError):  # no source, or not this source
+                self._files[file] = {}
+        code = function.__code__
+        return self._files[file].get((code.co_name, code.co_firstlineno))
+
+
+def _is_verb(found: object) -> bool:
+    return found is form or found is secret
+
+
+def _functions_in(tree: ast.AST) -> Iterator[tuple[tuple[str, int], ast.AST]]:
+    """Yield each function with the name and the first line that its code object has."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            yield (node.name, first), node
+
+
+def _names_outside(function: FunctionType, tree: ast.AST) -> Mapping[str, object]:
+    """Return the values of the names that a function reads and does not bind itself."""
+    bound = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                bound.add(name)
+            case ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+            case _:
+                pass
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    around = {name: _content(cell) for name, cell in cells}
+    known = {**vars(builtins), **function.__globals__, **around}
+    return {name: value for name, value in known.items() if name not in bound}
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _MISSING
+
+
+def _schema_in(call: ast.Call) -> ast.expr | None:
+    """Return the argument `schema` of a call of `form` or `secret`."""
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    second = call.args[1] if len(call.args) > 1 else None
+    return named.get("schema", second)
+
+
+def _value(node: ast.AST | None, known: Mapping[str, object]) -> Any:
+    """Return the value of a name or of a dotted name, without running an author's code."""
+    match node:
+        case ast.Name(id=name):
+            return known.get(name, _MISSING)
+        case ast.Attribute(value=inner, attr=name):
+            # Only names in modules and classes: an attribute of another object may run code.
+            owner = _value(inner, known)
+            names = getattr(owner, "__dict__", {}) if _has_plain_names(owner) else {}
+            return names.get(name, _MISSING)
+        case _:
+            return _MISSING
+
+
+def _has_plain_names(owner: object) -> bool:
+    return isinstance(owner, type) or type(owner).__name__ == "module"
