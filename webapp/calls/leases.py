@@ -210,6 +210,13 @@ class CallUse:
             self.accounts.pop(digest, None)
         self.of_earlier_legs = frozenset[str]()
 
+    def start_again(self) -> None:
+        """Begin as a later request of the call does, because the body starts again."""
+        self.of_earlier_legs = frozenset(self.accounts)
+        # `once` stores results under the receipt only after the payment's await has returned.
+        self.receipt = None
+        self.payments.clear()
+
     def note(self, fact: Fact, content: Json, request: Request | None = None) -> None:
         """Record the secret texts of an answer, and which account or receipt the answer is."""
         kind, digest = fact

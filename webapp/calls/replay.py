@@ -138,10 +138,16 @@ def _times(count: int) -> str:
 
 
 class Replays:
-    """The calls of this process in replay mode. `show` receives each call when it has ended."""
+    """The calls of this process in replay mode. `show` receives each call when it has ended.
 
-    def __init__(self, show: Callable[[ReplayedCall], object]) -> None:
+    Without `starts_again`, the calls are only counted.
+    """
+
+    def __init__(
+        self, show: Callable[[ReplayedCall], object], *, starts_again: bool = True
+    ) -> None:
         self._show = show
+        self._starts_again = starts_again
         self._records: OrderedDict[str, _Record] = OrderedDict()  # by run id
         _listen()
 
@@ -153,7 +159,7 @@ class Replays:
     ) -> T:
         """Run the body again after each question, until it ends or the request is interrupted."""
         while True:
-            current = _BodyRun(self._record_of, call, functions)
+            current = _BodyRun(self._record_of, call, functions, can_start_again=self._starts_again)
             verbs = _ReplayedVerbs(call, current)
             token = _watched.set(current)
             try:
@@ -169,7 +175,7 @@ class Replays:
             finally:
                 _watched.reset(token)
                 current.end()
-            call.used.of_earlier_legs = frozenset(call.used.accounts)
+            call.used.start_again()
 
     def ended(self, call: Call) -> None:
         """Show the table of a call that has ended with a result."""
@@ -193,6 +199,8 @@ class _BodyRun:
         record_of: Callable[[str], _Record],
         call: Call,
         functions: Collection[Callable[..., Any]],
+        *,
+        can_start_again: bool,
     ) -> None:
         self._record_of = record_of
         self._call = call
@@ -202,6 +210,7 @@ class _BodyRun:
         self._depth = 0  # the verbs that are running
         self._before = _fingerprint(functions)
         self._is_unwinding = False
+        self._can_start_again = can_start_again
         self.starts_again = False
 
     @property
@@ -245,7 +254,7 @@ class _BodyRun:
         if first < record.starts:
             segment.recorded += 1
         elif not isinstance(outcome.error, Cancelled | Processing):
-            self.starts_again = True
+            self.starts_again = self._can_start_again
         return outcome
 
     def start_again(self) -> None:

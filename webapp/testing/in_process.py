@@ -18,12 +18,14 @@ from collections.abc import (
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 
 from flows.hooks import StartedQuestion, after
-from webapp.calls.replay import ReplayedCall
+from flows.providers import PROVIDERS
+from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.http.client import Outbound, Transport
 from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
@@ -70,6 +72,7 @@ async def elicit_person(
     plugins: Sequence[object] = (),
     patience: timedelta = PATIENCE,
     replay: bool = False,
+    watch: bool = False,
     approvers: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
@@ -80,11 +83,15 @@ async def elicit_person(
         declares: The elicitation modes of the client that `person.call` uses.
         settings: The operator's settings by name (`ELICIT_GATE`), merged with the kit's own. The
             kit sets ELICIT_MIN_ANSWER to 0, because the person answers at once.
-        outside: Answers requests that go neither to the application nor to the sandbox.
+        outside: Answers requests that go neither to the application nor to the sandbox. It also
+            answers an API request of `account.client()` that the sandbox does not simulate, under
+            the provider's real address (https://api.github.com/...).
         plugins: The same as for `create_app`.
         patience: A question that is open for longer than this, in real time, fails the test.
         replay: Run each tool again after each question, as some clients do. `person.replayed` then
             lists the calls, and says which side effects outside of `once` were repeated.
+        watch: Only count. `person.replayed` then lists the calls as well, with what ran on this
+            revision and with this client. The tools do not run more often than without it.
         approvers: Tables as `[approvers.NAME]` in elicit.toml, by name. The person then signs in,
             as approvers do.
 
@@ -96,7 +103,7 @@ async def elicit_person(
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
     failed: BaseException | None = None
-    network = InProcess(outside=outside, fail=failures.append)
+    network = InProcess(outside=outside, fail=failures.append, apis=_simulated_apis())
     sandbox = new_sandbox(url=SANDBOX_URL, serves=URL)
     async with AsyncExitStack() as stack:
         http_client = await stack.enter_async_context(httpx.AsyncClient(transport=network))
@@ -111,8 +118,8 @@ async def elicit_person(
                 waiting = guard.create_task(person.is_awaited(asked.id, at_most=patience))
                 stack.callback(waiting.cancel)
 
-        def replayed(call: ReplayedCall) -> None:
-            person.replayed.append(call)
+        def replays() -> Replays:
+            return Replays(person.replayed.append, starts_again=replay)
 
         app = TestedApplication(
             make=server if is_made else lambda: server,
@@ -125,7 +132,7 @@ async def elicit_person(
             serve=lambda asgi: network.answer_at({URL: OwnUsers(asgi, uid=_UID)}),
             tasks=guard,
             browsers=stack,
-            replayed=replayed if replay else None,
+            replays=replays if replay or watch else None,
             failures=failures,
         )
         person = AskedPerson(
@@ -189,6 +196,15 @@ def _must_be_asyncio() -> None:
         ) from None
 
 
+def _simulated_apis() -> Mapping[str, str]:
+    """Return the real address of each API that the sandbox simulates, by the simulated address."""
+    return {
+        provider.at(SANDBOX_URL).api: provider.api
+        for provider in PROVIDERS.values()
+        if provider.sandbox is not None
+    }
+
+
 async def _here(_host: str, _port: int) -> Sequence[str]:
     """Return the loopback address for every host, without a DNS lookup."""
     return ("127.0.0.1",)
@@ -201,7 +217,8 @@ async def _at_once(_seconds: float) -> None:
 class InProcess(Transport):
     """A transport that calls the application of an origin directly and sends the rest `outside`.
 
-    `fail` receives the error of a request that no application answers.
+    `fail` receives the error of a request that no application answers. `apis` are the real
+    addresses of the APIs that an application simulates in part.
     """
 
     def __init__(
@@ -209,10 +226,12 @@ class InProcess(Transport):
         *,
         outside: httpx.AsyncBaseTransport | None,
         fail: Callable[[AssertionError], None],
+        apis: Mapping[str, str],
     ) -> None:
         self._outside = outside
         self._fail = fail
         self._apps: dict[str, httpx.AsyncBaseTransport] = {}
+        self._apis = apis
         self._loop = asyncio.get_running_loop()
 
     def answer_at(self, apps: Mapping[str, ASGIApp]) -> None:
@@ -227,7 +246,22 @@ class InProcess(Transport):
             error = OutsideReached(request.method, str(request.url.copy_with(query=None)))
             self._fail(error)
             raise error
-        return await to.handle_async_request(request)
+        reply = await to.handle_async_request(request)
+        if reply.status_code == HTTPStatus.NOT_FOUND and self._outside is not None:
+            url = str(request.url)
+            for simulated, real in self._apis.items():
+                if url.startswith(f"{simulated}/"):
+                    # `Host` is the simulated one, so httpx must set it again.
+                    headers = [one for one in request.headers.raw if one[0].lower() != b"host"]
+                    return await self._outside.handle_async_request(
+                        httpx.Request(
+                            request.method,
+                            real + url.removeprefix(simulated),
+                            headers=headers,
+                            content=await request.aread(),
+                        )
+                    )
+        return reply
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a synchronous client's request from a worker thread to the event loop."""

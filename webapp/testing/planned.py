@@ -51,7 +51,7 @@ class PlannedActions:
         self._will("decline", acts.decline)
 
     def dismisses(self) -> None:
-        """Close what the client shows without an answer."""
+        """Close what the client shows without an answer. A later call can ask the same again."""
         self._will("dismiss it", acts.dismiss)
 
     def connects(self, account: str | None = None) -> None:

@@ -180,6 +180,43 @@ async def test_questions_asked_together_are_replayed(library, revision):
         assert call.lines[0].ran == call.starts
 
 
+async def test_once_before_payment_is_not_repeated(library, revision):
+    # finding: XA9
+    server = new_server(library)
+    held: list[str] = []
+
+    @server.tool()
+    async def buy() -> str:
+        await elicit.once("hold", lambda: held.append("4A"))
+        receipt = await elicit.payment(planted.TEA, "Seat 4A")
+        await elicit.once("sell", lambda: held.append("sold"))
+        return f"{receipt.price}"
+
+    async with elicit_person(server, revision=revision, replay=True) as person:
+        person.pays()
+        assert (await person.call("buy")).text == "9.00 EUR"
+        assert held == ["4A", "sold"]
+        assert person.replayed[0].repeated == ()
+
+
+@pytest.mark.parametrize(
+    ("spoken", "declares", "starts"),
+    [("2025-11-25", "form", 1), ("2025-11-25", "nothing", 5), ("2026-07-28", "form", 5)],
+)
+async def test_watched_calls_run_as_often_as_the_client_needs(
+    library, spoken, declares, starts, tmp_path
+):
+    # finding: XA9
+    server = planted.new_tools(library, tmp_path)
+    declared = DECLARES[declares]
+    async with elicit_person(server, revision=spoken, declares=declared, watch=True) as person:
+        confirm_all(person)
+        await person.call("pay_all")
+        assert person.replayed[0].starts == starts
+        assert bool(person.replayed[0].repeated) == (starts > 1)
+        assert len(planted.paid) == (4 if starts == 1 else 10)
+
+
 async def test_declined_question_is_replayed(library, revision):
     server = new_server(library)
 

@@ -1,0 +1,1 @@
+"""The example servers of the cookbook, run with every library, revision and client."""

@@ -1,0 +1,1 @@
+"""Three servers with a mistake that replay mode must find."""

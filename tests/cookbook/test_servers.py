@@ -1,0 +1,160 @@
+"""The example servers, in each cell, tested with the public test kit."""
+
+import pytest
+
+from tests.cookbook.servers import EXAMPLES, PLAYS
+from tests.cookbook.table import measured, rows
+from tests.support.samples import PAGES
+
+LINES_AT_MOST = 90
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_example_is_short_and_on_the_page(name):
+    assert f"{{literalinclude}} ../../examples/{name}.py\n" in PAGES["docs/how-to/cookbook.md"]
+    assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) < LINES_AT_MOST
+
+
+@pytest.mark.parametrize("name", PLAYS)
+async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(name):
+    # finding: XA9
+    watched, replayed = [await measured(name, replay=replay) for replay in (False, True)]
+    for cell, call in (*watched.items(), *replayed.items()):
+        assert call.repeated == (), (cell, str(call))
+    assert all(call.starts > 1 for call in replayed.values())
+    written = PAGES["docs/how-to/cookbook.md"]
+    assert rows(name, watched, replayed) in written, (
+        "write the table again: python -m tests.cookbook"
+    )
+
+
+async def test_pull_requests_are_listed_and_account_is_asked_for_once(serve, vendors):
+    async with serve("pull_requests") as (person, _):
+        person.connects()
+        heard = await person.call("list_pull_requests", repository="octocat/gate")
+        assert heard.structured["result"] == ["#7 Fix the gate", "#8 Add a lock"]
+        person.connects()  # allows the second tool to use the account
+        person.accepts()
+        await person.call("merge_pull_request", repository="octocat/gate", number=8)
+        assert person.asked[-1].arguments["commit"] == "c0ffee8"
+        assert vendors.pulls == {7: "Fix the gate"}
+
+
+async def test_declined_merge_changes_nothing(serve, vendors):
+    async with serve("pull_requests") as (person, _):
+        person.connects()
+        person.declines()
+        heard = await person.call("merge_pull_request", repository="octocat/gate", number=7)
+        assert heard.text == "Nothing was merged."
+        assert 7 in vendors.pulls
+
+
+async def test_denied_account_ends_the_call(serve):
+    async with serve("pull_requests") as (person, _):
+        person.denies()
+        heard = await person.call("list_pull_requests", repository="octocat/gate")
+        assert heard.code == "ELICITATION_DENIED"
+
+
+async def test_report_is_made_once_if_the_call_is_repeated(serve):
+    async with serve("paid_report") as (person, example):
+        person.pays()
+        first = await person.call("buy_report", city="Vienna")
+        again = await person.call("buy_report", city="Vienna")  # the first result was lost
+        assert first.text in again.text
+        assert example.made == ["Vienna"]
+        assert [paid.status for paid in await person.payments()] == ["spent"]
+
+
+async def test_report_that_cannot_be_made_is_refunded(serve):
+    async with serve("paid_report") as (person, _):
+        person.pays()
+        heard = await person.call("buy_report", city="Atlantis")
+        assert heard.text.startswith("There is no data about Atlantis. The refund of 9.00 EUR is ")
+        assert [paid.status for paid in await person.payments()] == ["refunded"]
+
+
+async def test_declined_payment_makes_no_report(serve):
+    async with serve("paid_report") as (person, example):
+        person.declines()
+        assert (await person.call("buy_report", city="Graz")).code == "ELICITATION_DECLINED"
+        assert example.made == []
+
+
+@pytest.mark.parametrize("refused", ["google", "pipedrive"])
+async def test_contacts_stay_if_one_account_is_refused(serve, vendors, refused):
+    async with serve("crm") as (person, _):
+        if refused == "google":
+            person.denies()
+            person.types_key("pd-1")
+        else:
+            person.connects()
+            person.declines()
+        heard = await person.call("move_contacts")
+        assert heard.text.startswith("Nothing was moved. ")
+        assert not heard.is_error
+        assert (len(vendors.people), vendors.persons) == (2, [])
+
+
+async def test_broken_move_is_resumed_by_the_same_call(serve, vendors):
+    vendors.broken = "DELETE https://people.googleapis.com/v1/people/2:deleteContact"
+    async with serve("crm") as (person, _):
+        person.connects()
+        person.types_key("pd-1")
+        person.accepts()
+        assert (await person.call("move_contacts")).is_error
+        assert vendors.people == {"people/2": "Ben"}
+
+
+async def test_seat_is_released_if_the_person_never_pays(serve):
+    # finding: XA1
+    async with serve("booking") as (person, example):
+        person.never_comes()
+        await person.call("book_seat", seat=14)
+        await person.let_pass(minutes=20)
+        assert 14 in (await person.call("list_free_seats")).structured["result"]
+        assert example.held == {}
+        assert [ending.how for ending in person.endings] == ["expired"]
+
+
+async def test_seat_is_released_if_the_person_declines(serve):
+    # finding: XA1
+    async with serve("booking") as (person, example):
+        person.declines()
+        assert (await person.call("book_seat", seat=14)).code == "ELICITATION_DECLINED"
+        assert (example.held, example.sold) == ({}, set())
+
+
+async def test_held_and_sold_seats_are_refused(serve):
+    async with serve("booking") as (person, example):
+        example.held[3] = "another call"
+        assert "Somebody else" in (await person.call("book_seat", seat=3)).text
+        assert example.held == {3: "another call"}
+        example.sold.add(4)
+        assert "not for sale" in (await person.call("book_seat", seat=4)).text
+
+
+async def test_declined_invoice_is_left_out(serve):
+    async with serve("batch") as (person, example):
+        person.declines()
+        for _ in range(19):
+            person.accepts()
+        assert (await person.call("pay_invoices")).text == "19 of 20 invoices are paid."
+        assert "R-1" not in example.transfers.values()
+
+
+async def test_batch_that_stopped_halfway_is_resumed(serve, request):
+    # finding: XA9
+    async with serve("batch") as (person, example):
+        for _ in range(7):
+            person.accepts()
+        if "2025" in request.node.name:
+            person.dismisses()
+        else:
+            person.never_comes()
+        await person.call("pay_invoices")
+        assert len(example.transfers) == 7
+        for _ in range(13):
+            person.accepts()
+        assert (await person.call("pay_invoices")).text == "20 of 20 invoices are paid."
+        assert sorted(example.transfers.values()) == sorted(example.INVOICES)
