@@ -10,7 +10,7 @@ restored when the application closes.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from webapp.demo.client import DeclaringClient
 from webapp.http.client import Outbound, Transport
 from webapp.http.exchange import ASGIApp
 from webapp.limits import CallLimits
+from webapp.records.values import KINDS, Alias
 from webapp.sandbox.settings import Sandbox
 from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
@@ -105,6 +106,20 @@ class TestedApplication:
         self.service = service
         if self.replays is not None:
             service.running_tools.replays = self.replays()
+
+    async def learn_ids(self) -> None:
+        """Note the ids that the author gave to questions. They are stored after the question."""
+        for record in await self.store.list(KINDS[Alias]):
+            alias = await self.service.elicitations.rows.open(record, Alias)
+            if (told := self.asked_of.get(alias.elicitation_id)) is not None:
+                name = alias.id.partition("::")[0]
+                self.asked_of[told.id] = replace(told, elicitation_id=name)
+
+    def hold(self, *, nothing: bool) -> None:
+        """Set whether the server holds a request while a person answers. It waits in real time."""
+        none = timedelta()
+        held = replace(LIMITS, call=none, leg=none, request_at_least=none) if nothing else LIMITS
+        self.service.clients.limits = held
 
     @property
     def has_approvers(self) -> bool:

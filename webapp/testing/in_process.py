@@ -18,14 +18,14 @@ from collections.abc import (
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 
 from flows.hooks import StartedQuestion, after
 from flows.providers import PROVIDERS
-from webapp.calls.replay import ReplayedCall, Replays
+from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.http.client import Outbound, Transport
 from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
@@ -104,7 +104,7 @@ async def elicit_person(
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
     failed: BaseException | None = None
-    network = InProcess(outside=outside, fail=failures.append)
+    network = InProcess(outside=outside, fail=failures.append, apis=_simulated_apis())
     sandbox = new_sandbox(url=SANDBOX_URL, serves=URL)
     async with AsyncExitStack() as stack:
         http_client = await stack.enter_async_context(httpx.AsyncClient(transport=network))
@@ -119,8 +119,8 @@ async def elicit_person(
                 waiting = guard.create_task(person.is_awaited(asked.id, at_most=patience))
                 stack.callback(waiting.cancel)
 
-        def replayed(call: ReplayedCall) -> None:
-            person.replayed.append(call)
+        def replays() -> Replays:
+            return Replays(person.replayed.append, starts_again=replay)
 
         app = TestedApplication(
             make=server if is_made else lambda: server,
@@ -133,7 +133,7 @@ async def elicit_person(
             serve=lambda asgi: network.answer_at({URL: OwnUsers(asgi, uid=_UID)}),
             tasks=guard,
             browsers=stack,
-            replays=partial(Replays, replayed, starts_again=replay) if replay or watch else None,
+            replays=replays if replay or watch else None,
             failures=failures,
         )
         person = AskedPerson(
@@ -218,7 +218,8 @@ async def _at_once(_seconds: float) -> None:
 class InProcess(Transport):
     """A transport that calls the application of an origin directly and sends the rest `outside`.
 
-    `fail` receives the error of a request that no application answers.
+    `fail` receives the error of a request that no application answers. `apis` are the real
+    addresses of the APIs that an application simulates in part.
     """
 
     def __init__(
@@ -226,11 +227,12 @@ class InProcess(Transport):
         *,
         outside: httpx.AsyncBaseTransport | None,
         fail: Callable[[AssertionError], None],
+        apis: Mapping[str, str],
     ) -> None:
         self._outside = outside
         self._fail = fail
         self._apps: dict[str, httpx.AsyncBaseTransport] = {}
-        self._apis = _simulated_apis()  # what the sandbox does not simulate goes `outside`
+        self._apis = apis
         self._loop = asyncio.get_running_loop()
 
     def answer_at(self, apps: Mapping[str, ASGIApp]) -> None:
@@ -246,7 +248,7 @@ class InProcess(Transport):
             self._fail(error)
             raise error
         reply = await to.handle_async_request(request)
-        if reply.status_code == httpx.codes.NOT_FOUND and self._outside is not None:
+        if reply.status_code == HTTPStatus.NOT_FOUND and self._outside is not None:
             url = str(request.url)
             for simulated, real in self._apis.items():
                 if url.startswith(f"{simulated}/"):

@@ -7,7 +7,6 @@ once, and the test fails too.
 import asyncio
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -25,7 +24,6 @@ from flows.elicitation.traits import traits_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from webapp.records.ids import owner_of
-from webapp.records.values import KINDS, Alias
 from webapp.sweeper import fall_due
 from webapp.testing.acts import ACCEPT, CANCEL, Act, Errand, Pause
 from webapp.testing.application import (
@@ -90,6 +88,7 @@ class AskedPerson(PlannedActions):
         self._left: set[str] = set()  # those that the person leaves open during this call
         self._shown: dict[str, _Shown] = {}  # those that the client still shows after their call
         self._unseen: set[str] = set()  # those that the client does not show
+        self._acting: set[asyncio.Task[ElicitResult]] = set()
         self._calling: CancelScope | None = None
         self._call: _CallOf = ("", {})
         self._is_lost = False
@@ -187,6 +186,7 @@ class AskedPerson(PlannedActions):
         heard = await self._call_once(tool, arguments)
         while heard is None or await self._follow_all(heard.text):
             heard = await self._call_once(tool, arguments)
+        await asyncio.gather(*self._acting, return_exceptions=True)
         self._raise_failure()
         await self.catch_up()
         await self._settled()
@@ -200,7 +200,7 @@ class AskedPerson(PlannedActions):
                 result = await self.client.call_tool(tool, dict(arguments))
         finally:
             self._calling = None
-            self._app.service.clients.limits = LIMITS
+            self._app.hold(nothing=False)
         if self._is_lost:
             await self.disconnect()
             await self.connect()
@@ -345,19 +345,13 @@ class AskedPerson(PlannedActions):
         if pause is Pause.LEFT_OPEN and not is_modern:
             self._shown[asked.id] = (self._call, link)
         if pause is Pause.LEFT_OPEN and not is_form:
-            self._hold_nothing()
+            self._app.hold(nothing=True)
             return
         if is_modern:
             self._calling.cancel()  # the client shows its form, or nothing, and gives the call up
         else:
             self._app.service.elicitations.waiters.wake_all()
         await asyncio.Event().wait()
-
-    def _hold_nothing(self) -> None:
-        """Let the server hold no request of this call: it would wait in real time."""
-        none = timedelta()
-        limits = replace(LIMITS, call=none, leg=none, request_at_least=none)
-        self._app.service.clients.limits = limits
 
     async def _answer_shown(self) -> None:
         """Answer the questions of this call that its client still shows from an earlier one."""
@@ -371,7 +365,7 @@ class AskedPerson(PlannedActions):
                     await self._act(asked, link=link, is_form=False)
             if pause is Pause.LEFT_OPEN:
                 self._left.add(id)
-                self._hold_nothing()
+                self._app.hold(nothing=True)
                 continue
             del self._shown[id]
             if pause is Pause.DISCONNECTED:
@@ -383,7 +377,7 @@ class AskedPerson(PlannedActions):
             return ACCEPT
         self._done.add(asked.id)
         self._unseen.discard(asked.id)
-        await self._learn_ids()
+        await self._app.learn_ids()
         act = await self._planned_for(asked)
         if act is None:
             planned = self.plan.popleft() if self.plan else None
@@ -394,25 +388,22 @@ class AskedPerson(PlannedActions):
         errand = Errand(
             app=self._app, browser=self._browser, asked=asked, link=link, is_form=is_form
         )
-        try:
-            result = await act.do(errand)
-        except AssertionError as error:
-            return await self._fail(asked, error)
+        acting = asyncio.create_task(self._do(act, errand))
+        self._acting.add(acting)  # a client stops its callback when the question has ended
+        acting.add_done_callback(self._acting.discard)
+        result = await asyncio.shield(acting)
         if result.action == "cancel" and not (await self._get(asked.id)).status.is_final:
             self._done.discard(asked.id)  # the question is still open, and can be answered later
         return result
 
+    async def _do(self, act: Act, errand: Errand) -> ElicitResult:
+        try:
+            return await act.do(errand)
+        except AssertionError as error:
+            return await self._fail(errand.asked, error)
+
     def _told(self, asked: Elicitation) -> Told:
         return self._app.asked_of.get(asked.id) or Told.of(asked)
-
-    async def _learn_ids(self) -> None:
-        """Note the ids that the author gave to questions. They are stored after the question."""
-        rows, asked_of = self._app.service.elicitations.rows, self._app.asked_of
-        for record in await self._app.store.list(KINDS[Alias]):
-            alias = await rows.open(record, Alias)
-            if (told := asked_of.get(alias.elicitation_id)) is not None:
-                name = alias.id.partition("::")[0]
-                asked_of[told.id] = replace(told, elicitation_id=name)
 
     async def _planned_for(self, asked: Elicitation) -> Act | None:
         """Return the next planned action that is valid for the question, or None.
@@ -460,7 +451,7 @@ class AskedPerson(PlannedActions):
 
     async def _settled(self) -> None:
         """Wait until the results are stored as delivered and the callbacks of `on_end` have run."""
-        await self._learn_ids()
+        await self._app.learn_ids()
         await self._app.service.running_tools.noted()
         await self._app.service.endings.settled()
 
