@@ -86,7 +86,7 @@ def owner_of_token(client: Client, *, access: ApiAccess) -> Talk[Person]:
             )
             person = person_in(says)
     if person is None:
-        raise Failed(f"{provider.label} does not say whose account an access token opens.")
+        raise Failed(f"{provider.label} did not say whose account it is.")
     return person
 
 

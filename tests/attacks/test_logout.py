@@ -106,7 +106,7 @@ def authenticated(header: dict[str, Any], claims: dict[str, Any], key: bytes) ->
     ],
 )
 async def test_reported_logout_ends_sessions_of_its_sid_or_sub_only(
-    store: str, named: dict[str, str], ends: bool, tmp_path: Path
+    store: str, named: dict[str, Any], ends: bool, tmp_path: Path
 ) -> None:
     async def check(opened: Any) -> None:
         async with leaving(store=opened) as site:
@@ -275,7 +275,9 @@ async def test_report_is_refused_while_the_keys_are_unknown(site: Leaving) -> No
 def form_of(text: str) -> tuple[str, dict[str, str]]:
     """Return the address and the fields of the form that ends the session at the issuer."""
     form = re.search(
-        r'<form method="post" action="(http[^"]*/logout)">(.*?)</form>', text, re.DOTALL
+        r'<form class="away" method="post" action="(http[^"]*/logout)">(.*?)</form>',
+        text,
+        re.DOTALL,
     )
     assert form is not None, text
     fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[2])

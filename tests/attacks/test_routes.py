@@ -103,7 +103,10 @@ ROUTES: Mapping[str, Route] = {
     "POST /signin": Route(at="/signin"),
     "GET /signin/callback": Route(at="/signin/callback?code=c&state=s"),
     "GET /signin/callback/{at}": Route(at="/signin/callback/partner?code=c&state=s"),
+    "POST /signin/logout": Route(at="/signin/logout", body="logout_token={}"),
+    "POST /signin/logout/{at}": Route(at="/signin/logout/partner", body="logout_token={}"),
     "POST /signout": Route(at="/signout"),
+    "GET /signout/done": Route(at="/signout/done?state=s"),
     "GET /static/{name}": Route(at="/static/elicit.css"),
     "GET /static/own/{own}": Route(at="/static/own/site.css"),
     "POST /webhooks/{seller}": Route(

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
+from msgspec import Struct
 
 from flows.elicitation.tool_call import CallingClient, client_of
 from flows.errors import ElicitError, NotAllowed
@@ -24,7 +25,6 @@ from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
     AccountList,
-    ImportedAccount,
     ToldAccount,
     ToldDisconnection,
     Whose,
@@ -32,12 +32,22 @@ from webapp.api.representations import (
 from webapp.api.states import to_account_data
 from webapp.http.parts import AnyRequest, part
 from webapp.identity.api_keys import KeyScope
-from webapp.oauth.importing import ConnectedElsewhere
+from webapp.oauth.importing import ConnectedElsewhere, Done
 from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]
 _log = logging.getLogger(__name__)
 _paces: Callable[[AnyRequest], Paces] = part("paces")
+
+
+class ImportedAccount(Struct, frozen=True, kw_only=True):
+    """The result of an import.
+
+    `imported`: the account is stored. `unchanged`: it was stored with these tokens already. `kept`:
+    it is connected here already, and stays as it is.
+    """
+
+    result: Done
 
 
 class NoSuchAccount(ElicitError):

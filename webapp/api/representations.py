@@ -134,16 +134,6 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     team: str | None = None
 
 
-class ImportedAccount(Struct, frozen=True, kw_only=True):
-    """The result of an import.
-
-    `imported`: the account is stored. `unchanged`: it was stored with these tokens already. `kept`:
-    it is connected here already, and stays as it is.
-    """
-
-    result: Literal["imported", "replaced", "unchanged", "kept", "refused"]
-
-
 class AccountList(Struct, frozen=True, kw_only=True):
     """The accounts that the user connected and shares with this program."""
 
