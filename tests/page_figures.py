@@ -9,6 +9,7 @@ import gzip
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,9 @@ def parts_of(view: View, language: Language = ENGLISH) -> dict[str, int]:
 
 
 def weights() -> str:
-    """Return the table of the start pages."""
+    """Return the table of the start pages. Their bytes are rounded up to thousands."""
     lines = [f"| {name} | {_cells(view)} |" for name, view in ASKING.items()]
-    heads = " | ".join(f"{name}, bytes" for name in WEIGHED)
+    heads = " | ".join(f"{name}, kB" for name in WEIGHED)
     return f"| start page | {heads} | requests |\n|---|{'---|' * (len(WEIGHED) + 1)}\n" + "".join(
         f"{line}\n" for line in lines
     )
@@ -90,7 +91,7 @@ def weights() -> str:
 
 def _cells(view: View) -> str:
     parts = [parts_of(view, LANGUAGES[name]) for name in WEIGHED]
-    return " | ".join(f"{sum(each.values()):,}" for each in parts) + f" | {len(parts[0])}"
+    return " | ".join(str(ceil(sum(each.values()) / 1000)) for each in parts) + f" | {len(parts[0])}"
 
 
 def row_of(name: str, figures: Figures) -> str:
