@@ -85,7 +85,6 @@ class ResultNotKept(InvalidQuestion):
 
     name = "ELICITATION_RESULT_NOT_KEPT"
     jsonrpc_code = -32603
-    http_status = 500
 
 
 class NoAsker(ElicitError):

@@ -175,7 +175,7 @@ async def right_by_a_name_of_the_call(name: str) -> str:
 RIGHT = [each for name, each in list(globals().items()) if name.startswith("right")]
 
 
-def served(library: str, *tools: Callable[..., Any]) -> Any:
+def server_with(library: str, *tools: Callable[..., Any]) -> Any:
     server = new_server(library)
     for tool in tools:
         server.tool()(tool)
@@ -186,7 +186,7 @@ def served(library: str, *tools: Callable[..., Any]) -> Any:
 async def test_model_that_no_form_can_show_is_refused_with_its_line(library, tool):
     # finding: XA15
     with pytest.raises(InvalidQuestion) as refused:
-        await must_show_models(served(library, right, tool))
+        await must_show_models(server_with(library, right, tool))
     assert str(refused.value).startswith(f"{Path(__file__)}:")
     assert "Tags.tags: `list[str]` cannot be asked as a form: use list[Literal[...]] or" in str(
         refused.value
@@ -196,7 +196,7 @@ async def test_model_that_no_form_can_show_is_refused_with_its_line(library, too
 async def test_each_wrong_model_has_a_sentence_in_python(library):
     # finding: XA15
     with pytest.raises(InvalidQuestion) as refused:
-        await must_show_models(served(library, *SENTENCES))
+        await must_show_models(server_with(library, *SENTENCES))
     lines = str(refused.value).splitlines()
     assert len(lines) == len(SENTENCES)
     assert [words for words in SENTENCES.values() if not any(words in line for line in lines)] == []
@@ -204,19 +204,19 @@ async def test_each_wrong_model_has_a_sentence_in_python(library):
 
 
 async def test_model_that_is_known_only_in_the_call_does_not_stop_the_start(library):
-    await must_show_models(served(library, *RIGHT))
+    await must_show_models(server_with(library, *RIGHT))
 
 
 async def test_tool_of_mounted_server_is_checked_too():
     outer = FastMCP("outer")
-    outer.mount(served("fastmcp", wrong_by_position), "inner")
+    outer.mount(server_with("fastmcp", wrong_by_position), "inner")
     with pytest.raises(InvalidQuestion, match=r"Tags\.tags"):
         await must_show_models(outer)
 
 
 async def test_kit_refuses_the_server_of_a_wrong_model(library):
     with pytest.raises(InvalidQuestion, match=r"Tags\.tags"):
-        async with elicit_person(served(library, wrong_by_position)):
+        async with elicit_person(server_with(library, wrong_by_position)):
             pass
 
 
