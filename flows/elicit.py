@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from flows.elicitation.ending import Ending, key_of, name_of, payload_of
-from flows.elicitation.misuse import InvalidUse, place_of_call
+from flows.elicitation.misuse import InvalidUse, must_be_listed, place_of_call
 from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import (
@@ -31,7 +31,6 @@ from flows.question import (
     MESSAGE_AT_MOST,
     Question,
     current_asker,
-    must_be_listed,
     report_to_asker,
     verb,
 )

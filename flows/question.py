@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -219,11 +218,7 @@ class Question(Generic[T_co]):
             return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
-        """Ask the question and return the answer.
-
-        Returns:
-            The answer, or None for any negative outcome.
-        """
+        """Return the answer to the question, or None for any negative outcome."""
         return (await self.outcome()).content
 
     def discard(self) -> None:
@@ -261,18 +256,6 @@ def must_be_timeout(timeout: timedelta) -> None:
         raise InvalidQuestion(
             f"timeout is {timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."
         )
-
-
-def must_be_listed(name: str, given: object) -> None:
-    """Raise InvalidQuestion if `given` is not a list of texts.
-
-    A str is refused too, which would be read as a list of characters.
-    """
-    if isinstance(given, str):
-        raise InvalidQuestion(f"{name} is a list: {name}=[{given!r}].")
-    many = cast("Sequence[object]", given) if isinstance(given, Sequence | AbstractSet) else None
-    if many is None or not all(isinstance(one, str) for one in many):
-        raise InvalidQuestion(f'{name} must be a list of texts, as in {name}=["..."].')
 
 
 def must_be_elicitation_id(text: str) -> None:

@@ -26,6 +26,8 @@ LOOKS: Mapping[str, tuple[int, int, str]] = {
     "phone-dark": (390, 664, "dark"),
     "desktop": (1280, 720, "light"),
 }
+FIRST = "first screen of "
+UNSTUCK = "document.querySelectorAll('.stay').forEach(one => one.classList.remove('stay'))"
 STYLE = """body { font: 1rem/1.4 system-ui, sans-serif; margin: 2rem; }
 section { display: flex; flex-wrap: wrap; gap: 1rem; align-items: start; }
 img { max-width: 30rem; max-height: 60rem; border: 1px solid #bbb; }
@@ -51,8 +53,11 @@ async def picture(folder: Path, states: Mapping[str, View], looks: tuple[str, ..
                 for state, view in states.items():
                     site.html = pages.render(view)
                     await page.goto(f"{ORIGIN}/e/abc")
+                    is_first = state.startswith(FIRST)
+                    if not is_first:  # buttons that stay on the screen would cover the text
+                        await page.evaluate(UNSTUCK)
                     await page.screenshot(
-                        path=folder / f"{named(state)}.{look}.png", full_page=True
+                        path=folder / f"{named(state)}.{look}.png", full_page=not is_first
                     )
         await browser.close()
 
@@ -102,7 +107,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names of the states")
     parser.add_argument("--look", action="append", choices=LOOKS, help="default: all")
     given = parser.parse_args()
-    every = {**page_states(), **{f"first screen of {name}": view for name, view in ASKING.items()}}
+    every = {**page_states(), **{f"{FIRST}{name}": view for name, view in ASKING.items()}}
     states = {name: view for name, view in every.items() if given.only.lower() in name.lower()}
     looks = tuple(given.look or LOOKS)
     given.folder.mkdir(parents=True, exist_ok=True)

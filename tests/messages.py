@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
@@ -18,6 +19,7 @@ from jinja2.ext import babel_extract
 
 from flows.providers import PROVIDERS
 from webapp.languages import ASKERS, CATALOGUES, FROM_CODE, JUST_NOW, named_asker
+from webapp.notifications.delivery import LINES, SENTENCES
 
 ROOT = Path(__file__).resolve().parents[1]
 _OPTIONS = {"trim_blocks": "1", "lstrip_blocks": "1", "newstyle_gettext": "1", "silent": "0"}
@@ -72,6 +74,8 @@ def extracted() -> Catalog:
         found.add(text, locations=[("webapp/languages.py", 0)])
     for texts, where in template_texts():
         found.add(texts, locations=[(f"templates/{where}", 0)])
+    for text in (*chain.from_iterable(SENTENCES.values()), *LINES.values()):
+        found.add(text, locations=[("webapp/notifications/delivery.py", 0)])
     for text, where in code_texts():
         found.add(text, context=FROM_CODE, locations=[(where, 0)])
     return found
@@ -139,7 +143,9 @@ def _named(*names: str) -> Finder:
 
     def find(tree: ast.AST) -> Iterator[str]:
         for node in ast.walk(tree):
-            is_function = isinstance(node, ast.FunctionDef) and node.name in names
+            is_function = (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in names
+            )
             targets = (
                 node.targets
                 if isinstance(node, ast.Assign)

@@ -293,9 +293,8 @@ def test_sandbox_is_imported_only_by_its_servers() -> None:
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]
     serves["webapp/app.py"] = "webapp.sandbox"
-    serves |= dict.fromkeys(
-        ("webapp/testing/in_process.py", "webapp/testing/webhooks.py"), "webapp.sandbox"
-    )
+    kit = [f"webapp/testing/{name}.py" for name in ("application", "in_process", "webhooks")]
+    serves |= dict.fromkeys(kit, "webapp.sandbox")
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES

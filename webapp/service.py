@@ -192,6 +192,7 @@ class Service:
             headline=_headline_of,
             name=settings.brand.name,
             public_url=self.public_url,
+            languages=settings.brand.languages,
         )
         self.clients = McpClients(self.elicitations, settings=policies, limits=limits)
         self.running_tools = RunningTools(

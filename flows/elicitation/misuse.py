@@ -8,10 +8,11 @@ what to write, and names the line of the author's code.
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from functools import cached_property
 from types import FrameType, NoneType, UnionType
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, cast
 
 from flows.elicitation.traits import traits_of
 from flows.errors import (
@@ -198,6 +199,18 @@ def _is_fixed(error: InvalidQuestion) -> bool:
         return False
     fixed: tuple[object, ...] = found[0].f_code.co_consts
     return all(any(one == value for one in fixed) for value in error.values)
+
+
+def must_be_listed(name: str, given: object) -> None:
+    """Raise InvalidQuestion if `given` is not a list of texts.
+
+    A str is refused too, which would be read as a list of characters.
+    """
+    if isinstance(given, str):
+        raise InvalidQuestion(f"{name} is a list: {name}=[{given!r}].")
+    many = cast("Sequence[object]", given) if isinstance(given, Sequence | AbstractSet) else None
+    if many is None or not all(isinstance(one, str) for one in many):
+        raise InvalidQuestion(f'{name} must be a list of texts, as in {name}=["..."].')
 
 
 class VerbParameters:

@@ -16,10 +16,11 @@ from urllib.parse import quote
 import httpx
 
 from flows.elicitation.flow import Redirect, RedirectContext
+from flows.elicitation.misuse import must_be_listed
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
-from flows.question import DEFAULT_TIMEOUT, Link, Question, must_be_listed, verb
+from flows.question import DEFAULT_TIMEOUT, Link, Question, verb
 
 UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
 

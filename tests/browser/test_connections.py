@@ -38,7 +38,7 @@ async def overview(env: ServerEnv, ann: Visitor) -> Page:
 
 
 def card(page: Page, name: str) -> Locator:
-    return page.locator("section", has=page.get_by_text(name, exact=True))
+    return page.locator("article", has=page.get_by_text(name, exact=True))
 
 
 async def stop_sharing(page: Page, tool: str) -> None:
@@ -114,5 +114,5 @@ async def test_accounts_page_is_linked_from_home_and_connected_page(
             await page.get_by_role("link", name="Your accounts").first.click()
             await reads(page, "Your accounts")
         await page.goto(env.url)
-        await page.get_by_role("link", name="Your accounts").click()
+        await page.get_by_role("link", name="Accounts").click()
         await reads(page, "Your accounts")

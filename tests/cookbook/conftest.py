@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.cookbook.servers import CELLS, DECLARES, Vendors, load
+from tests.cookbook.servers import CELLS, DECLARES, OPTIONS, Vendors, load
 from webapp.testing import AskedPerson
 
 Opened: TypeAlias = AbstractAsyncContextManager[tuple[AskedPerson, Any]]
@@ -27,7 +27,8 @@ def serve(
     @asynccontextmanager
     async def serve(name: str, **options: Any) -> AsyncGenerator[tuple[AskedPerson, Any]]:
         example = load(name, library)
-        options = {"revision": revision, "declares": DECLARES[declares], **options}
+        own = OPTIONS.get(name, {})
+        options = {"revision": revision, "declares": DECLARES[declares], **own, **options}
         async with elicit_person(example.mcp, outside=vendors, **options) as person:
             yield person, example
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import httpx
 
 from tests.support.cli import HOUSE
-from webapp.testing import AskedPerson
+from webapp.testing import AskedPerson, Told
 
 EXAMPLES: Final = HOUSE / "examples"
 LIBRARIES: Final = {"MCPServer": "from mcp.server.mcpserver import MCPServer"}
@@ -143,10 +143,41 @@ async def move_contacts(person: AskedPerson, _: Any) -> None:
     assert heard.text == "2 contacts have moved to ada@example.org."
 
 
+async def deploy(person: AskedPerson, example: Any) -> None:
+    person.approves(comment="Tested on staging")
+    heard = await person.call("deploy", environment="production", version="v1.1.0")
+    assert '"v1.1.0"' in heard.text
+    assert "Tested on staging" in heard.text
+    assert example.log == ["production v1.1.0"]
+
+
+async def report(
+    person: AskedPerson, example: Any, asked: Told, *, status: str = "verified"
+) -> httpx.Response:
+    """Post the vendor's report about a question to the author's route."""
+    body = json.dumps({"case": asked.elicitation_id, "status": status}).encode()
+    return await person.posts("/verifo", content=body, headers=example.signed(body))
+
+
+async def open_depot(person: AskedPerson, example: Any) -> None:
+    person.continues(lambda asked: report(person, example, asked))
+    heard = await person.call("open_depot")
+    assert heard.text == "The depot is open."
+    assert len(example.depots) == 1
+
+
+# What an example needs in its test: options of `elicit_person`.
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "deployment": {
+        "approvers": {"operations": {"subjects": ["frank", "flora"], "comment": "required"}}
+    }
+}
 PLAYS: Final[Mapping[str, Play]] = {
     "pull_requests": merge,
     "paid_report": buy_report,
     "crm": move_contacts,
     "booking": book_seat,
     "batch": pay_invoices,
+    "deployment": deploy,
+    "kyc": open_depot,
 }

@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tests.cookbook.servers import CELLS, DECLARES, LIBRARIES, PLAYS, REVISIONS, Vendors, load
+from tests.cookbook.servers import (
+    CELLS,
+    DECLARES,
+    LIBRARIES,
+    OPTIONS,
+    PLAYS,
+    REVISIONS,
+    Vendors,
+    load,
+)
 from tests.support.cli import HOUSE
 from webapp.testing import ReplayedCall, elicit_person
 
@@ -38,6 +47,7 @@ async def measured(example: str, *, replay: bool) -> Mapping[tuple[str, str, str
             outside=Vendors(),
             replay=replay,
             watch=True,
+            **OPTIONS.get(example, {}),
         ) as person:
             await PLAYS[example](person, module)
         found[library, revision, declares] = person.replayed[-1]

@@ -1,9 +1,13 @@
 """The example servers, in each cell, tested with the public test kit."""
 
+import json
+
+import mypy.api as mypy
 import pytest
 
 from tests.cookbook.servers import EXAMPLES, PLAYS
 from tests.cookbook.table import measured, rows
+from tests.support.cli import HOUSE
 from tests.support.samples import PAGES
 
 LINES_AT_MOST = 90
@@ -148,13 +152,39 @@ async def test_batch_that_stopped_halfway_is_resumed(serve, request):
     async with serve("batch") as (person, example):
         for _ in range(7):
             person.accepts()
-        if "2025" in request.node.name:
-            person.dismisses()
+        if "nothing" in request.node.name:
+            person.leaves_open()
+            await person.call("pay_invoices")
+            await person.restarts()
         else:
-            person.never_comes()
-        await person.call("pay_invoices")
+            person.dismisses() if "url" in request.node.name else person.never_comes()
+            await person.call("pay_invoices")
         assert len(example.transfers) == 7
         for _ in range(13):
             person.accepts()
         assert (await person.call("pay_invoices")).text == "20 of 20 invoices are paid."
         assert sorted(example.transfers.values()) == sorted(example.INVOICES)
+
+
+async def test_forged_report_completes_nothing(serve):
+    async with serve("kyc") as (person, example):
+
+        async def report(asked):
+            body = json.dumps({"case": asked.elicitation_id, "status": "verified"}).encode()
+            forged = {**example.signed(body), "verifo-signature": "00" * 32}
+            reply = await person.posts("/verifo", content=body, headers=forged)
+            assert reply.status_code == 401
+            refused = body.replace(b"verified", b"rejected")
+            await person.posts("/verifo", content=refused, headers=example.signed(refused))
+
+        person.continues(report)
+        heard = await person.call("open_depot")
+        assert "no depot was opened" in heard.text
+        assert example.depots == []
+
+
+def test_examples_pass_strict_type_check():
+    files = [str(EXAMPLES / f"{name}.py") for name in PLAYS]
+    about = ["--config-file", str(HOUSE / "pyproject.toml"), "--allow-untyped-decorators"]
+    found, wrong, _ = mypy.run([*about, "--cache-dir", str(HOUSE / ".mypy_cache"), *files])
+    assert (found.startswith("Success"), wrong) == (True, ""), found

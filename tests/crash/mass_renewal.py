@@ -36,7 +36,7 @@ from webapp.settings.sandboxed import with_sandbox
 
 LIFE = 3600  # seconds of an access token
 CLAIM_OVER = 61
-CALLERS_AT_MOST = 20  # each has a key of its own, because keys have a rate limit
+PROGRAMS_AT_MOST = 40  # each with a key, because programs have a rate limit
 APPLICATION = "shop"  # see tests.crash.account_server
 LAPSED = "ACCOUNT_LAPSED"
 
@@ -271,8 +271,10 @@ async def open_storm(
             settings = settings_of(public_port=ports[0], folder=str(folder), store=address)
             async with connect(with_sandbox(settings, sandbox), server=APPLICATION) as service:
                 users = [f"user{number}" for number in range(accounts)]
-                ids = await _imported(service, hub, users)
-                keys = [await _new_key(service) for _ in range(min(accounts // 8, CALLERS_AT_MOST))]
+                number = min(accounts // 8, PROGRAMS_AT_MOST)
+                programs = [f"program{each}" for each in range(number)]
+                ids = await _imported(service, hub, users, programs)
+                keys = [await _new_key(service, each) for each in programs]
             orders = AccountOrders(
                 port=ports[0],
                 public_port=ports[0],
@@ -284,17 +286,19 @@ async def open_storm(
             yield Storm(pool, orders, hub=hub, accounts=ids, keys=keys, ports=ports, seed=seed)
 
 
-async def _new_key(service: Service) -> str:
+async def _new_key(service: Service, program: str) -> str:
     text, _ = await service.identity.api_keys.new(
-        program=APPLICATION,
+        program=program,
         scopes=[KeyScope.ASK, KeyScope.TOKENS],
         expires_at=service.clock() + timedelta(days=1),
     )
     return text
 
 
-async def _imported(service: Service, hub: Hub, users: Sequence[str]) -> dict[str, str]:
-    """Import an account for each user, share it with the program, and return the ids."""
+async def _imported(
+    service: Service, hub: Hub, users: Sequence[str], programs: Sequence[str]
+) -> dict[str, str]:
+    """Import an account for each user, share it with the programs, and return the ids."""
     expires_at = (utc_now() + timedelta(seconds=LIFE)).isoformat()
     lines = [
         msgspec.json.encode(
@@ -313,6 +317,6 @@ async def _imported(service: Service, hub: Hub, users: Sequence[str]) -> dict[st
     assert {each.done for each in done} == {"imported"}, done
     elicitations, ids = service.elicitations, dict[str, str]()
     for found in await elicitations.all(Connection):
-        await elicitations.write(replaced(found, tools=(client_of(APPLICATION),)))
+        await elicitations.write(replaced(found, tools=tuple(map(client_of, programs))))
         ids[found.person_id] = found.id
     return ids

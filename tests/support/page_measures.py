@@ -1,11 +1,79 @@
-"""Measures of a page in a browser: its first screen."""
+"""Measures of pages in a browser: accessibility, contrast, the first screen, and overflow."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
 
-from playwright.async_api import Page
+from playwright.async_api import Browser, Page
+
+from tests.support.page_site import ORIGIN, Site, visit
+from tests.support.page_states import ASKING, page_states
+from tests.support.page_views import usual
+from webapp.languages import ENGLISH, Language
+from webapp.pages.renderer import Renderer, template_folder
+from webapp.pages.views import View
+from webapp.pages.views_operator import OperatorRecord
 
 SCREENS = ((390, 664), (1280, 720))
 MAIN = "main .button.primary, main .button.danger"
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+NARROW = (320, 640)  # WCAG 2.2, 1.4.10: a desktop's 1280 pixels, zoomed to 400 %
+TWICE = 32  # pixels: the browser's text at 200 %
+TOO_LOW = 7.0  # WCAG 2.2, 1.4.6 (AAA). Large text needs less, but here has the same.
+# The rules of axe: WCAG 2.2 A and AA, its best practices, and the contrast of AAA.
+RULES: Mapping[str, Any] = {
+    "runOnly": {
+        "type": "tag",
+        "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    },
+    "rules": {"color-contrast-enhanced": {"enabled": True}},
+    # These cost half of the time: axe looks for a selector of each element, and for frames.
+    "selectors": False,
+    "iframes": False,
+    "preload": False,
+}
+CONTRAST = {**RULES, "runOnly": {"type": "rule", "values": ["color-contrast-enhanced"]}}
+RUN_AXE = """async (rules) => {
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    const found = await axe.run(document, rules);
+    const ratios = [...found.passes, ...found.violations]
+        .filter((rule) => rule.id === "color-contrast-enhanced")
+        .flatMap((rule) => rule.nodes.flatMap((node) => node.any))
+        .map((check) => check.data.contrastRatio)
+        .filter((ratio) => ratio > 0);
+    return {
+        violations: found.violations.map((rule) => `${rule.id}: ${rule.nodes[0].html}`),
+        undecided: found.incomplete.map((rule) => `${rule.id}: ${rule.nodes[0].html}`),
+        lowest: Math.min(...ratios),
+    };
+}"""
+# The padding of a link is larger than its line, so that a finger can hit it. It lies over the text
+# of the next line, which axe takes for a background that it does not know.
+WITHOUT_PADDING = """() => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync("a:not(.button) { padding: 0 !important }");
+    document.adoptedStyleSheets = [sheet];
+}"""
+# A page in the place of the one before: its script does not run, and the style sheets stay.
+REPLACE = """(html) => {
+    const next = new DOMParser().parseFromString(html, "text/html");
+    document.documentElement.lang = next.documentElement.lang;
+    document.documentElement.dir = next.documentElement.dir;
+    document.title = next.title;
+    document.body.replaceWith(document.adoptNode(next.body));
+    for (const details of document.querySelectorAll("details")) details.open = true;
+}"""
+# How much wider the page is than the screen, and what is cut off although a person should read it.
+TOO_WIDE = """() => {
+    const cut = [...document.querySelectorAll("body *")].filter((one) =>
+        one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0
+        && getComputedStyle(one).overflowX !== "visible"
+        && !one.matches(".unseen, textarea, input, select, svg, .bar"));
+    const page = document.documentElement;
+    return [page.scrollWidth - page.clientWidth, ...cut.map((one) => one.outerHTML.slice(0, 80))];
+}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +82,113 @@ class FoldRow:
 
     name: str
     cells: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """The figures of all pages in one language. The lists name the pages that break a rule."""
+
+    violations: dict[str, list[str]] = field(default_factory=lambda: {one: [] for one in SCHEMES})
+    contrast: dict[str, float] = field(default_factory=dict)
+    moving: list[str] = field(default_factory=list)
+    too_wide: dict[str, list[str]] = field(default_factory=dict)
+    folds: list[FoldRow] = field(default_factory=list)
+
+    @property
+    def fold(self) -> tuple[int, ...]:
+        """The smallest distance of a main button from the lower edge, for each screen."""
+        return tuple(min(cells) for cells in zip(*(row.cells for row in self.folds), strict=True))
+
+
+def every_state() -> dict[str, View]:
+    """Return a view of each state of each page, and of each start page with four fields."""
+    return {**page_states(), **{f"first screen of {name}": view for name, view in ASKING.items()}}
+
+
+@cache
+def axe() -> str:
+    """Return the script of axe-core. Its package is the only one that carries it for Python."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text("utf-8")
+
+
+def axe_version() -> str:
+    return axe().partition("axe v")[2].partition("\n")[0]
+
+
+async def figures_of(browser: Browser, language: Language = ENGLISH) -> Figures:
+    """Measure every page in this language, in one tab of the browser."""
+    pages, site, found = Renderer(folders=[template_folder()]), Site(html=""), Figures()
+
+    def html(view: View) -> str:
+        return pages.render(view, language if view.is_translated else ENGLISH)
+
+    width, height = NARROW
+    screen = {"width": width, "height": height}
+    async with visit(browser, site, reduced_motion="reduce", viewport=screen) as page:
+        await page.add_init_script(axe())
+        site.html = html(usual(OperatorRecord))  # it has all style sheets
+        await page.goto(f"{ORIGIN}/e/abc")
+        shown = {name: html(view) for name, view in every_state().items()}
+        narrow = found.too_wide.setdefault("320 px", [])
+        for name, site.html in shown.items():
+            if language is ENGLISH:
+                await page.goto(f"{ORIGIN}/e/abc", wait_until="domcontentloaded")
+            else:  # without a navigation, which takes half of the time
+                await page.evaluate(REPLACE, site.html)
+            await _run_axe(page, name, found)
+            narrow += [f"{name}: {excess}" for excess in await _too_wide(page)]
+        found.folds = await folds_of(page, site, html)
+        site.html = html(usual(OperatorRecord))
+        await page.goto(f"{ORIGIN}/e/abc")
+        await _with_large_text(page, found, shown)
+    assert site.complaints == []
+    return found
+
+
+async def _run_axe(page: Page, name: str, found: Figures) -> None:
+    """Run axe on the current page in both schemes."""
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        seen = await page.evaluate(RUN_AXE, dict(RULES))
+        if seen["undecided"]:
+            await page.evaluate(WITHOUT_PADDING)
+            again = await page.evaluate(RUN_AXE, CONTRAST)
+            await page.evaluate("() => { document.adoptedStyleSheets = []; }")
+            others = [one for one in seen["undecided"] if not one.startswith("color-contrast")]
+            seen["violations"] += [*others, *again["violations"], *again["undecided"]]
+            seen["lowest"] = min(seen["lowest"], again["lowest"])
+        found.violations[scheme] += [f"{name}: {one}" for one in seen["violations"]]
+        found.contrast[scheme] = min(found.contrast.get(scheme, 21), seen["lowest"])
+    running = "document.getAnimations().filter((one) => one.playState === 'running').length"
+    if await page.evaluate(running):
+        found.moving.append(name)
+
+
+async def _with_large_text(page: Page, found: Figures, pages: Mapping[str, str]) -> None:
+    """Measure the pages on both screens in a browser whose text is twice as large."""
+    session = await page.context.new_cdp_session(page)
+    sizes = {"standard": TWICE, "fixed": TWICE * 13 // 16}
+    await session.send("Page.setFontSizes", {"fontSizes": sizes})
+    for width, height in SCREENS:
+        await page.set_viewport_size({"width": width, "height": height})
+        large = found.too_wide.setdefault(f"200 % at {width} px", [])
+        for name, html in pages.items():
+            await page.evaluate(REPLACE, html)
+            large += [f"{name}: {excess}" for excess in await _too_wide(page)]
+
+
+async def _too_wide(page: Page) -> list[str]:
+    excess, *cut = await page.evaluate(TOO_WIDE)
+    return [*([f"{excess} px"] if excess > 0 else []), *cut]
+
+
+async def folds_of(page: Page, site: Site, html: Callable[[View], str]) -> list[FoldRow]:
+    """Measure the first screen of each start page."""
+    found = list[FoldRow]()
+    for name, view in ASKING.items():
+        site.html = html(view)
+        found.append(await fold_of(page, name, f"{ORIGIN}/e/abc"))
+    return found
 
 
 async def fold_of(page: Page, name: str, url: str) -> FoldRow:

@@ -34,7 +34,7 @@ class Site:
         request, path = route.request, urlsplit(route.request.url).path
         assert request.url.startswith(ORIGIN), request.url
         if path.startswith("/static/"):
-            asset = STATIC / path.removeprefix("/static/")
+            asset = STATIC / module.without_hash(path.removeprefix("/static/"))
             await route.fulfill(body=asset.read_bytes(), content_type=TYPES[asset.suffix])
             return
         self.requests.append((request.method, path, request.post_data))

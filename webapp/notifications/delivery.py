@@ -29,6 +29,7 @@ from msgspec import Struct, ValidationError, convert
 
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
+from webapp.languages import ENGLISH, Language
 from webapp.notifications.tables import NotifyTable
 from webapp.records.waiting import Notification
 
@@ -46,6 +47,29 @@ _MARKS_AT_MOST: Final = 2  # the most marks on one letter; more would cover othe
 _INSIDE: Final = re.compile(r"[.:](?=\S)(?!(?<=\d.)\d)|(?<=\u3002)(?=\S)")
 
 
+# The first sentence of a message to a person, and of one to approvers.
+SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
+    "first": (
+        "Something waits for you at %(server)s.",
+        "A request waits for your approval at %(server)s.",
+    ),
+    "reminder": (
+        "Reminder: something waits for you at %(server)s.",
+        "Reminder: a request waits for your approval at %(server)s.",
+    ),
+    "escalation": (
+        "Nobody has answered: something waits for you at %(server)s.",
+        "Nobody has answered: a request waits for your approval at %(server)s.",
+    ),
+}
+LINES: Final[Mapping[str, str]] = {
+    "approvers": "Approvers: %(approvers)s",
+    "question": "Question: %(question)s",
+    "times": "Asked at %(asked_at)s, open until %(until)s.",
+    "answer": "To answer, open %(url)s and sign in.",
+}
+
+
 class Message(NamedTuple):
     """A message: a title of one line, and a text of some lines."""
 
@@ -61,29 +85,35 @@ def message_for(
     headline: str,
     name: str | None,
     public_url: str,
+    language: Language = ENGLISH,
 ) -> Message:
     """Return the message to send for a stored notification. `headline` is the question.
 
-    `name` is the operator's name for this server, or None.
+    `name` is the operator's name for this server, or None. `language` is that of the message.
     """
     said = asked.asked.server_title or asked.asked.server
     server = name or in_a_line(said, at_most=NAME_CHARACTERS) or public_url
     approver = approver_of(asked)
-    what = "Something waits for you" if approver is None else "A request waits for your approval"
-    if row.is_escalation:
-        what = f"Nobody has answered: {what[0].lower()}{what[1:]}"
-    elif row.messages:
-        what = f"Reminder: {what[0].lower()}{what[1:]}"
+    times = "escalation" if row.is_escalation else "reminder" if row.messages else "first"
     page = "activity" if approver is None else "inbox"
     question = in_a_line(headline, at_most=QUESTION_CHARACTERS) if table.with_question else ""
-    lines = [
-        f"{what} at {server}.",
-        *([] if approver is None else [f"Approvers: {table.name}"]),
-        *([f"Question: {question}"] if question else []),
-        f"Asked at {_moment(asked.created_at)}, open until {_moment(asked.expires_at)}.",
-        f"To answer, open {public_url}/{page} and sign in.",
-    ]
-    return Message(title=f"{what} at {server}", body="\n".join(lines))
+    values = {
+        "server": server,
+        "approvers": table.name,
+        "question": question,
+        "asked_at": _moment(asked.created_at),
+        "until": _moment(asked.expires_at),
+        "url": f"{public_url}/{page}",
+    }
+
+    def written(sentence: str) -> str:
+        return language.messages.gettext(sentence) % values
+
+    first = written(SENTENCES[times][approver is not None])
+    names = ["approvers"] if approver is not None else []
+    names += ["question"] if question else []
+    lines = [first, *(written(LINES[name]) for name in (*names, "times", "answer"))]
+    return Message(title=first.removesuffix("."), body="\n".join(lines))
 
 
 def _moment(at: datetime) -> str:

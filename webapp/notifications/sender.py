@@ -23,6 +23,7 @@ from flows.kinds.form import approver_of
 from webapp.elicitations.service import Elicitations
 from webapp.events.sender import JITTER, SCHEDULE, SendQueue
 from webapp.http.rate_limit import Rates
+from webapp.languages import languages_of
 from webapp.notifications.delivery import Deliver, Message, message_for
 from webapp.notifications.tables import NotifyTable, NotifyTables
 from webapp.records.waiting import Notification
@@ -49,11 +50,13 @@ class Notifier:
         headline: Callable[[Elicitation], str],
         name: str | None,
         public_url: str,
+        languages: tuple[str, ...] = (),
     ) -> None:
         """`headline` returns the text of a question for people.
 
         `name` is the operator's name for this server; without it, messages name the server that
-        asks.
+        asks. `languages` are the tags of the pages' languages; without any, messages are in
+        English.
         """
         self.tables = tables.by_name
         self._elicitations = elicitations
@@ -61,6 +64,7 @@ class Notifier:
         self._headline = headline
         self._name = name
         self._public_url = public_url
+        self._languages = languages
         self._rates = Rates(
             burst=MESSAGES_AT_ONCE, every=BETWEEN_MESSAGES, clock=elicitations.clock
         )
@@ -147,6 +151,7 @@ class Notifier:
             headline=self._headline(asked),
             name=self._name,
             public_url=self._public_url,
+            language=languages_of((table.language,) if table.language else self._languages)[0],
         )
         why = await self._deliver(address, message)
         if why is None:

@@ -28,6 +28,7 @@ class NotifyTable:
     The people to notify are its `subjects`, its `users`, and this machine's own user if `is_local`.
     If it lists none of these, they are the approvers of its name. `remind_after` is the time
     between two messages to the same address. `remind_at_most` is the number of reminders.
+    `language` is the tag of the messages' language; None is the first language of the pages.
     """
 
     name: str
@@ -38,6 +39,7 @@ class NotifyTable:
     remind_at_most: int = 1
     escalate_after: timedelta | None = None
     with_question: bool = False
+    language: str | None = None
     subjects: frozenset[str] = frozenset()
     issuers: frozenset[str] = frozenset()  # of the subjects; empty: ELICIT_ISSUER
     users: frozenset[str] = frozenset()

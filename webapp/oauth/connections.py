@@ -308,7 +308,8 @@ class Connections:
         If the person's id has several members, earlier versions stored the account under the last
         member (`own_id`).
         """
-        by_person = {one.person_id: one for one in await self.of_key(new.owner, new.key)}
+        connected = await self.of_key(new.owner, new.key)
+        by_person = {one.person_id: one for one in connected if not one.is_exchanged}
         row = by_person.get(new.person_id) or by_person.get(own_id)
         return new if row is None else replace(new, id=row.id)
 

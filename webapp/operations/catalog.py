@@ -146,7 +146,7 @@ LISTS: Final[Mapping[str, Catalogued]] = {
         has_page=False,
     ),
     "events": Catalogued(
-        label="Events out",
+        label="Outgoing events",
         kind=OutgoingEvent,
         of=EventRow,
         row=lambda event, _: event_row(event),

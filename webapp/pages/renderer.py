@@ -31,6 +31,7 @@ from webapp.languages import ASKERS, ENGLISH, JUST_NOW, Language, languages_of, 
 from webapp.pages.views import View
 from webapp.settings.brand import Brand
 
+_HASHED = re.compile(r"(.+)\.[0-9a-f]{16}(\.[a-z]+)", re.DOTALL)
 # The files that an operator's templates can use, by their suffix.
 OWN_TYPES: Mapping[str, str] = {
     ".css": "text/css",
@@ -89,9 +90,15 @@ def template_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "templates"
 
 
-def version_of(content: bytes) -> str:
-    """Return the version of a file for its address, so that browsers can store it forever."""
-    return hashlib.sha256(content).hexdigest()[:16]
+def name_of(name: str, content: bytes) -> str:
+    """Return a static file's name with a hash of its content, so that browsers can store it."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
+
+
+def without_hash(name: str) -> str:
+    """Return the name of the static file that an address with any hash, or with none, names."""
+    return _HASHED.sub(r"\1\2", name)
 
 
 @cache
@@ -137,8 +144,8 @@ def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
     environment.globals.update(texts)
     environment.filters.update(_FILTERS)
     files = {**our_files(), **_static_files(folders[:-1])}
-    versions = {f"/static/{name}": version_of(content) for name, (content, _) in files.items()}
-    environment.filters["at"] = partial(_at, root_path=root_path, versions=versions)
+    hashed = {f"/static/{name}": f"/static/{name_of(name, of)}" for name, (of, _) in files.items()}
+    environment.filters["at"] = partial(_at, root_path=root_path, hashed=hashed)
     return environment
 
 
@@ -375,13 +382,12 @@ def _clock(when: datetime) -> str:
     return format_skeleton("Hm", when, locale=language.locale)
 
 
-def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
-    """Add the root path to one of our paths, and its version to the address of a static file.
+def _at(address: str, *, root_path: str, hashed: Mapping[str, str]) -> str:
+    """Add the root path to one of our paths, and its hash to the address of a static file.
 
     An absolute URL stays as it is.
     """
-    if address in versions:
-        address = f"{address}?v={versions[address]}"
+    address = hashed.get(address, address)
     return root_path + address if address.startswith("/") else address
 
 

@@ -3,7 +3,8 @@
 Leave out every field that the template does not show: a value that is not here cannot leak.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -97,11 +98,13 @@ class AccountGroup:
 class ConnectionsPage(OwnPage):
     """The page of all accounts that the viewer has connected.
 
-    `server` and the groups have the names that pages show.
+    `server` and the groups have the names that pages show. `providers` are the labels of the
+    filters for one provider, by the filters' names.
     """
 
     template: ClassVar[str] = "connections.html"
     groups: tuple[AccountGroup, ...]
+    providers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_of_many(self) -> bool:

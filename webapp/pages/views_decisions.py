@@ -95,10 +95,18 @@ class InboxPage(OwnPage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityEntry:
-    """A question that the viewer was asked, and how it ended. `url` is set while it is open."""
+    """A question that the viewer was asked, and how it ended. `url` is set while it is open.
+
+    `says` is the question of its author. A payment has a formatted `price` instead, and says what
+    it is for; an account has the label of its `provider`. `server` is the name that pages show.
+    """
 
     says: str
     tool: str
+    server: str
+    tool_title: str | None = None
+    price: str | None = None
+    provider: str | None = None
     client: str | None
     client_id: str | None
     asked_at: datetime

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from babel import Locale
 from litestar import Response, get
 from litestar.di import NamedDependency
 
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.traits import traits_of
+from flows.payments.session import terms_of
 from webapp.pages.builder_forms import question_of
 from webapp.pages.views_decisions import ActivityEntry, ActivityPage
+from webapp.prices import price_in
 from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates
 from webapp.routes.page_request import PageRequest
 
@@ -32,7 +36,8 @@ async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
         Elicitation, owner=viewer.owner, skips_unreadable=True
     )
     # A superseded question was asked again, so its next elicitation is in the list.
-    asked = [_asked(page, one) for one in found if one.status is not Status.SUPERSEDED]
+    locale = page.answers.locale(page.request)
+    asked = [_asked(page, one, locale) for one in found if one.status is not Status.SUPERSEDED]
     asked.sort(key=lambda one: one.asked_at, reverse=True)
     show = page.last("show")
     shows = ("all", "waiting", "done", "declined", "expired", "failed", "cancelled")
@@ -48,13 +53,19 @@ async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
-def _asked(page: PageRequest, elicitation: Elicitation) -> ActivityEntry:
-    asked, now = elicitation.asked, page.now
+def _asked(page: PageRequest, elicitation: Elicitation, locale: Locale | None) -> ActivityEntry:
+    asked, now, kinds = elicitation.asked, page.now, page.service.kinds
+    kind = traits_of(elicitation.kind).page
+    terms = terms_of(elicitation) if kind == "payment" else None
     has_expired = not elicitation.status.is_final and now >= elicitation.expires_at
     outcome = "expired" if has_expired else _OUTCOMES.get(elicitation.status, "waiting")
     return ActivityEntry(
-        says=question_of(elicitation) or asked.message,
+        says=(question_of(elicitation) or asked.message) if terms is None else terms.what,
         tool=asked.tool,
+        server=page.answers.pages.brand.shown(asked.server_title or asked.server),
+        tool_title=None if asked.described is None else asked.described.title,
+        price=None if terms is None else price_in(locale, terms.price),
+        provider=kinds.label(elicitation) if kind == "account" else None,
         client=asked.client,
         client_id=asked.client_id,
         asked_at=elicitation.created_at,

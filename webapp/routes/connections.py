@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from litestar import Response, get, post
@@ -47,12 +47,13 @@ from webapp.pages.views_connections import (
 from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates
+from webapp.routes.own_pages import about, known_viewer, own_page, paged, place_in, updates
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import trouble_of
 from webapp.service import Service
 
 HERE = "/connections"
+_SHOWN: Final = ("works", "over")  # the filters of the list, in addition to one for each provider
 _NEVER = datetime.min.replace(tzinfo=UTC)
 _log = logging.getLogger(__name__)
 
@@ -61,12 +62,23 @@ _log = logging.getLogger(__name__)
 async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
-    accounts = page.service.kinds.accounts.connections
-    found = sorted(await accounts.seen_by(viewer.owner, viewer.teams), key=lambda one: one.server)
-    part, paging = paged(page, found, back=HERE)
+    found = await _seen(page, viewer)
+    show = page.last("show")
+    providers = {f"at-{one.provider}": _label(one, page.service) for one in found}
+    providers = providers if len(providers) > 1 else {}
+    chosen = [
+        one
+        for one in found
+        if show not in (*_SHOWN, *providers)
+        or show in (f"at-{one.provider}", _standing(page, one))
+        # An account of an app that is not set up works no more than one without access.
+        or (show == "over" and _standing(page, one) == "unused")
+    ]
+    part, paging = paged(page, chosen, back=HERE, shows=("all", *_SHOWN, *providers))
     view = ConnectionsPage(
         **about(page, viewer, back=HERE),
         paging=paging,
+        providers=providers,
         updates=await updates(page, viewer, "connections"),
         groups=tuple(
             AccountGroup(
@@ -107,7 +119,7 @@ async def look_before_disconnect(
             stopping=found.tools,
             action=f"{HERE}/{_tail(found)}/disconnect",
             csrf=page.csrf(found.id),
-            back=f"{HERE}#{_tail(found)}",
+            back=await _place(page, found),
         )
     return page.answers.page(view, cookies=page.new_cookies)
 
@@ -128,7 +140,7 @@ async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
     """Stop sharing an account with a tool. The tool must then ask for the account again."""
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.unshare(found.owner, found.id, page.last("tool"))
-    return _to(found)
+    return see_other(await _place(page, found, part="-tools"))
 
 
 @post(HERE + "/{id:str}/keep", status_code=HTTPStatus.SEE_OTHER)
@@ -137,7 +149,7 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
     await page.service.kinds.accounts.connections.limit_to(found.owner, found.id, clients)
-    return _to(found)
+    return see_other(await _place(page, found, part="-clients"))
 
 
 @post(HERE + "/{id:str}/switch", status_code=HTTPStatus.SEE_OTHER)
@@ -149,7 +161,7 @@ async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respo
     """
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.switch(found.owner, found.id)
-    return _to(found)
+    return see_other(await _place(page, found))
 
 
 @post(HERE + "/{id:str}/reconnect", status_code=HTTPStatus.SEE_OTHER)
@@ -164,7 +176,7 @@ async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Re
     except Failed as error:
         return _trouble(page, found, error, event="account.not_reconnected", again="reconnect")
     if elicitation is None:
-        return _to(found)
+        return see_other(await _place(page, found))
     return see_other(page.service.links.of(elicitation, now=page.service.clock()))
 
 
@@ -211,9 +223,22 @@ def _trouble(
     return page.answers.page(trouble, status=HTTPStatus.BAD_GATEWAY)
 
 
-def _to(connection: Connection) -> Response[Any]:
-    """Redirect to the account's section of the accounts page."""
-    return see_other(f"{HERE}#{_tail(connection)}")
+async def _seen(page: PageRequest, viewer: Viewer) -> Sequence[Connection]:
+    accounts = page.service.kinds.accounts.connections
+    return sorted(await accounts.seen_by(viewer.owner, viewer.teams), key=lambda one: one.server)
+
+
+async def _place(page: PageRequest, connection: Connection, *, part: str = "") -> str:
+    """Return the address of the account, or of a part of it, in the list of all accounts."""
+    found = await _seen(page, await known_viewer(page, of="connections"))
+    return place_in([one.id for one in found], connection.id, back=HERE, part=part)
+
+
+def _standing(page: PageRequest, connection: Connection) -> Standing:
+    client = page.service.kinds.accounts.connections.client(connection)
+    if client is None and connection.server == page.answers.server:
+        return "unused"  # another server's configuration is unknown here
+    return "works" if connection.is_usable(now=page.now) else "over"
 
 
 def _connected(
@@ -221,11 +246,7 @@ def _connected(
 ) -> Connected:
     accounts = page.service.kinds.accounts.connections
     client, provider = accounts.client(connection), accounts.provider(connection)
-    standing: Standing = "works"
-    if client is None and connection.server == page.answers.server:
-        standing = "unused"  # another server's configuration is unknown here
-    elif not connection.is_usable(now=page.now):
-        standing = "over"
+    standing = _standing(page, connection)
     alike = [one for one in among if (one.owner, one.key) == (connection.owner, connection.key)]
     can_switch = standing == "works" and not connection.holds_key
     has_scopes = provider is None or provider.has_scopes

@@ -13,7 +13,7 @@ from litestar.params import FromPath
 from webapp.http.browser import query_of
 from webapp.http.parts import part
 from webapp.http.port import proof
-from webapp.pages.renderer import our_files, version_of
+from webapp.pages.renderer import name_of, our_files, without_hash
 from webapp.pages.views_home import Home, UsersHome
 from webapp.routes.page_request import PageRequest
 from webapp.server import HostedApplication
@@ -54,12 +54,12 @@ def static(
 ) -> Response[bytes]:
     """Return a static asset: ours, one of the brand, or one of the operator's."""
     pages = _answers(request).pages
-    found = our_files().get(name) or pages.files.get(name or f"own/{own}")
-    if found is None:
+    asked, files = name or f"own/{own}", {**pages.files, **our_files()}
+    plain = asked if asked in files else without_hash(asked)
+    if plain not in files:
         raise NotFoundException
-    content, media_type = found
-    versions = query_of(request).get("v", [])
-    is_named = name in pages.brand.files or versions == [version_of(content)]
+    content, media_type = files[plain]
+    is_named = plain in pages.brand.files or asked == name_of(plain, content)
     headers = {
         "cache-control": _FOREVER if is_named else _SHORTLY,
         "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",

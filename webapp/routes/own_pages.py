@@ -16,6 +16,7 @@ from flows.elicitation.states import Elicitation
 from webapp.identity.identity import Viewer
 from webapp.pages.views import Updates
 from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
+from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import NotShown, problem
 from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
 from webapp.routes.page_request import PageRequest
@@ -107,6 +108,13 @@ def paged(
         shows=tuple((name, address(1, name)) for name in shows),
     )
     return part, paging
+
+
+def place_in(ids: Sequence[str], id: str, *, back: str, part: str = "") -> str:
+    """Return the address of an entry, or of a part of it, in the list of all `ids`."""
+    number = ids.index(id) // PAGE_OF + 1 if id in ids else 1
+    page = back if number == 1 else f"{back}?page={number}"
+    return f"{page}#{id[OWNER_TAG_CHARACTERS:]}{part}"
 
 
 async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> tuple[list[str], str]:

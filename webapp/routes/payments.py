@@ -38,7 +38,7 @@ from webapp.payments.refunds import NoRefunds
 from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates
+from webapp.routes.own_pages import about, known_viewer, own_page, paged, place_in, updates
 from webapp.routes.page_request import PageRequest
 
 HERE = "/payments"
@@ -57,8 +57,7 @@ _log = logging.getLogger(__name__)
 async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show the payments of the viewer, the latest first."""
     viewer = await known_viewer(page, of="payments")
-    found = await page.service.kinds.payments.ledger.all(owner=viewer.owner)
-    found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
+    found = await _latest_first(page, viewer.owner)
     show = page.last("show")
     found = [one for one in found if show not in _SHOWN or one.status in _SHOWN[show]]
     part, paging = paged(page, found, back=HERE, shows=("all", *_SHOWN))
@@ -94,7 +93,7 @@ async def look_before_refund(
     payment = await _found(page, viewer, id)
     paid = await _paid(page, payment, locale=page.answers.locale(page.request))
     if paid.refund_action is None:
-        return see_other(f"{HERE}#{id}")
+        return see_other(await _place(page, payment))
     view = SecondLook(
         server=page.answers.server,
         for_user=viewer.is_user,
@@ -103,7 +102,7 @@ async def look_before_refund(
         about=paid.what,
         action=paid.refund_action,
         csrf=page.csrf(payment.id),
-        back=f"{HERE}#{id}",
+        back=await _place(page, payment),
     )
     return page.answers.page(view, cookies=page.new_cookies)
 
@@ -129,7 +128,18 @@ async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) 
                 return page.answers.page(view, status=HTTPStatus.CONFLICT)
             _log.warning("payment.not_refunded", extra={"id": payment.id, "why": str(error)})
             return page.answers.page(view, status=HTTPStatus.BAD_GATEWAY)
-    return see_other(f"{HERE}#{id}")
+    return see_other(await _place(page, payment))
+
+
+async def _latest_first(page: PageRequest, owner: str) -> list[Payment]:
+    found = await page.service.kinds.payments.ledger.all(owner=owner)
+    return sorted(found, key=lambda payment: (payment.paid_at, payment.id), reverse=True)
+
+
+async def _place(page: PageRequest, payment: Payment) -> str:
+    """Return the address of the payment in the list of all payments."""
+    found = await _latest_first(page, payment.owner)
+    return place_in([one.id for one in found], payment.id, back=HERE)
 
 
 async def _found(page: PageRequest, viewer: Viewer, id: str) -> Payment:

@@ -65,10 +65,10 @@ class SandboxApp:
             "paypal": paypal_api(sandbox, outside),
             "mollie": mollie_api(sandbox, outside),
         }
-        # The webhook deliveries by provider, for callers that run the sandbox in their own process.
-        self.deliveries = {name: api.sales.deliveries for name, api in apis.items()}
+        # For callers that run the sandbox in their own process.
+        self.sales = tuple(api.sales for api in apis.values())
         checkout = Checkout(
-            sales=tuple(api.sales for api in apis.values()),
+            sales=self.sales,
             # The shop's addresses come with each sale, from the program with the API key.
             pages=SandboxPages(url=sandbox.url, form_targets=("http:", "https:")),
         )

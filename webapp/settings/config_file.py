@@ -31,7 +31,7 @@ from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
 from webapp.notifications.tables import NotifyTable
 from webapp.settings.approver_tables import read_approvers
-from webapp.settings.issuers import IssuerTable, read_issuers
+from webapp.settings.issuers import IssuerTable, OfPeople, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
@@ -131,6 +131,11 @@ class Declarations:
     approvers: tuple[Approver, ...] = ()
     teams: tuple[Team, ...] = ()
     notify: tuple[NotifyTable, ...] = ()
+
+    @property
+    def of_people(self) -> OfPeople:
+        """The declarations that have to agree with the issuers where people sign in."""
+        return self.issuers, self.approvers, self.teams, self.providers
 
 
 def load_declarations(path: Path) -> Declarations:

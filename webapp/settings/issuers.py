@@ -7,7 +7,7 @@ such a token does not say who made it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM
@@ -141,17 +141,18 @@ def _value_faults(read: Mapping[str, Any]) -> Iterator[str]:
         yield "audiences: a name is empty."
 
 
-def with_file(
-    who: IdentitySettings,
-    tables: Sequence[IssuerTable],
-    approvers: tuple[Approver, ...],
-    teams: tuple[Team, ...],
-    values: Values,
-) -> IdentitySettings:
+# The issuers, the approvers, the teams and the providers of a file.
+OfPeople: TypeAlias = tuple[
+    tuple[IssuerTable, ...], tuple[Approver, ...], tuple[Team, ...], Mapping[str, Provider]
+]
+
+
+def with_file(who: IdentitySettings, of_people: OfPeople, values: Values) -> IdentitySettings:
     """Return the settings with the issuers, the approvers and the teams of a file.
 
-    Missing settings are added to the problems.
+    Missing settings, and exchanges of other issuers, are added to the problems.
     """
+    tables, approvers, teams, providers = of_people
     further = list[IssuerSettings]()
     if tables and who.client is None:
         values.problems.append(
@@ -186,6 +187,13 @@ def with_file(
         )
     who = replace(who, further_issuers=tuple(further))
     values.problems += _common_faults(who.issuers)
+    known = who.claims_by_issuer
+    values.problems += [
+        f"providers.{name}.exchange.issuer: nobody signs in at {one.exchange.issuer!r}. Name "
+        f"{' or '.join(known) or 'the issuer of ELICIT_ISSUER, which is not set'}."
+        for name, one in providers.items()
+        if one.exchange is not None and one.exchange.issuer not in known
+    ]
     who = with_approvers(who, approvers, values.problems)
     return with_teams(who, teams, values.problems)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from webapp.identity.users import is_user_id
+from webapp.languages import known_tag
 from webapp.notifications.delivery import CheckedAddress, check_addresses
 from webapp.notifications.tables import ADDRESSES_AT_MOST, AFTER_FOR_PEOPLE, NotifyTable
 from webapp.settings.identity import ISSUER, IdentitySettings, issuer_faults
@@ -22,6 +23,7 @@ from webapp.settings.table import Setting, Values
 from webapp.settings.toml_tables import (
     FLAG,
     NUMBER,
+    TEXT,
     TEXTS,
     TYPES,
     converted,
@@ -43,13 +45,15 @@ _KEYS: Mapping[str, str] = {
     "escalate_after": _DURATION,
     "escalate_to": TEXTS,
     "with_question": FLAG,
+    "language": TEXT,
     "subjects": TEXTS,
     "issuers": TEXTS,
     "users": TEXTS,
     "local": FLAG,
 }
 _MONTH: Final = timedelta(days=31)
-_DURATIONS: Mapping[str, Callable[[str], timedelta]] = {
+_PARSERS: Mapping[str, Callable[[str], timedelta | str]] = {
+    "language": known_tag,
     "after": lambda text: timedelta() if text == "0" else duration(_MONTH, "31 days")(text),
     **dict.fromkeys(
         ("remind_after", "escalate_after"),
@@ -87,7 +91,7 @@ def _table(name: str, table: Mapping[str, Any], problems: list[str]) -> NotifyTa
     faults = [unknown_key(key, sorted(_KEYS)) for key in table if key not in _KEYS]
     known = {key: value for key, value in table.items() if key in _KEYS}
     read = converted(known, _KEYS, faults, types=_TYPES)
-    for key, parse in _DURATIONS.items():
+    for key, parse in _PARSERS.items():
         if key in read:
             try:
                 read[key] = parse(read[key])
@@ -235,7 +239,7 @@ def _address_faults(addresses: Sequence[tuple[_Source, str]], *, config: Path) -
                 f"mailto://user:password@example.com."
             )
         elif len(address) > LETTERS_AT_MOST:
-            yield f"{_of(place)}: must be longer than {LETTERS_AT_MOST:,} characters."
+            yield f"{_of(place)}: must not be longer than {LETTERS_AT_MOST:,} characters."
         else:
             plain.append((place, address))
     if importlib.util.find_spec("apprise") is None:

@@ -335,7 +335,7 @@ def read_settings(
     problems, url = values.problems, _url(values, host=host, port=port)
     is_local = _is_local(url)
     declared, who = declared_in(values), read_identity(values)
-    who = issuers.with_file(who, declared.issuers, declared.approvers, declared.teams, values)
+    who = issuers.with_file(who, declared.of_people, values)
     if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
         problems.append(
             f"ELICIT_EXPOSE: {host} can be reached from other machines, where nobody can be asked "

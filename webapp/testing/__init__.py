@@ -11,9 +11,10 @@ and the tool continues. Three mistakes fail the test: a question that the test d
 (`UnexpectedQuestion`, whose message says what to write), an action that no tool asked for
 (`NeverAsked`), and a question that a client of the test's own leaves open (`StillOpen`).
 
-`in_process` sets everything up. `person` has what a test calls and reads, `acts` what a person does
-at the pages, `told` the values and errors that a test reads, and `webhooks` the payment provider's
-side.
+`in_process` sets everything up. `application` is the served application, which can restart, with
+its clients. `planned` has what a person can do, `acts` how they do it at the pages, and `person`
+what a test calls and reads. `told` has the values and errors that a test reads, and `webhooks` the
+payment provider's side.
 
 For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), of the
 type `ElicitPerson`. Other test runners import it. No module that serves requests imports this

@@ -4,24 +4,31 @@ Each action submits the real forms of the pages. If a page lacks the form that t
 action raises an AssertionError that quotes the page.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Literal, TypeAlias, cast
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 import httpx
 from mcp_types import ElicitResult
 
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.voting import Voting
+from flows.kinds.form import voting_of
 from flows.schema.schema import strings_of
 from webapp.demo.walker import Page, WalkedForm, walk
 from webapp.service import Service
+from webapp.testing.application import URL, TestedApplication
+from webapp.testing.told import Told
 
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
 Do: TypeAlias = Callable[["Errand"], Awaitable[ElicitResult]]
 ACCEPT = ElicitResult(action="accept")
 CANCEL = ElicitResult(action="cancel")
 VALUE = "value"  # the field name of a question without a schema
+DECISION = "decision"  # the page of a question that approvers decide
 _STEPS_AT_MOST = 6
 
 
@@ -34,15 +41,31 @@ class Act:
     pages: frozenset[str] | None = None
 
 
+class Pause(StrEnum):
+    """An event at a question before the person answers it. The value is its name in errors."""
+
+    LEFT_OPEN = "leave the question open"
+    UNSEEN = "see nothing in the client"
+    DISCONNECTED = "disconnect"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
     """A question for the person to answer. With `is_form`, the client shows its own form."""
 
-    service: Service
+    app: TestedApplication
     browser: httpx.AsyncClient
     asked: Elicitation
     link: str
     is_form: bool
+
+    @property
+    def service(self) -> Service:
+        return self.app.service
+
+    @property
+    def told(self) -> Told:
+        return self.app.asked_of[self.asked.id]
 
     async def open(self) -> Page:
         return _read(await self.browser.get(self.link))
@@ -147,10 +170,113 @@ async def pay(
     return ACCEPT
 
 
-async def visit_page(errand: Errand, fields: Mapping[str, str], origins: list[str]) -> ElicitResult:
+async def visit_page(
+    errand: Errand, fields: Mapping[str, str], places: Collection[str]
+) -> ElicitResult:
     """Submit an author's own pages until the last one, with `fields` as the form values."""
+    origins = [*places, *errand.asked.asked.origins]
     await walk(errand.browser, errand.link, answers=fields, also=origins, say=_hushed)
     return ACCEPT
+
+
+async def expire(errand: Errand) -> ElicitResult:
+    """Let the time of the question pass."""
+    remaining = errand.asked.expires_at - errand.app.clock()
+    errand.app.clock.tick(seconds=max(remaining, timedelta()).total_seconds() + 1)
+    await errand.service.elicitations.end(errand.asked, Status.EXPIRED)
+    return CANCEL if errand.is_form else ACCEPT
+
+
+async def decide(errand: Errand, *, by: Sequence[str], approves: bool, words: str) -> ElicitResult:
+    """Approve or decline a request on the inbox pages, each person in their own browser.
+
+    `by` are subjects. Without them, take people of the table: as many as the request needs, or one
+    to decline.
+    """
+    voting = voting_of(errand.asked)
+    assert voting is not None
+    missing = voting.needs - len(voting.approvals) if approves else 1
+    people = tuple(by) or _approvers(errand, voting)[:missing]
+    if not people:
+        raise AssertionError(
+            f"Nobody in [approvers.{voting.approver}] is left to decide {errand.told.message!r}."
+        )
+    for person in people:
+        async with errand.app.browser() as browser:
+            await _decide_as(person, browser, errand, approves=approves, words=words)
+    return ACCEPT
+
+
+def _approvers(errand: Errand, voting: Voting) -> Sequence[str | None]:
+    """Return the people who can decide now. None is the user of this machine."""
+    tables = errand.app.settings.identity.approvers
+    names = voting.names(errand.app.clock())
+    found = list[str | None]()
+    for table in sorted((one for one in tables if one.name in names), key=_by_name(names)):
+        # For a table with claims alone, these are people who have the claims.
+        made_up = [f"{table.name}-{n + 1}" for n in range(voting.needs)] if table.pairs else []
+        found += [*sorted(table.subjects), *made_up, *([None] if table.is_local else [])]
+    gone = {vote.owner for vote in voting.votes} | {errand.asked.owner}
+    if errand.app.settings.identity.askers_decide:
+        gone -= {errand.asked.owner}
+    return [one for one in found if errand.app.owner_of(one) not in gone]
+
+
+def _by_name(names: Sequence[str]) -> Callable[[Any], int]:
+    return lambda table: names.index(table.name)
+
+
+async def _decide_as(
+    subject: str | None,
+    browser: httpx.AsyncClient,
+    errand: Errand,
+    *,
+    approves: bool,
+    words: str,
+) -> None:
+    app, voting = errand.app, voting_of(errand.asked)
+    assert voting is not None
+    if subject is not None:
+        tables = app.settings.identity.approvers
+        is_listed = any(subject in one.subjects for one in tables)
+        pairs = [
+            pair for one in tables if one.name in voting.names(app.clock()) for pair in one.pairs
+        ]
+        await app.sign_in(browser, subject, claims=() if is_listed else pairs)
+    for name in voting.names(app.clock()):
+        id = await _inbox_id(errand, name)
+        address = f"{URL}/inbox/{quote(name)}/{quote(id, safe='')}"
+        reply = await browser.get(address)
+        if reply.status_code != 404 and id:
+            break
+    else:
+        raise AssertionError(
+            f"{subject or 'The user of this machine'} cannot decide {errand.told.message!r}: the "
+            f"request waits for {' or '.join(voting.names(app.clock()))}. Add the subject to that "
+            "table of approvers."
+        )
+    button = "approve" if approves else "decline"
+    form = _form(_read(reply), lambda one: one.action.endswith(f"/{button}"))
+    pressed = await browser.post(
+        urljoin(address, form.action), data={**form.fields, "reason": words}
+    )
+    if not pressed.has_redirect_location:
+        needs = voting.comment == "required" and not words.strip()
+        hint = f" Plan {button}s with a comment." if needs else ""
+        raise AssertionError(f"The inbox did not accept the decision: {_text(pressed)}.{hint}")
+    _read(await browser.get(urljoin(address, pressed.headers["location"])))
+
+
+async def _inbox_id(errand: Errand, approver: str) -> str:
+    """Return the question's id in this inbox, or "" if the inbox does not have it."""
+    after: str | None = None
+    while True:
+        waiting, after = await errand.service.kinds.decisions.inbox(approver, after=after)
+        for one in waiting:
+            if one.asked.id == errand.asked.id:
+                return one.id
+        if after is None:
+            return ""
 
 
 def _hushed(_: str) -> None:

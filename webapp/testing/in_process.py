@@ -12,41 +12,36 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Generator,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import Any
 
 import httpx
 
 from flows.hooks import StartedQuestion, after
 from flows.providers import PROVIDERS
-from webapp.app import open_app
 from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
-from webapp.demo.client import DeclaringClient
 from webapp.http.client import Outbound, Transport
 from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
 from webapp.identity.local_peer import Peer
-from webapp.limits import CallLimits
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
-from webapp.settings.settings import Settings, read_settings
-from webapp.stores.memory import MemoryStore
-from webapp.testing.person import URL, AskedPerson
-from webapp.testing.told import LastCall, OutsideReached, Told
+from webapp.settings.approver_tables import read_approvers
+from webapp.settings.identity import with_approvers
+from webapp.settings.settings import BadSettings, Settings, read_settings
+from webapp.sweeper import fall_due
+from webapp.testing.application import MODERN, URL, TestedApplication
+from webapp.testing.person import AskedPerson
+from webapp.testing.told import OutsideReached, Told
 from webapp.testing.webhooks import ProviderWebhooks
 
-if TYPE_CHECKING:
-    from webapp.service import Service
-
 SANDBOX_URL = "http://127.0.0.1:8766"
-MODERN = "2026-07-28"
-LEGACY = "2025-11-25"
 PATIENCE = timedelta(seconds=60)  # only a call that hangs reaches this limit
 _UID = 1000  # any uid: client, browser and server share it
 # Use nothing from the machine: no key file, no store and no elicit.toml.
@@ -56,6 +51,12 @@ _SETTINGS: Mapping[str, str] = {
     "ELICIT_SECRET": "of-a-test-that-keeps-nothing-by-it",
     "ELICIT_STORE": "memory:",
     "ELICIT_MIN_ANSWER": "0",  # the person of a test answers at once
+}
+# Where people sign in. The client id is a sandbox's, so the server does not check it at the issuer.
+_ISSUER: Mapping[str, str] = {
+    "ELICIT_ISSUER": f"{SANDBOX_URL}/oidc",
+    "ELICIT_ISSUER_CLIENT_ID": "elicit-sandbox-test",
+    "ELICIT_ISSUER_CLIENT_SECRET": "of-a-test-in-which-nobody-types-a-password",
 }
 _BROWSER = ("127.0.0.1", 49152)
 
@@ -72,6 +73,7 @@ async def elicit_person(
     patience: timedelta = PATIENCE,
     replay: bool = False,
     watch: bool = False,
+    approvers: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncGenerator[AskedPerson]:
     """Serve an author's server to one person, in this process.
 
@@ -90,83 +92,73 @@ async def elicit_person(
             lists the calls, and says which side effects outside of `once` were repeated.
         watch: Only count. `person.replayed` then lists the calls as well, with what ran on this
             revision and with this client. The tools do not run more often than without it.
+        approvers: Tables as `[approvers.NAME]` in elicit.toml, by name. The person then signs in,
+            as approvers do.
 
     Raises:
         BadSettings: A setting is invalid.
         InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
-    if not hasattr(server, "list_tools") and callable(server):
-        server = server()
+    is_made = not hasattr(server, "list_tools") and callable(server)
+    read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
     failed: BaseException | None = None
-    network = InProcess(outside=outside, fail=failures.append)
+    network = InProcess(outside=outside, fail=failures.append, apis=_simulated_apis())
     sandbox = new_sandbox(url=SANDBOX_URL, serves=URL)
     async with AsyncExitStack() as stack:
-        stack.enter_context(_unchanged(server))
         http_client = await stack.enter_async_context(httpx.AsyncClient(transport=network))
         sandbox_app = SandboxApp(sandbox, clock=clock, deliver=http_client.send, pause=_at_once)
-        asked_of: dict[str, Told] = {}
-        built: list[Service] = []
+        network.answer_at({SANDBOX_URL: sandbox_app})
+        guard = await stack.enter_async_context(asyncio.TaskGroup())
 
         async def started(question: StartedQuestion) -> None:
-            asked = await built[0].elicitations.get(question.id)
+            asked = await app.service.elicitations.get(question.id)
             if asked is not None:
-                asked_of[asked.id] = Told.of(asked)
+                app.asked_of[asked.id] = Told.of(asked)
                 waiting = guard.create_task(person.is_awaited(asked.id, at_most=patience))
                 stack.callback(waiting.cancel)
 
-        app = await stack.enter_async_context(
-            open_app(
-                _settings(settings or {}),
-                server,
-                store=MemoryStore(),
-                clock=clock,
-                limits=CallLimits(link=timedelta()),  # a test cannot act while a call is open
-                sandbox=sandbox,
-                plugins=[_Listener(started), *plugins],
-                built=built.append,
-                outbound=Outbound(
-                    http_client, allow_loopback=True, resolve=_here, transport=network
-                ),
-                has_endpoint=False,  # the client enters the server's own lifespan
-            )
-        )
-        # After the application: an error of its start is raised alone, without an ExceptionGroup.
-        guard = await stack.enter_async_context(asyncio.TaskGroup())
-        last_call = LastCall()
-        stack.enter_context(last_call.listening(server))
-        network.answer_at(
-            {URL: OwnUsers(app, uid=_UID), SANDBOX_URL: sandbox_app}, apis=_simulated_apis()
-        )
-        browser = await stack.enter_async_context(httpx.AsyncClient(transport=network))
-        person = AskedPerson(
-            service=built[0],
+        def replays() -> Replays:
+            return Replays(person.replayed.append, starts_again=replay)
+
+        app = TestedApplication(
+            make=server if is_made else lambda: server,
+            settings=read,
             clock=clock,
-            browser=browser,
-            webhooks=ProviderWebhooks(sandbox_app.deliveries, http_client.send),
-            places=(URL, SANDBOX_URL),
+            sandbox=sandbox,
+            outbound=Outbound(http_client, allow_loopback=True, resolve=_here, transport=network),
+            transport=network,
+            plugins=[_Listener(started), *plugins],
+            serve=lambda asgi: network.answer_at({URL: OwnUsers(asgi, uid=_UID)}),
+            tasks=guard,
+            browsers=stack,
+            replays=replays if replay or watch else None,
             failures=failures,
-            asked_of=asked_of,
-            last_call=last_call,
         )
-        if replay or watch:
-            replays = Replays(person.replayed.append, starts_again=replay)
-            built[0].running_tools.replays = replays
-        client = DeclaringClient(
-            getattr(server, "_mcp_server", server),
-            mode="legacy" if revision == LEGACY else revision,
-            elicitation_callback=person.elicitation_callback if declares else None,
+        person = AskedPerson(
+            app,
+            subject=None,
+            revision=revision,
+            declares=declares,
+            webhooks=ProviderWebhooks(
+                sandbox_app.sales, http_client.send, settle=lambda: fall_due(app.service)
+            ),
+            places=(URL, SANDBOX_URL),
         )
-        client.declares = frozenset(declares)
-        person.meet(await stack.enter_async_context(client))
-        try:
+        try:  # an error of the start is raised alone as well, without an ExceptionGroup
+            await app.open()
+            stack.push_async_callback(app.close)
+            stack.push_async_callback(person.leave)
+            await person.join()
             yield person
             person.must_be_done()
         except (GeneratorExit, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as raised:  # noqa: BLE001 - the test's own, raised again below
             failed = raised
+            if (says := str(app.last_call)) not in str(raised):
+                raised.add_note(says)
     if failed is not None:
         raise failed
 
@@ -182,25 +174,17 @@ class _Listener:
         await self._started(question)
 
 
-@contextmanager
-def _unchanged(server: Any) -> Generator[None]:
-    """Restore the server's middleware at the end: other tests may use the same server."""
-    holders: list[Any] = [server, getattr(server, "_mcp_server", server)]
-    lists: list[list[Any]] = [
-        one.middleware for one in holders if isinstance(getattr(one, "middleware", None), list)
-    ]
-    before = [list(parts) for parts in lists]
-    try:
-        yield
-    finally:
-        for parts, were in zip(lists, before, strict=True):
-            parts[:] = were
-
-
-def _settings(own: Mapping[str, str]) -> Settings:
-    given = {**_SETTINGS, **own}
+def _settings(own: Mapping[str, str], *, approvers: Mapping[str, Mapping[str, object]]) -> Settings:
+    # People cannot sign in where this machine's user has to pair a browser.
+    basic = _SETTINGS if "ELICIT_LOCAL_YES" in own else {**_SETTINGS, **_ISSUER}
+    found = read_settings({**basic, **own})
+    problems = list[str]()
+    tables = (*found.identity.approvers, *read_approvers(approvers, problems))
+    identity = with_approvers(found.identity, tables, problems)
+    if problems:
+        raise BadSettings(problems)
     # With the uid of `nobody`, as in a container, the person would be an anonymous caller.
-    return replace(read_settings(given), uid=_UID)
+    return replace(found, uid=_UID, identity=identity)
 
 
 def _must_be_asyncio() -> None:
@@ -234,7 +218,8 @@ async def _at_once(_seconds: float) -> None:
 class InProcess(Transport):
     """A transport that calls the application of an origin directly and sends the rest `outside`.
 
-    `fail` receives the error of a request that no application answers.
+    `fail` receives the error of a request that no application answers. `apis` are the real
+    addresses of the APIs that an application simulates in part.
     """
 
     def __init__(
@@ -242,19 +227,16 @@ class InProcess(Transport):
         *,
         outside: httpx.AsyncBaseTransport | None,
         fail: Callable[[AssertionError], None],
+        apis: Mapping[str, str],
     ) -> None:
         self._outside = outside
         self._fail = fail
         self._apps: dict[str, httpx.AsyncBaseTransport] = {}
-        self._apis: Mapping[str, str] = {}
+        self._apis = apis
         self._loop = asyncio.get_running_loop()
 
-    def answer_at(self, apps: Mapping[str, ASGIApp], *, apis: Mapping[str, str]) -> None:
-        """Send requests for each origin to its application from now on.
-
-        `apis` are the real addresses of the APIs that an application simulates in part.
-        """
-        self._apis = apis
+    def answer_at(self, apps: Mapping[str, ASGIApp]) -> None:
+        """Send requests for each origin to its application from now on."""
         for origin, app in apps.items():
             self._apps[origin] = httpx.ASGITransport(app, client=_BROWSER)
 
@@ -266,7 +248,7 @@ class InProcess(Transport):
             self._fail(error)
             raise error
         reply = await to.handle_async_request(request)
-        if reply.status_code == httpx.codes.NOT_FOUND and self._outside is not None:
+        if reply.status_code == HTTPStatus.NOT_FOUND and self._outside is not None:
             url = str(request.url)
             for simulated, real in self._apis.items():
                 if url.startswith(f"{simulated}/"):

@@ -1,4 +1,4 @@
-"""The values and errors that a test reads: questions, results, and the result of the last call.
+"""The values and errors that a test reads: questions, results, the last call and the last page.
 
 The errors are AssertionErrors whose messages say what to write in the test.
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import mcp_types as types
 import msgspec
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -23,6 +24,7 @@ from flows.elicitation.traits import traits_of
 from flows.oauth.authorization_code import AccountTerms
 from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms
+from webapp.demo.walker import Page
 from webapp.importing import raised_at
 from webapp.kinds.page_kind import arguments_in
 from webapp.logs.events import TOOL_LOGGERS, root_cause
@@ -44,10 +46,13 @@ _HINTS: Mapping[str, str] = {
 class Told:
     """A question as the person received it.
 
-    `price` is set for a payment, `provider` for an account. `timeout` is the time
-    until the question expires.
+    `id` is the question's id (`link.id`). `elicitation_id` is the id that your tool gave to the
+    question, or else the same. `price` is set for a payment, `provider` for an account. `timeout`
+    is the time until the question expires.
     """
 
+    id: str
+    elicitation_id: str
     kind: str
     message: str
     tool: str
@@ -69,6 +74,8 @@ class Told:
             account = msgspec.convert(terms, AccountTerms)
             provider, scopes = account.provider, account.scopes
         return cls(
+            id=asked.id,
+            elicitation_id=asked.id,
             kind=asked.kind,
             message=asked.asked.message,
             tool=asked.asked.tool,
@@ -111,6 +118,8 @@ class UnexpectedQuestion(AssertionError):
         self.told = told
         traits = traits_of(told.kind)
         hint = 'types_key("...")' if traits.takes_key else _HINTS.get(traits.page, "accepts()")
+        if traits.is_anothers:
+            hint = "approves(), person.refuses()"
         instead = f" The next action that the test planned is: {planned}." if planned else ""
         super().__init__(
             f"The tool {told.tool} asked a question of kind {told.kind}, and the test planned no "
@@ -174,16 +183,36 @@ _CHARACTERS_AT_MOST = 2000
 
 
 class LastCall(logging.Handler):
-    """The text that the last call returned, and the exception of its tool with file and line."""
+    """The text that the last call returned, and the exception of its tool with file and line.
+
+    Also the last page that a person saw, with its status, headline and address.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._heard: str | None = None
         self._raised: BaseException | None = None
+        self._seen: str | None = None
+
+    async def see(self, response: httpx.Response) -> None:
+        """Record a page that a person's browser has loaded."""
+        if response.has_redirect_location:
+            return
+        await response.aread()
+        url = response.url
+        path = "/e/…" if url.path.startswith("/e/") else url.path  # the link's token is a secret
+        headline = Page(response.text).heading or "no headline"
+        address = f"{url.scheme}://{url.netloc.decode('ascii')}{path}"
+        self._seen = f"{response.status_code} {headline!r} at {address}"
 
     def __str__(self) -> str:
+        return "\n".join(
+            [*self._call_lines(), *([f"The person last saw: {self._seen}"] if self._seen else [])]
+        )
+
+    def _call_lines(self) -> list[str]:
         if self._heard is None:
-            return "No tool call has ended."
+            return ["No tool call has ended."]
         lines = [f"The last call returned: {self._heard[:_CHARACTERS_AT_MOST]}"]
         if self._raised is not None:
             says, at = str(self._raised), raised_at(self._raised)
@@ -191,7 +220,7 @@ class LastCall(logging.Handler):
             its_own = "" if is_heard else f": {says[:_CHARACTERS_AT_MOST]}"
             where = f" at {at}" if at else ""
             lines.append(f"The tool raised {type(self._raised).__name__}{where}{its_own}")
-        return "\n".join(lines)
+        return lines
 
     @contextmanager
     def listening(self, server: Any) -> Generator[None]:

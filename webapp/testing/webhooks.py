@@ -1,14 +1,18 @@
-"""The payment provider's side of a test: the delivery of webhooks, valid and invalid.
+"""The payment provider's side of a test: refunds, disputes, and webhooks, valid and invalid.
 
 The webhooks are the sandbox's own, signed as its provider signs them.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import httpx
 from msgspec.structs import replace
 
+from flows.payments.money import Money
+from flows.payments.receipt import Dispute, Payment
 from webapp.sandbox.checkout.deliveries import Deliveries, DeliveryHabits, SandboxEvent
+from webapp.sandbox.checkout.sales import Sale, Sales
 
 _OTHER = "elsewhere"
 
@@ -21,11 +25,16 @@ class ProviderWebhooks:
 
     def __init__(
         self,
-        deliveries: Mapping[str, Deliveries],
+        sales: Sequence[Sales[Any]],
         send: Callable[[httpx.Request], Awaitable[httpx.Response]],
+        *,
+        settle: Callable[[], Awaitable[object]],
     ) -> None:
-        self._deliveries = tuple(deliveries.values())
+        """`settle` runs the work of the application that a webhook has made due."""
+        self._sales = sales
+        self._deliveries = tuple(each.deliveries for each in sales)
         self._send = send
+        self._settle = settle
 
     def arrive(
         self, *, duplicates: int = 0, hold: bool = False, drop: bool = False, reorder: bool = False
@@ -72,6 +81,48 @@ class ProviderWebhooks:
             body = body.replace(own.encode(), others.encode())
         foreign = SandboxEvent(id=id, type=event.type, url=event.url, body=body)
         return await self._status(deliveries.request_of(foreign))
+
+    async def report_refund(self, payment: Payment, amount: Money | None = None) -> None:
+        """Refund a payment at the provider, or `amount` of it, and send the webhook about that."""
+        sales, sale = self._sale(payment)
+        units = sale.remaining_units if amount is None else amount.minor_units
+        currency = sale.price.currency
+        if amount is not None and amount.currency != currency:
+            raise AssertionError(f"The payment is in {currency}, and the refund is {amount}.")
+        if not 0 < units <= sale.remaining_units:
+            remaining = Money.from_minor_units(sale.remaining_units, currency)
+            raise AssertionError(f"{remaining} of the payment can be refunded, and not {amount}.")
+        sales.refund(sale, units, {})
+        await self._report(sales)
+
+    async def report_dispute(self, payment: Payment, stage: str = "open") -> None:
+        """Set the stage of a dispute at the provider, and send the webhook about that.
+
+        `stage` is open (the bank claims the money), won or lost, and with providers that report
+        these: inquiry, closed (without a claim) and appealed.
+        """
+        sales, sale = self._sale(payment)
+        buttons = [each for each in sales.vendor.buttons if each.dispute and each.when(sale)]
+        button = next((each for each in buttons if each.dispute == stage), None)
+        if button is None:
+            possible = ", ".join(str(each.dispute) for each in buttons) or "none"
+            known = "" if stage in set(Dispute) else f" {stage!r} is not a stage."
+            raise AssertionError(
+                f"{sales.vendor.label} cannot report the dispute stage {stage!r} now.{known} "
+                f"Possible stages: {possible}."
+            )
+        sales.press(sale, button.name)
+        await self._report(sales)
+
+    async def _report(self, sales: Sales[Any]) -> None:
+        await sales.deliveries.send_new()
+        await self._settle()
+
+    def _sale(self, payment: Payment) -> tuple[Sales[Any], Sale]:
+        for sales in self._sales:
+            if (sale := sales.find(payment.session)) is not None:
+                return sales, sale
+        raise AssertionError("The provider does not know this payment. Use person.payments().")
 
     def _latest(self) -> tuple[Deliveries, SandboxEvent]:
         for one in self._deliveries:

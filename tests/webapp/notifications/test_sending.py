@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -268,6 +269,25 @@ async def test_question_is_in_the_message_only_if_the_operator_allows_it(
             assert word not in message.body
         assert message.body.endswith("To answer, open http://127.0.0.1:8765/inbox and sign in.")
         assert "open until 2026-" in message.body or "open until 20" in message.body
+
+
+async def test_message_is_in_the_language_of_its_table_or_the_first_of_the_pages(
+    clock: Clock, sent: Deliveries
+) -> None:
+    for language, languages, german in (
+        ("de", (), True),
+        (None, ("de", "en"), True),
+        ("en", ("de",), False),
+    ):
+        table, brand = replace(FINANCE, language=language), Brand(languages=languages)
+        async with notifying(MemoryStore(), clock, sent, table, brand=brand) as service:
+            await asked(service, timeout=DAY)
+            await round_of(service)
+        _, message = sent.sent.pop()
+        title = "Eine Anfrage wartet auf Ihre Zustimmung bei s"
+        assert (message.title == title) == german
+        assert ("Wer entscheidet: finance" in message.body) == german
+        assert message.body.endswith("/inbox und melden Sie sich an.") == german
 
 
 async def test_amount_of_a_payment_is_never_in_the_message(

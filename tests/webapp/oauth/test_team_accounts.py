@@ -13,6 +13,17 @@ import pytest
 from flows import elicit
 from flows.oauth.teams import Team
 from flows.providers import github
+from tests.support.account_env import (
+    Asking,
+    Network,
+    come_home,
+    connect,
+    give_up,
+    opened,
+    press_allow,
+    serving_accounts,
+    stored,
+)
 from tests.support.api_people import PeopleEnv
 from tests.support.api_program import ACCOUNT, program_at
 from tests.support.approving import AT_ONCE
@@ -26,6 +37,7 @@ from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, Person, new_s
 from tests.support.shared_stores import STORES
 from webapp.cli.purge import purge_owner
 from webapp.identity.api_keys import KeyScope
+from webapp.settings.identity import IdentitySettings
 from webapp.stores.opening import open_store
 
 ENGINEERS: dict[str, Any] = {"groups": ["everyone", "engineering"]}
@@ -308,3 +320,34 @@ async def test_erasing_a_person_disconnects_what_they_connected_for_a_team() -> 
         await purge_owner(env.here.service, env.owner("ann"), is_sure=True)
         (row,) = await env.here.connections()
         assert row.status == "disconnected"
+
+
+async def test_member_allows_another_tool_to_use_the_account_of_the_team() -> None:
+    identity = IdentitySettings(teams=(team_of("tests"),))
+    async with serving_accounts(Network(), identity=identity) as service:
+        member: dict[str, Any] = {"teams": ("engineering",)}
+        await connect(service, "repo", tool="list", subject="ann", **member)
+        asked = Asking(service, "repo", tool="export", subject="bob", **member)
+        await press_allow(service, await asked.elicitation())
+        assert (await asked.account()).team == "engineering"
+        (row,) = await stored(service)
+        assert row.tools == ("list", "export")
+        outside = Asking(service, "repo", tool="export", subject="bob", arguments=2)
+        assert await service.kinds.accounts.offers(await outside.elicitation()) == ()
+        await give_up(outside)
+
+
+async def test_answer_of_a_question_about_the_team_is_not_taken_over_after_leaving() -> None:
+    identity = IdentitySettings(teams=(team_of("tests"),))
+    async with serving_accounts(Network(), identity=identity) as service:
+        first = Asking(service, "repo", teams=("engineering",))
+        _, state = await opened(service, first)
+        await give_up(first)
+        await come_home(service, state)  # the answer waits for the same call
+        left = Asking(service, "repo")
+        await left.elicitation()
+        assert left.has_asked
+        assert not left.task.done()
+        await give_up(left)
+        again = Asking(service, "repo", teams=("engineering",))
+        assert (await again.account()).team == "engineering"

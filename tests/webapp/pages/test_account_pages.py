@@ -170,8 +170,8 @@ def test_account_requested_by_name_offers_no_other(use: UseAccount, shown: Shown
 def test_different_account_than_before_is_marked_with_switch_back_button(shown: Shown) -> None:
     done = usual(DoneAccount)
     page = shown(replace(done, is_sandbox=False))
-    assert page.text("strong").endswith("This is another account than before.")
-    assert "It was hubber until now." in page.said()
+    assert page.text("strong").endswith("You connected another account than before.")
+    assert "Until now, tools used hubber." in page.said()
     assert page.actions() == ["/e/abc/allow?account=h"]
     assert page.text("button") == "Use hubber again"
 
@@ -183,7 +183,7 @@ def test_account_switched_back_is_shown_without_button(shown: Shown) -> None:
     assert "hubber is in use again, starting with the next call." in page.said()
     assert page.named("form") == []
     lapsed = shown(replace(done, switch_back=replace(back, is_done=False)))
-    assert "It was hubber until now." in lapsed.said()
+    assert "Until now, tools used hubber." in lapsed.said()
     assert lapsed.named("form") == []
 
 

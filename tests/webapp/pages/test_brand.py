@@ -7,7 +7,7 @@ import pytest
 from tests.support.markup import Page
 from tests.support.page_views import usual
 from tests.support.pictures import png
-from webapp.pages.renderer import Renderer, template_folder
+from webapp.pages.renderer import Renderer, template_folder, without_hash
 from webapp.pages.views import Done, StartAccount, StartPayment, View
 from webapp.settings.brand import Brand, accent, image_of
 
@@ -33,10 +33,12 @@ def test_every_page_has_the_operators_name_logo_accent_and_links():
     assert "my tools" not in page.text("main")
     (logo,) = page.named("img")
     assert logo["src"] == f"/static/{image_of(png()).name}"
-    sheets = [
-        link["href"].partition("?")[0] for link in page.named("link") if link["rel"] == "stylesheet"
+    icon, *sheets = page.named("link")
+    assert icon == {"rel": "icon", "href": logo["src"], "type": "image/png"}
+    assert [(sheet["rel"], without_hash(sheet["href"])) for sheet in sheets] == [
+        ("stylesheet", "/static/elicit.css"),
+        ("stylesheet", f"/static/{accent('#7a1fa2').name}"),  # type: ignore[union-attr]
     ]
-    assert sheets == ["/static/elicit.css", f"/static/{accent('#7a1fa2').name}"]  # type: ignore[union-attr]
     assert [link["href"] for link in page.named("a")] == [
         "mailto:help@acme.example",
         "https://acme.example/privacy",
@@ -74,4 +76,4 @@ def test_operators_template_can_use_the_documented_fields(tmp_path: Path, name: 
     pages = Renderer(folders=[tmp_path, template_folder()], root_path="/tools", brand=BRAND)
     page = Page(pages.render(usual(Done)))
     assert page.text("h1") == "Acme Research"
-    assert page.named("link")[0]["href"].partition("?")[0] == "/tools/static/own/site.css"
+    assert without_hash(page.named("link")[0]["href"]) == "/tools/static/own/site.css"

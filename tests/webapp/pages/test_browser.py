@@ -187,6 +187,7 @@ async def test_settings_can_be_copied(pages: Renderer, browser: Browser) -> None
     site = Site(html=pages.render(home))
     async with visit(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
         await page.goto(ORIGIN)
+        await page.locator("summary").click()  # the part for developers is folded
         await page.get_by_role("button", name="Copy the settings for VS Code").click()
         await expect(page.get_by_role("status")).to_have_text("Copied")
         assert await page.evaluate("navigator.clipboard.readText()") == home.vscode_settings

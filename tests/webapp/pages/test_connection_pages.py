@@ -53,10 +53,11 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     assert page.text("h2") == "GitHub"
     assert "Connected 18 Nov 2025, 21:30 UTC" in said
     assert "Read and write your repositories" in said
-    assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
+    assert "list_my_repositories Last used" in " ".join(
         page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
     )
     assert "Not used yet" in said
+    assert "Permissions and tools of octocat at GitHub" in said
     assert page.actions() == [
         "/signout",
         "/connections/x1/unshare?tool=list_my_repositories",
@@ -139,7 +140,7 @@ def test_single_inactive_account_says_tools_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     said = shown(_with(overview, replace(one, is_in_use=False))).said()
-    assert "Not in use, and neither is another account: a tool that needs one asks you" in said
+    assert "No account is in use here. A tool that needs one asks you" in said
 
 
 def test_sandbox_account_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:
@@ -233,7 +234,7 @@ def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
     assert words in said
     deleted = "my tools has deleted what it stored about octocat."
     assert f"{deleted} Tools that need it ask you again." in said
-    assert ("remove it there, in the settings of your account." in said) == (revoked is not True)
+    assert ("Remove it there, in the settings of your account." in said) == (revoked is not True)
     assert page.named("form") == []
 
 
@@ -274,10 +275,10 @@ def test_connections_page_names_assistants_which_can_use_account(
     assert "All your assistants can use it." in said
     assert "Claude its own name, not verified https://app.example verified by its sign-in" in said
     assert "Save for octocat" in said
-    assert "All my assistants" not in said
+    assert "Allow all my assistants" not in said
     kept = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
     assert "Only the selected assistants. Any other asks you first." in kept
-    assert "All my assistants may use octocat" in kept
+    assert "Allow all my assistants to use octocat" in kept
 
 
 def test_account_that_ends_soon_says_when(shown: Shown) -> None:

@@ -16,6 +16,7 @@ from tests.messages import english_templates, extracted, updated
 from tests.support.markup import Page
 from tests.support.page_states import page_states
 from tests.support.page_views import VIEWS, usual
+from tests.support.pseudo_languages import PSEUDO
 from webapp.languages import (
     CATALOGUES,
     ENGLISH,
@@ -34,44 +35,7 @@ from webapp.pages.views_forms import StartForm
 
 PAGES = Renderer(folders=[template_folder()])
 GERMAN = language_in(CATALOGUES / "de.po")
-LETTERS = str.maketrans(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
-    "ÅƁÇÐÉƑĜĤÎĴĶĻṀÑÖÞǪŔŠŢÛṼŴẊÝŽåƀçđéƒĝĥîĵķļṁñöþǫŕšţûṽŵẋýž",
-)
-ARABIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ابتثجحخدذرزسشصضطظعغفقكلمنه")
-KEPT = re.compile(r"(<[^>]*>|%\(\w+\)s|%%|\{number\}|`[^`]*`)")  # what a translator leaves as it is
 WORD = re.compile("[A-Za-z]{2,}")
-
-
-def accented(text: str) -> str:
-    """Return the text with accents, and two fifths longer."""
-    parts = [part if KEPT.fullmatch(part) else part.translate(LETTERS) for part in KEPT.split(text)]
-    return "".join(parts) + "~" * round(len(text) * 0.4)
-
-
-def right_to_left(text: str) -> str:
-    lowered = (
-        part if KEPT.fullmatch(part) else part.lower().translate(ARABIC)
-        for part in KEPT.split(text)
-    )
-    return "".join(lowered)
-
-
-def pseudo(locale: str, change: Any) -> Language:
-    """Return a language with each text changed. The locale has words in letters of its own."""
-    catalogue = Catalog(locale=locale)
-    for message in extracted():
-        if message.id:
-            string = (
-                change(message.id)
-                if isinstance(message.id, str)
-                else tuple(change(message.id[-1]) for _ in range(catalogue.num_plurals))
-            )
-            catalogue.add(message.id, string, context=message.context)
-    return Language(locale, lambda: catalogue)
-
-
-PSEUDO = {"accented": pseudo("el", accented), "right to left": pseudo("ar", right_to_left)}
 
 
 class _Seen(HTMLParser):

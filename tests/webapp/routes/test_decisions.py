@@ -79,7 +79,7 @@ async def test_own_approvals_are_listed_and_can_be_revoked():
         # finding: XP11
         (place,) = re.findall(r'href="([^"]*/revoke)"', page.text)
         before = await person.visit(env.url + place)
-        assert before.heading == "Ask you again about delete?"
+        assert before.heading == "Ask you again before delete runs?"
         assert "What you approved for yourself" in (await person.visit(inbox)).text
         stranger = await person.browser.post(before.leading("/revoke"), data={})
         assert stranger.status_code == 403

@@ -255,6 +255,9 @@ async def test_activity_lists_questions_and_their_outcomes(shop: Shop) -> None:
         url = f"{shop.url}/activity"
         page = await buy.person.visit(url)
         assert "Waiting for you" in page.text
+        # The sentence and the price are in the language of the page, not as the tool wrote them.
+        assert "<h2><bdi>Pay 9.00 € to shop?</bdi></h2>" in page.text
+        assert "Premium report" in page.text
         (link,) = re.findall(r'href="([^"]*/e/[^"]*)"', page.text)
         assert (await buy.person.visit(unescape(link))).csrf is not None
         await buy.person.decline(buy.link)

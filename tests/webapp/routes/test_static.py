@@ -1,6 +1,7 @@
 """Static files: an address for each content, stored by browsers, and compressed."""
 
 import gzip
+import hashlib
 import re
 from html import unescape
 
@@ -22,12 +23,17 @@ async def test_file_of_a_page_is_stored_by_browsers_until_its_content_changes() 
         for address in addresses:
             answer = await person.browser.get(env.url + address)
             assert answer.headers["cache-control"] == FOREVER
-            path, _, _ = address.partition("?")
-            assert answer.content == our_files()[path.removeprefix("/static/")][0]
+            name, version, suffix = address.removeprefix("/static/").split(".")
+            content, _ = our_files()[f"{name}.{suffix}"]
+            assert answer.content == content
+            assert hashlib.sha256(content).hexdigest().startswith(version)
             # An old page during an update gets the new file, and does not store it forever.
-            for old in (path, f"{path}?v=0000000000000000"):
-                answer = await person.browser.get(env.url + old)
+            for old in (f"{name}.{suffix}", f"{name}.{'0' * 16}.{suffix}"):
+                answer = await person.browser.get(f"{env.url}/static/{old}")
+                assert answer.content == content
                 assert answer.headers["cache-control"] == "max-age=3600"
+            for none in (f"{name}.{version}", f"{name}.{version}.{version}.{suffix}"):
+                assert (await person.browser.get(f"{env.url}/static/{none}")).status_code == 404
 
 
 @pytest.mark.parametrize("name", ["elicit.css", "elicit.js", "icon.svg"])

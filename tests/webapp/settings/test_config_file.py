@@ -495,3 +495,45 @@ def test_faults_of_api_keys_are_reported(before: str, after: str, problem: str) 
     with pytest.raises(BadDeclaration) as caught:
         read_declarations(text.replace(before, after), source="elicit.toml")
     assert problem in str(caught.value)
+
+
+CRM = """
+[providers.crm]
+authorize = "https://crm.example/authorize"
+token = "https://crm.example/token"
+api = "https://api.crm.example"
+person = { url = "https://api.crm.example/me", id = "id", label = "email" }
+exchange = { EXCHANGE }
+"""
+
+
+def test_exchange_is_read() -> None:
+    # finding: XO9
+    about = 'kind = "jwt_bearer", issuer = "https://login.example", extra = { a = "b" }'
+    found = read_declarations(CRM.replace("EXCHANGE", about), source="elicit.toml")
+    how = found.providers["crm"].exchange
+    assert how is not None
+    assert (how.kind, how.issuer, how.extra) == (
+        "jwt_bearer",
+        "https://login.example",
+        (("a", "b"),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ('kind = "id_jag"', "exchange.issuer: required"),
+        ('issuer = "https://login.example", kind = "saml"', "exchange.kind: must be one of"),
+        ('issuer = "https://login.example", to = "x"', "exchange.to: unknown"),
+        ('issuer = "http://login.example"', "exchange.issuer"),
+        (
+            'issuer = "https://login.example", extra = { assertion = "x" }',
+            "the flow sets assertion",
+        ),
+        ('issuer = "https://login.example", extra = "x"', "exchange.extra: must be a table"),
+    ],
+)
+def test_wrong_exchange_is_refused(about: str, says: str) -> None:
+    with pytest.raises(BadDeclaration, match=says):
+        read_declarations(CRM.replace("EXCHANGE", about), source="elicit.toml")

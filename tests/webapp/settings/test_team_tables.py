@@ -69,3 +69,14 @@ def test_team_with_claims_needs_an_issuer(tmp_path: Path) -> None:
     path.write_text(TEAM + 'claims = { groups = ["eng"] }\nissuers = ["https://evil.example"]\n')
     (problem,) = problems_in({**PUBLIC, **issuer, "ELICIT_CONFIG": str(path)})
     assert "nobody signs in at" in problem
+
+
+def test_exchange_of_an_issuer_where_nobody_signs_in_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "elicit.toml"
+    path.write_text(
+        '[providers.crm]\nauthorize = "https://crm.example/a"\ntoken = "https://crm.example/t"\n'
+        'api = "https://crm.example"\nexchange = { issuer = "https://login.example" }\n'
+        'person = { url = "https://crm.example/me", id = "id", label = "email" }\n'
+    )
+    found = problems_in({**PUBLIC, "ELICIT_CONFIG": str(path)})
+    assert any(one.startswith("providers.crm.exchange.issuer: nobody signs in at") for one in found)

@@ -11,13 +11,23 @@ HOUSE = Path(__file__).parents[3]
 TOOL, *SAMPLES = re.findall(
     r"```python\n(.*?)```", (HOUSE / "docs" / "how-to" / "testing.md").read_text("utf-8"), re.DOTALL
 )
-FIRST, IN_ANY_CLIENT, OWN_CLIENT, UNITTEST = SAMPLES
+FIRST, APPROVERS, ROUTE, RESTART, IN_ANY_CLIENT, OWN_CLIENT, UNITTEST = SAMPLES
+(REFUNDS,) = (
+    sample
+    for sample in re.findall(
+        r"```python\n(.*?)```",
+        (HOUSE / "docs" / "how-to" / "approvals.md").read_text("utf-8"),
+        re.DOTALL,
+    )
+    if sample.startswith("# refunds.py")
+)
 STRICT = FIRST.replace("async def", "@pytest.mark.asyncio\nasync def")
 ANYIO = FIRST + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
 MARKED = "import pytest\n\npytestmark = pytest.mark.anyio\n\n\n"
 PLAIN = "def test_nothing():\n    pass\n"
 PROJECTS = {
     "pytest-asyncio, auto": (FIRST + "\n\n" + IN_ANY_CLIENT + "\n\n" + OWN_CLIENT, "auto", []),
+    "people and restarts": (f"{APPROVERS}\n\n{ROUTE}\n\n{RESTART}", "auto", []),
     "pytest-asyncio, strict": ("import pytest\n" + STRICT, "strict", []),
     "anyio": (MARKED + ANYIO, "", ["-p", "no:asyncio"]),
     "xdist": (FIRST, "auto", ["-n", "2"]),
@@ -29,6 +39,8 @@ def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.Complet
     own = f"asyncio_mode = {mode}\nasyncio_default_fixture_loop_scope = function\n" if mode else ""
     (folder / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{own}")
     (folder / "tea_room.py").write_text(TOOL)
+    (folder / "refunds.py").write_text(REFUNDS)
+    (folder / "kyc.py").write_text((HOUSE / "examples" / "kyc.py").read_text("utf-8"))
     (folder / "test_tea_room.py").write_text(test)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options],

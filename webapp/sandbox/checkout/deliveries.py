@@ -78,9 +78,16 @@ class Deliveries:
 
     def behind(self, response: Response[Any]) -> Response[Any]:
         """Attach the new events to the response, as its background task."""
-        changes, self._arrived = self._arrived, []
-        response.background = BackgroundTask(self.send, changes)
+        response.background = BackgroundTask(self.send, self._new())
         return response
+
+    async def send_new(self) -> None:
+        """Send the new events now, for changes that no request caused."""
+        await self.send(self._new())
+
+    def _new(self) -> list[SandboxEvent]:
+        changes, self._arrived = self._arrived, []
+        return changes
 
     @property
     def held(self) -> int:

@@ -101,7 +101,7 @@ class Button:
     """A button on the page of a sale, which works while `when` is true.
 
     A press sends the browser back to the shop, unless `stays`. A button without a label is part of
-    the page's own text, or not shown.
+    the page's own text, or not shown. `dispute` is the stage that the button sets, if any.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Button:
     look: str = ""
     when: Callable[[Any], bool] = is_open
     stays: bool = False
+    dispute: Dispute | None = None
 
 
 class Vendor(Protocol[Own_contra]):
@@ -230,7 +231,7 @@ def dispute_button(
         at = sale.disputed_at or sales.clock()
         sales.keep(replace(sale, dispute=dispute, disputed_at=at))
 
-    return Button(name=name, label=label, act=act, when=when, stays=True)
+    return Button(name=name, label=label, act=act, when=when, stays=True, dispute=dispute)
 
 
 def _nothing(sales: Sales[Any], sale: Any) -> None:

@@ -1,0 +1,50 @@
+"""Pseudo-locales: every text of the pages changed, so that each page shows how it copes.
+
+One has accents and longer texts, the other one is read from right to left.
+"""
+
+import re
+from typing import Any
+
+from babel.messages.catalog import Catalog
+
+from tests.messages import extracted
+from webapp.languages import Language
+
+LETTERS = str.maketrans(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+    "ÅƁÇÐÉƑĜĤÎĴĶĻṀÑÖÞǪŔŠŢÛṼŴẊÝŽåƀçđéƒĝĥîĵķļṁñöþǫŕšţûṽŵẋýž",
+)
+ARABIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ابتثجحخدذرزسشصضطظعغفقكلمنه")
+KEPT = re.compile(r"(<[^>]*>|%\(\w+\)s|%%|\{number\}|`[^`]*`)")  # what a translator leaves as it is
+
+
+def accented(text: str) -> str:
+    """Return the text with accents, and two fifths longer."""
+    parts = [part if KEPT.fullmatch(part) else part.translate(LETTERS) for part in KEPT.split(text)]
+    return "".join(parts) + "~" * round(len(text) * 0.4)
+
+
+def right_to_left(text: str) -> str:
+    lowered = (
+        part if KEPT.fullmatch(part) else part.lower().translate(ARABIC)
+        for part in KEPT.split(text)
+    )
+    return "".join(lowered)
+
+
+def pseudo(locale: str, change: Any) -> Language:
+    """Return a language with each text changed. The locale has words in letters of its own."""
+    catalogue = Catalog(locale=locale)
+    for message in extracted():
+        if message.id:
+            string = (
+                change(message.id)
+                if isinstance(message.id, str)
+                else tuple(change(message.id[-1]) for _ in range(catalogue.num_plurals))
+            )
+            catalogue.add(message.id, string, context=message.context)
+    return Language(locale, lambda: catalogue)
+
+
+PSEUDO = {"accented": pseudo("el", accented), "right to left": pseudo("ar", right_to_left)}

@@ -1,0 +1,236 @@
+"""The application of a test: it serves the author's server in this process, and can restart.
+
+The store, the sandbox and the clock stay when the application restarts. All that its process has in
+memory is lost: connections, running tools, caches and rate limits.
+
+Risks: two tests share a server, and one of them changes it. The server's middleware is therefore
+restored when the application closes.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from mcp.client.session import ElicitationFnT
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+
+from flows.oauth.access_token import claim_mark
+from flows.oauth.sign_in import SignedIn
+from webapp.app import open_app
+from webapp.calls.replay import Replays
+from webapp.deadline import HandClock
+from webapp.demo.client import DeclaringClient
+from webapp.http.client import Outbound, Transport
+from webapp.http.exchange import ASGIApp
+from webapp.limits import CallLimits
+from webapp.records.values import KINDS, Alias
+from webapp.sandbox.settings import Sandbox
+from webapp.settings.settings import Settings
+from webapp.stores.memory import MemoryStore
+from webapp.testing.told import LastCall, Told
+
+if TYPE_CHECKING:
+    from webapp.service import Service
+
+URL = "http://127.0.0.1:8765"
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+# A test cannot act while a call is open, so a call without a link in the client returns at once.
+LIMITS = CallLimits(link=timedelta())
+
+
+@dataclass(kw_only=True)
+class TestedApplication:
+    """The application, and what the people of a test share.
+
+    `make` returns the author's server, a new one each time if the test passed a function.
+    `serve` receives the running application. `tasks` and `browsers` live until the test ends.
+    """
+
+    __test__ = False  # it is not a test case for pytest
+
+    make: Callable[[], Any]
+    settings: Settings
+    clock: HandClock
+    sandbox: Sandbox
+    outbound: Outbound
+    transport: Transport
+    plugins: Sequence[object]
+    serve: Callable[[ASGIApp], None]
+    tasks: asyncio.TaskGroup
+    browsers: AsyncExitStack
+    replays: Callable[[], Replays] | None
+    failures: list[AssertionError] = field(default_factory=list[AssertionError])
+    asked_of: dict[str, Told] = field(default_factory=dict[str, Told])
+    last_call: LastCall = field(default_factory=LastCall)
+    store: MemoryStore = field(default_factory=MemoryStore)
+    server: Any = None
+
+    asgi: ASGIApp = field(init=False)
+    service: "Service" = field(init=False)
+    _running: AsyncExitStack = field(init=False)
+
+    async def open(self) -> None:
+        """Open the application on the test's store."""
+        self._running = stack = AsyncExitStack()
+        self.server = server = self.make()
+        stack.enter_context(_unchanged(server))
+        app = await stack.enter_async_context(
+            open_app(
+                self.settings,
+                server,
+                store=self.store,
+                clock=self.clock,
+                limits=LIMITS,
+                sandbox=self.sandbox,
+                plugins=self.plugins,
+                built=self._built,
+                outbound=self.outbound,
+                has_endpoint=False,  # the client enters the server's own lifespan
+            )
+        )
+        stack.enter_context(self.last_call.listening(server))
+        self.asgi = app
+        self.serve(app)
+
+    async def close(self) -> None:
+        await self._running.aclose()
+
+    def _built(self, service: "Service") -> None:
+        self.service = service
+        if self.replays is not None:
+            service.running_tools.replays = self.replays()
+
+    async def learn_ids(self) -> None:
+        """Note the ids that the author gave to questions. They are stored after the question."""
+        for record in await self.store.list(KINDS[Alias]):
+            alias = await self.service.elicitations.rows.open(record, Alias)
+            if (told := self.asked_of.get(alias.elicitation_id)) is not None:
+                name = alias.id.partition("::")[0]
+                self.asked_of[told.id] = replace(told, elicitation_id=name)
+
+    def hold(self, *, nothing: bool) -> None:
+        """Set whether the server holds a request while a person answers. It waits in real time."""
+        none = timedelta()
+        held = replace(LIMITS, call=none, leg=none, request_at_least=none) if nothing else LIMITS
+        self.service.clients.limits = held
+
+    @property
+    def has_approvers(self) -> bool:
+        """True if people who sign in decide for others, who then have to sign in as well."""
+        return any(one.subjects or one.claims for one in self.settings.identity.approvers)
+
+    def owner_of(self, subject: str | None) -> str:
+        """Return the owner tag of a person. None is the user of this machine."""
+        identity = self.service.identity
+        if subject is None:
+            return identity.local_owner
+        return self.service.elicitations.owners.tag(issuer=self.issuer, subject=subject)
+
+    @property
+    def issuer(self) -> str:
+        """The issuer where the people of the test sign in."""
+        issuer = self.settings.identity.issuer
+        if issuer is None:
+            raise AssertionError(
+                "Nobody can sign in with these settings, so the test has only one person: remove "
+                "ELICIT_LOCAL_YES from the settings of elicit_person."
+            )
+        return issuer
+
+    @asynccontextmanager
+    async def browser(self) -> AsyncGenerator[httpx.AsyncClient]:
+        """Yield a browser. `last_call` records each page that it shows."""
+        hooks = {"response": [self.last_call.see]}
+        async with httpx.AsyncClient(transport=self.transport, event_hooks=hooks) as browser:
+            yield browser
+
+    async def sign_in(
+        self, browser: httpx.AsyncClient, subject: str, *, claims: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Sign the browser in, as after the issuer's page. The issuer states these claims."""
+        marks = tuple(claim_mark(*pair) for pair in claims)
+        signed_in = SignedIn(issuer=self.issuer, subject=subject, label=subject, claims=marks)
+        sessions = self.service.identity.sessions
+        session = await sessions.start(signed_in, cookies={})
+        name, _, rest = sessions.set_cookie(session).partition("=")
+        browser.cookies.set(name, rest.partition(";")[0], domain="127.0.0.1", path="/")
+
+
+@contextmanager
+def calling_as(token: AccessToken | None) -> Generator[None]:
+    """Make the calls in the block with this access token, or without one."""
+    before = auth_context_var.set(None if token is None else AuthenticatedUser(token))
+    try:
+        yield
+    finally:
+        auth_context_var.reset(before)
+
+
+class ConnectedClient:
+    """The connection of one client, in a task of its own: it can end at any time."""
+
+    def __init__(self, client: DeclaringClient, token: AccessToken | None) -> None:
+        self.client = client
+        self._token = token
+        self._ends = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        app: TestedApplication,
+        *,
+        revision: str,
+        declares: frozenset[str],
+        callback: ElicitationFnT,
+        token: AccessToken | None,
+    ) -> "ConnectedClient":
+        client = DeclaringClient(
+            getattr(app.server, "_mcp_server", app.server),
+            mode="legacy" if revision == LEGACY else revision,
+            elicitation_callback=callback if declares else None,
+        )
+        client.declares = declares
+        connection = cls(client, token)
+        is_open = asyncio.get_running_loop().create_future()
+        connection._task = app.tasks.create_task(connection._run(is_open))
+        await is_open
+        return connection
+
+    async def _run(self, is_open: asyncio.Future[None]) -> None:
+        try:
+            with calling_as(self._token):
+                async with self.client:
+                    is_open.set_result(None)
+                    await self._ends.wait()
+        except Exception as error:
+            if is_open.done():
+                raise
+            is_open.set_exception(error)
+
+    async def close(self) -> None:
+        self._ends.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+
+@contextmanager
+def _unchanged(server: Any) -> Generator[None]:
+    """Restore the server's middleware at the end: other tests may use the same server."""
+    holders: list[Any] = [server, getattr(server, "_mcp_server", server)]
+    lists: list[list[Any]] = [
+        one.middleware for one in holders if isinstance(getattr(one, "middleware", None), list)
+    ]
+    before = [list(parts) for parts in lists]
+    try:
+        yield
+    finally:
+        for parts, were in zip(lists, before, strict=True):
+            parts[:] = were
