@@ -14,17 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    NoReturn,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import httpx
 
@@ -42,6 +32,7 @@ from flows.errors import (
 )
 
 P = ParamSpec("P")
+OnWire = Callable[[httpx.Request], httpx.Request]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
@@ -292,16 +283,10 @@ class ReturningRequest(Protocol):
     def scope(self) -> Any: ...
 
 
-OnWire: TypeAlias = Callable[[httpx.Request], httpx.Request]
-
-
 class Resources(Protocol):
     """The operations that account and receipt objects use to reach providers and the store."""
 
-    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
-        """Return a client whose transport sends what `on_wire` makes of each request."""
-        ...
-
+    def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient: ...
     def sync_client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.Client:
         """Return a client for a tool in a worker thread. Raises ElicitError on the event loop."""
         ...

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -381,8 +382,10 @@ async def test_loopback_requests_bypass_configured_proxy(
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://proxy.example:3128")
     outbound = Outbound(None, allow_loopback=True)
-    async with outbound.client(base_url="https://api.example", auth=httpx.Auth()) as client:
-        there = client._transport_for_url(httpx.URL(url))
-        elsewhere = client._transport_for_url(httpx.URL("https://api.example/a"))
+    about: Any = {"base_url": "https://api.example", "on_wire": lambda request: request}
+    async with outbound.client(auth=httpx.Auth(), **about) as client:
+        chosen: Any = client._transport_for_url(httpx.URL(url))
+        other: Any = client._transport_for_url(httpx.URL("https://api.example/a"))
+        there, elsewhere = chosen._inner, other._inner
     assert there is client._transport
     assert elsewhere is not client._transport
