@@ -91,7 +91,9 @@ def weights() -> str:
 
 def _cells(view: View) -> str:
     parts = [parts_of(view, LANGUAGES[name]) for name in WEIGHED]
-    return " | ".join(str(ceil(sum(each.values()) / 1000)) for each in parts) + f" | {len(parts[0])}"
+    return (
+        " | ".join(str(ceil(sum(each.values()) / 1000)) for each in parts) + f" | {len(parts[0])}"
+    )
 
 
 def row_of(name: str, figures: Figures) -> str:
