@@ -48,7 +48,7 @@ SLOW_COMMANDS = (
     *("start", "stdio"),
 )
 SLOW_MODULES = (
-    *("cookbook/test_served.py", "cookbook/test_tutorial.py"),
+    *("cookbook/test_replay_option.py", "cookbook/test_tutorial.py"),
     *("hosts/test_hosts.py", "hosts/test_instances.py", "hosts/test_refusals.py"),
     "webapp/stores/test_postgres_standby.py",
     "webapp/testing/test_plugin.py",

@@ -523,6 +523,7 @@ MAY_START = {
     },
     "support/cli.py": {"subprocess.run": "a shell that prints words, and nothing of ours"},
     "support/pinned.py": {"subprocess.run": "installs packages"},
+    "test_public_names.py": {"subprocess.run": "a type checker, and nothing of ours"},
     "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
     "public/test_public_servers.py": {
         "subprocess.run": "git, and nothing of ours",

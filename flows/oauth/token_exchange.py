@@ -14,7 +14,7 @@ refused. No refresh token is kept, because it would outlive the person's sign-in
 import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -95,7 +95,7 @@ def exchanged(
     access = ApiAccess(token=granted.tokens.access_token, now=now)
     assert provider.person is not None
     reply = yield from asked_who(provider, provider.person, access=access)
-    others = {"reply": granted.members, "id_token": {}}
+    others: dict[str, Any] = {"reply": granted.members, "id_token": {}}
     person, details = read_person(reply, provider, provider.person, others=others)
     if how.matches is not None:
         says = None if reply is None else object_in(reply)
@@ -212,7 +212,7 @@ def _must_be_theirs(granted: TokenReply, subject: SubjectToken, provider: Provid
 
 def _audiences(claims: Mapping[str, Any]) -> set[str]:
     named = claims.get("aud")
-    several: list[Any] = named if isinstance(named, list) else [named]
+    several = cast("list[Any]", named) if isinstance(named, list) else [named]
     return {one for one in several if isinstance(one, str)}
 
 

@@ -26,6 +26,12 @@ CELLS: Final = [
     for revision in REVISIONS
     for declares in DECLARES
 ]
+# The planted mistakes: the tool, how many questions it asks, and the words that name the mistake.
+PLANTED: Final = {
+    "naive_loop": ("pay_all", 3, "changes paid (6 times)"),
+    "released_hold": ("book", 1, "changes held"),
+    "counter": ("count", 1, "changes statistics.calls (2 times)"),
+}
 Play: TypeAlias = Callable[[AskedPerson, Any], Awaitable[None]]
 
 

@@ -2,13 +2,7 @@
 
 import pytest
 
-from tests.cookbook.servers import CELLS, DECLARES, load
-
-PLANTED = {
-    "naive_loop": ("pay_all", 3, "changes paid (6 times)"),
-    "released_hold": ("book", 1, "changes held"),
-    "counter": ("count", 1, "changes statistics.calls (2 times)"),
-}
+from tests.cookbook.servers import CELLS, DECLARES, PLANTED, load
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=" ".join)

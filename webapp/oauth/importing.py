@@ -67,7 +67,8 @@ class AccountLine(ConnectedElsewhere, frozen=True, kw_only=True, forbid_unknown_
     The person is a `subject` of an `issuer`, or a `user` of the application.
     """
 
-    account_id: _Name  # required here
+    # Required here. Struct resets the default of the class above.
+    account_id: _Name  # pyright: ignore[reportGeneralTypeIssues]
     subject: _Name | None = None
     issuer: _Name | None = None
     user: _Name | None = None

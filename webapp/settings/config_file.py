@@ -432,7 +432,8 @@ def _exchange_faults(exchange: Mapping[str, Any]) -> list[str]:
 
 
 def _exchange(read: dict[str, Any]) -> TokenExchange:
-    return TokenExchange(**{**read, "extra": tuple(read.get("extra", {}).items())})
+    fields: dict[str, Any] = {**read, "extra": tuple(read.get("extra", {}).items())}
+    return TokenExchange(**fields)
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:

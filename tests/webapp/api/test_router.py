@@ -37,6 +37,7 @@ ROUTES = {
     *("get inbox", "post inbox/{request_id}/answer", "post inbox/{request_id}/delegate"),
     *("get webhooks", f"get {WEBHOOK}", f"post {WEBHOOK}/replay"),
     *("get accounts", f"get {ACCOUNT}", f"delete {ACCOUNT}", f"get {ACCOUNT}/token"),
+    "post accounts",
     *(f"{method} {ACCOUNT}/proxy" for method in ("get", "head", "post", "put", "patch", "delete")),
 }
 

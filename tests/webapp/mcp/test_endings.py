@@ -401,7 +401,7 @@ async def test_callback_of_a_call_that_still_runs_waits_for_its_end(server, revi
         await is_held.wait()
         for _ in range(6):
             await person.let_pass(minutes=5)
-            await person._service.running_tools.renew()  # as every ten seconds
+            await person._app.service.running_tools.renew()  # as every ten seconds
         assert heard == []
         may_go_on.set()
         assert (await calling).text == "done"
@@ -411,7 +411,7 @@ async def test_callback_of_a_call_that_still_runs_waits_for_its_end(server, revi
 async def test_missing_function_is_logged_and_runs_once_it_is_there(server, revision, caplog):
     # finding: XA1
     async with elicit_person(seller(server), revision=protocol(revision)) as person:
-        service = person._service
+        service = person._app.service
         servers, service.endings.servers = service.endings.servers, ()
         person.declines()
         await person.call("book_seat", seat="14")
@@ -434,7 +434,7 @@ async def test_missing_function_is_logged_and_runs_once_it_is_there(server, revi
 async def test_two_processes_run_a_callback_once(server):
     # finding: XA1
     async with elicit_person(seller(server)) as person:
-        service = person._service
+        service = person._app.service
         servers, service.endings.servers = service.endings.servers, ()
         person.declines()
         await person.call("book_seat", seat="14")
@@ -453,7 +453,7 @@ async def test_two_processes_run_a_callback_once(server):
 async def test_callback_whose_run_was_lost_runs_as_abandoned(server):
     # finding: XA1
     async with elicit_person(seller(server), declares=()) as person:
-        store = person._service.elicitations.store
+        store = person._app.service.elicitations.store
         await person.client.call_tool("book_seat", {"seat": "14"})
         (run,) = await store.list("run")
         await store.write(replace(run, key=None, due_at=None, erase_at=person.clock()))
@@ -469,7 +469,7 @@ async def test_callback_whose_run_was_lost_runs_as_abandoned(server):
 async def test_claim_that_was_lost_while_the_callback_ran_stays_done(server):
     # finding: XA1
     async with elicit_person(seller(server)) as person:
-        service = person._service
+        service = person._app.service
 
         async def lose_the_claim() -> None:
             (record,) = await service.elicitations.store.list("ending", status="due")

@@ -118,7 +118,7 @@ async def test_purge_lets_the_callbacks_run_first(library: str) -> None:
 
     async with elicit_person(server, declares=()) as person:
         await person.client.call_tool("book", {})
-        service = person._service
+        service = person._app.service
         (record,) = await service.elicitations.store.list("ending")
         service.endings.servers, servers = (), service.endings.servers
         with pytest.raises(CommandRefused, match="test_endings_elsewhere:note"):
@@ -141,7 +141,7 @@ async def test_purge_erases_a_callback_that_nobody_could_run_for_an_hour(library
         return "booked"
 
     async with elicit_person(server, declares=()) as person:
-        service = person._service
+        service = person._app.service
         service.endings.servers = ()
         await person.call("book")
         (record,) = await service.elicitations.store.list("ending", status="due")

@@ -39,7 +39,7 @@ from webapp.telemetry.metrics import SHARED, Metrics, counted_together
 from webapp.telemetry.observer import UNOBSERVED
 from webapp.telemetry.work import Telemetry
 from webapp.testing import elicit_person
-from webapp.testing.person import URL
+from webapp.testing.application import URL
 
 LABEL = re.compile(r"[a-z0-9][a-z0-9_ .]{0,30}|\+Inf|[0-9.]+")
 
@@ -128,7 +128,7 @@ async def test_labels_contain_no_person_and_no_typed_text() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         await done(person, *ACTS)
         page = await page_of(person)
-        ids = list(person._asked_of)
+        ids = list(person._app.asked_of)
     names = {label for _, labels in parsed(page.text) for label in labels}
     for name, label in names:
         assert LABEL.fullmatch(label), f"{name}={label}"
@@ -167,7 +167,7 @@ async def test_metrics_path_belongs_to_author_without_setting() -> None:
 
     async with elicit_person(watched_tools()) as person:
         assert (await page_of(person)).status_code == 404
-        assert person._service.elicitations.telemetry.observer is UNOBSERVED
+        assert person._app.service.elicitations.telemetry.observer is UNOBSERVED
     async with elicit_person(server) as person:
         assert (await page_of(person)).text == "my own"
 

@@ -74,7 +74,7 @@ async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, Asked
 @pytest.mark.parametrize("kind", ACTS)
 async def test_every_log_line_of_flow_has_question_id_and_call_id(kind: str, revision: str) -> None:
     async with logged(kind, revision=revision) as (log, person):
-        (id,) = person._asked_of
+        (id,) = person._app.asked_of
         lines = [line for line in log.lines if "sandbox" not in line["name"]]
         steps = iter([line["event"] for line in lines])
         assert all(step in steps for step in STEPS[kind]), log.events()
@@ -93,9 +93,9 @@ async def test_log_of_expired_question_has_question_id_and_call_id() -> None:
     async with logged("url", revision="2026-07-28") as (log, person):
         person.never_comes()
         await person.call("ask_secret")
-        *_, id = person._asked_of
+        *_, id = person._app.asked_of
         person.clock.tick(days=1)
-        await fall_due(person._service)
+        await fall_due(person._app.service)
         ended = [line for line in log.lines if line.get("id") == id]
         assert [line["event"] for line in ended] == ["elicitation.asked", "elicitation.settled"]
         assert {line["call"] for line in ended} == {ended[0]["call"]}

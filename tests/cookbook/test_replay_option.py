@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.cookbook.servers import EXAMPLES
-from tests.cookbook.test_planted import PLANTED
+from tests.cookbook.servers import EXAMPLES, PLANTED
 from tests.support.cli import called, ended, serving
 
 FOLDER = EXAMPLES.parent / "tests" / "cookbook" / "planted"
