@@ -14,7 +14,7 @@ refused. No refresh token is kept, because it would outlive the person's sign-in
 import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -27,7 +27,14 @@ from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ApiAccess, ask, asked_who, post
-from flows.oauth.responses import TokenReply, member_of, object_in, read_person, read_token_reply
+from flows.oauth.responses import (
+    TokenReply,
+    is_list,
+    member_of,
+    object_in,
+    read_person,
+    read_token_reply,
+)
 from flows.oauth.token_errors import refusal_in, refused
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:"
@@ -212,7 +219,7 @@ def _must_be_theirs(granted: TokenReply, subject: SubjectToken, provider: Provid
 
 def _audiences(claims: Mapping[str, Any]) -> set[str]:
     named = claims.get("aud")
-    several = cast("list[Any]", named) if isinstance(named, list) else [named]
+    several = named if is_list(named) else [named]
     return {one for one in several if isinstance(one, str)}
 
 
