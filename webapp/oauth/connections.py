@@ -115,7 +115,7 @@ class Connections:
     async def own(self, client: Client, scopes: tuple[str, ...], *, server: str) -> Connection:
         """Return this server's own account at the provider, for exactly these scopes.
 
-        A new account has no token yet. It is not in use for any key, so no look-up finds it.
+        A new account has no token yet. It is not in use for any lookup key, so `find` skips it.
         """
         owners, now, provider = (
             self._elicitations.owners,
@@ -387,7 +387,8 @@ class Connections:
     ) -> None:
         """Record the use, at most once a minute or for a new client. Ignore a failed write.
 
-        If the account belongs to a team, record its member `owner` too, whom people know as `name`.
+        If the account belongs to a team, record the member too: `owner` is the member's tag, and
+        `name` is the name that people see.
         """
         now = self._elicitations.clock()
         noted = use(connection, tool, client, now=now)
