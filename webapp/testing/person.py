@@ -276,6 +276,7 @@ class AskedPerson(PlannedActions):
 
     @property
     def owner(self) -> str:
+        """The owner tag of this person's data in the store."""
         return self._app.owner_of(self._subject)
 
     @property
@@ -294,6 +295,7 @@ class AskedPerson(PlannedActions):
         return owner not in others if self is self.people[0] else owner == self.owner
 
     async def connect(self) -> None:
+        """Connect a new client for `call`, as after a lost connection."""
         self._is_lost = False
         self._connection = await ConnectedClient.open(
             self._app,
@@ -304,6 +306,7 @@ class AskedPerson(PlannedActions):
         )
 
     async def disconnect(self) -> None:
+        """Close the connection of the client that `call` uses."""
         if self._connection is not None:
             await self._connection.close()
 
