@@ -268,7 +268,7 @@ async def once(
         again: A repeated call does the work again. Without it, a call that the client repeats
             within two minutes of the tool's result gets the same result, because the first response
             may have been lost.
-        returns: The type of the result, where `work` has no annotation, such as a lambda.
+        returns: The type of the result, if `work` has no annotation, such as a lambda.
 
     Returns:
         The result, which is stored as JSON, in the annotated type: JSON, a date, a pydantic model,

@@ -76,7 +76,7 @@ def exchanged(
 
     Raises:
         TokenRefused: An endpoint refused, for example because the person has to consent.
-        Failed: An endpoint is out of order, or its reply does not prove who the person is.
+        Failed: An endpoint is unavailable, or its reply does not prove who the person is.
     """
     provider = client.provider
     how = provider.exchange
@@ -148,7 +148,7 @@ def _assertion(
 
     Raises:
         TokenRefused: The issuer refused.
-        Failed: The issuer is out of order, or the assertion is for another person or provider.
+        Failed: The issuer is unavailable, or the assertion is for another person or provider.
     """
     provider = client.provider
     how = provider.exchange

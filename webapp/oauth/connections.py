@@ -41,9 +41,10 @@ BEGUN_AT_MOST = 16  # the most calls with one shared answer whose accounts are r
 
 
 class Connections:
-    """The stored accounts. `teams` are the declared teams, the first of which counts.
+    """The stored accounts. `teams` are the declared teams, in the order of the file.
 
-    An account belongs to one person or to one team. Its owner is the person's tag or the team's.
+    An account belongs to one person or to one team. Its owner is the person's tag or the team's. If
+    several teams of a person share a provider, the first of them is used.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Connections:
         self.teams = {team.name: team for team in teams}
 
     def team_for(self, provider: str, teams: Collection[str]) -> str | None:
-        """Return the person's team whose account at this provider the person uses, or None."""
+        """Return the first of the person's teams that shares this provider, or None."""
         found = (one for one in self.teams.values() if one.name in teams)
         return next((one.name for one in found if provider in one.providers), None)
 
