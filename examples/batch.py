@@ -1,4 +1,4 @@
-"""Twenty invoices, of which the person confirms each one. A call that stops halfway can be resumed.
+"""Pay twenty invoices. The person confirms each one, and a call that stops halfway can be resumed.
 
 elicit serve batch:mcp
 """
@@ -20,7 +20,7 @@ def list_open() -> list[str]:
 
 
 async def pay(invoice: str, idempotency_key: str) -> str:
-    """Transfer the money. A bank that gets the same key again transfers nothing more."""
+    """Transfer the money. A bank that gets the same key twice transfers once."""
     transfers[idempotency_key] = invoice
     paid.add(invoice)
     return idempotency_key

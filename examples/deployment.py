@@ -36,7 +36,7 @@ async def deploy(environment: Literal["staging", "production"], version: str) ->
     """Deploy a version. For production, another person has to approve it first."""
     if not VERSION.fullmatch(version):
         return f"{version!r} is not a version like v1.2.3."
-    # What runs now is read once, so that the question stays the same if the tool runs again.
+    # Read the running version once, so that the question stays the same if the tool runs again.
     replaced = await elicit.once("replaced", lambda: running[environment])
     if replaced == version:
         return f"{version} already runs in {environment}."

@@ -220,7 +220,7 @@ async def forget(name: str) -> bool:
         name: The name under which the secret is stored.
 
     Returns:
-        True if there was one.
+        True if a secret was stored under this name.
 
     Raises:
         NoAsker: No tool call and no `asking` block is active.
@@ -268,7 +268,7 @@ async def once(
         again: A repeated call does the work again. Without it, a call that the client repeats
             within two minutes of the tool's result gets the same result, because the first response
             may have been lost.
-        returns: The type of the result, where `work` has no annotation, such as a lambda.
+        returns: The type of the result, if `work` has no annotation, such as a lambda.
 
     Returns:
         The result, which is stored as JSON, in the annotated type: JSON, a date, a pydantic model,
@@ -394,8 +394,8 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
         True if the client can be asked in this mode, or in any.
 
     Raises:
-        InvalidQuestion: The object has no capabilities, such as a tool's context, or there is no
-            such mode.
+        InvalidQuestion: The object is not a client's capabilities, for example because it is a
+            tool's context, or there is no such mode.
     """
     must_be_capabilities(capabilities)
     if mode is not None:
@@ -415,6 +415,6 @@ if not TYPE_CHECKING:  # type checkers must not see these, so that they report a
         near = get_close_matches(name, __all__, n=1, cutoff=0.5)
         meant = f"Perhaps elicit.{near[0]} is meant" if near else f"elicit has {', '.join(__all__)}"
         error = _NoSuchVerb(f"There is no elicit.{name}. {meant}.", place=place_of_call())
-        AttributeError.name.__set__(error, name)  # else Python writes it over the error's own name
+        AttributeError.name.__set__(error, name)  # otherwise Python overwrites `error.name`
         report_to_asker(error)
         raise error

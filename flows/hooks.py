@@ -297,7 +297,7 @@ def before(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable
 
     Args:
         stage: The name of the stage.
-        when: Returns whether the method runs for a value. Without it, the method always runs.
+        when: A function of the value: the method runs if it returns True. Default: always.
 
     Returns:
         A decorator that returns the method itself.
@@ -329,7 +329,7 @@ def after(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[
 
     Args:
         stage: The name of the stage.
-        when: Returns whether the method runs for a value. Without it, the method always runs.
+        when: A function of the value: the method runs if it returns True. Default: always.
 
     Returns:
         A decorator that returns the method itself.
@@ -353,7 +353,7 @@ def around(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable
 
     Args:
         stage: The name of the stage.
-        when: Returns whether the method runs for a value. Without it, the method always runs.
+        when: A function of the value: the method runs if it returns True. Default: always.
 
     Returns:
         A decorator that returns the method itself.

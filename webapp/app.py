@@ -347,10 +347,10 @@ def create_app(
     """Return the application that serves our pages and, if there is one, an MCP server.
 
     Args:
-        settings: What `read_settings` returns.
+        settings: The result of `read_settings`.
         server: An MCPServer or a FastMCP server.
-        name: What the pages call your application, without a server. It also identifies its users'
-            stored data. By default it is ELICIT_URL's host.
+        name: The name of your application on the pages, if you pass no server. The name also
+            identifies the stored data of your users. The default is the host of ELICIT_URL.
         who: Receives a browser's request (Starlette's: headers, cookies, your session) and returns
             which of your users sent it: an id that blocks `asking` use as their owner, or None. It
             may be async, and has five seconds to return.
@@ -360,7 +360,8 @@ def create_app(
         plugins: Objects with hooks: see flows.hooks.
 
     Returns:
-        The application. A model that no form can show stops its lifespan with InvalidQuestion.
+        The application. Its lifespan raises InvalidQuestion if a tool asks for a model that a form
+        cannot show.
 
     Raises:
         ValueError: The server has no name of its own, `name` is set in addition to a server, or

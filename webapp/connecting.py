@@ -47,10 +47,10 @@ async def connect(
     """Yield the service without a server. Code that uses the service can complete any elicitation.
 
     Args:
-        settings: What `read_settings` returns.
+        settings: The result of `read_settings`.
         server: The server whose tools and blocks an `elicitation_id` belongs to, if several servers
             share the store.
-        clock: Returns the time.
+        clock: A function that returns the current time.
 
     Yields:
         The service. `complete_elicitation` works within the block.

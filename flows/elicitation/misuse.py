@@ -36,9 +36,9 @@ _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class UnaskedQuestion:
-    """A question that was created in a call, and where, until it is asked or discarded.
+    """A question that a call created and has not asked or discarded yet, and its place in the code.
 
-    An async verb that was called is tracked too, until it is awaited. Its `kind` is its name.
+    A called async verb is tracked too, until it is awaited. `kind` is then the verb's name.
     """
 
     __slots__ = ("_among", "in_def", "kind", "line", "path")
@@ -108,7 +108,7 @@ class Unasked:
 
 
 def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
-    """Return the error of these questions. If there are none, it is that of the async verbs."""
+    """Return the error for these questions. If all are async verbs, it names the first verb."""
     found = [one for one in questions if not one.is_verb] or questions
     return NotAsked(
         *dict.fromkeys(one.place for one in found),
@@ -193,7 +193,7 @@ def located(error: ElicitError) -> ElicitError:
 
 
 def _is_fixed(error: InvalidQuestion) -> bool:
-    """Return True if the author wrote the values of the error, and no model passed them."""
+    """Return True if all wrong values are constants in the author's code, not from a model."""
     found = _frame_of_call()
     if not error.values or found is None:
         return False
@@ -204,7 +204,7 @@ def _is_fixed(error: InvalidQuestion) -> bool:
 def must_be_listed(name: str, given: object) -> None:
     """Raise InvalidQuestion if `given` is not a list of texts.
 
-    A str is refused too, which would be read as a list of characters.
+    Refuse a str too: it would be read as a list of its characters.
     """
     if isinstance(given, str):
         raise InvalidQuestion(f"{name} is a list: {name}=[{given!r}].")

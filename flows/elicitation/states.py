@@ -64,7 +64,7 @@ _ENDINGS = frozenset(
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: _ENDINGS | {Status.OPENED, Status.ACCEPTED},
     Status.OPENED: _ENDINGS | {Status.OPENED, Status.EXCHANGING, Status.ACCEPTED, Status.DENIED},
-    # OPENED: the provider could not exchange the code now.
+    # OPENED: the provider is temporarily unable to exchange the code.
     Status.EXCHANGING: frozenset({Status.OPENED, Status.ACCEPTED, Status.DENIED, Status.FAILED}),
     Status.ACCEPTED: frozenset(),
     Status.DECLINED: frozenset(),

@@ -51,8 +51,7 @@ def read_token(text: str) -> str:
 
     Raises:
         InvalidToken: The text is damaged, forged, expired, or another kind of token.
-        NoAsker: No tool call and no block is active in which `complete_elicitation` could be
-            called.
+        NoAsker: No tool call, no `asking` block and no `completing` block is active.
     """
     return current_asker().read_token(text)
 
@@ -84,7 +83,7 @@ async def complete_elicitation(
             "the application".
 
     Returns:
-        Whether this completed the elicitation, or why nothing changed.
+        The result: the elicitation is completed, or the reason why nothing changed.
 
     Raises:
         InvalidQuestion: Both `program` and `tool` are set, or `elicitation` is neither an id nor a

@@ -207,9 +207,9 @@ def confirm(
     Args:
         question: The question, as the person reads it.
         arguments: What an approval would do, as JSON that the person reads.
-        approver: Other people decide: those to whom the operator's settings give that name.
-            Approvers may need days. The call ends before that, and repeating the same call resumes
-            it.
+        approver: The name of a group in the operator's settings. Its people decide instead of the
+            caller. Approvers may need days. The call ends before that, and repeating the same call
+            resumes it.
         key: As for `url`.
         timeout: As for `url`. With `approver`, a day by default.
 

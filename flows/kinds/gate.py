@@ -174,13 +174,13 @@ def gate(
     Use `@gate` or `@gate(message=..., timeout=...)`, above or below the tool's decorator.
 
     Args:
-        tool: The tool, in `@gate` without parentheses.
-        message: What happens when the person accepts. The page shows the tool and its arguments
-            too.
-        approver: Another person than the caller decides, as for `confirm`. An approval is for one
-            run with exactly these arguments, within a day.
+        tool: The tool, if you write `@gate` without parentheses.
+        message: A sentence that says what happens when the person accepts. The page also shows the
+            tool and its arguments.
+        approver: The people who decide instead of the caller, as for `confirm`. An approval is
+            valid for one run with exactly these arguments, within a day.
         timeout: 5 minutes by default, a day with `approver`.
-        off: Don't wait, although the tool is annotated as destructive, unless the operator names
+        off: Don't ask, although the tool is annotated as destructive, unless the operator names
             the tool in ELICIT_GATE. The mark applies to the decorated function and to functions
             that wrap it with `functools.wraps`, but not to functions that it wraps. The gate stays
             if another decorator is between `@gate(off=True)` and the tool's decorator below.

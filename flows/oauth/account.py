@@ -26,10 +26,10 @@ _CHAIN = "elicit.redirects"
 
 
 class _RedirectChain:
-    """The requests that one request of a client becomes: itself, and its redirects.
+    """A request of a client, and the redirects that follow it.
 
-    `carried` is the token that the latest of them had. Once a request of the chain goes elsewhere,
-    no later one gets the token again: another host could otherwise choose what it is used for.
+    `carried` is the token in the latest request. After a request to another host, no later request
+    of the chain gets the token: the other host could otherwise choose how the token is used.
     """
 
     __slots__ = ("carried", "has_left", "of")
@@ -132,9 +132,9 @@ class BearerAuth(httpx.Auth):
     def on_wire(self, request: httpx.Request) -> httpx.Request:
         """Return the copy of a request that the transport sends.
 
-        It has the token if this authentication handles the request and the request goes to one of
-        the origins. If it goes elsewhere, headers and query parameters that are the token, for
-        example because a hook added them, are left out.
+        The copy has the token if this authentication handles the request and the request goes to
+        one of the origins. In a request to another host, headers and query parameters with the
+        token are removed: a hook may have added them.
         """
         sent = httpx.Request(
             request.method,
@@ -207,7 +207,7 @@ class BearerAuth(httpx.Auth):
 
 
 class KeyTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
-    """A transport that sends what `on_wire` makes of each request, with the transport `inner`."""
+    """A transport that passes each request through `on_wire`, and sends the result with `inner`."""
 
     def __init__(
         self, inner: httpx.AsyncBaseTransport | httpx.BaseTransport, on_wire: OnWire

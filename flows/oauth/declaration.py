@@ -81,7 +81,7 @@ class ProviderKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenExchange:
-    """The way to an account without asking: a person's own access token is exchanged for one.
+    """The exchange of a person's access token for one of the provider, so that nobody is asked.
 
     Only tokens of people of `issuer` are exchanged. `token_exchange` is RFC 8693 at the provider's
     token endpoint, `jwt_bearer` RFC 7523 there, and `id_jag` asks the issuer for an assertion that
@@ -158,7 +158,8 @@ class Declaration:
     With `service_account`, the account is this server's own at the provider (the client credentials
     grant, RFC 6749, 4.4): no person is asked, and `authorize` and `person` are not used.
 
-    `exchange` says how a person's own access token becomes one of this provider.
+    `exchange` declares how the server exchanges a person's own access token for a token of this
+    provider.
 
     With `dpop`, each account's tokens are bound to a key of that account, and each request contains
     a proof that the server has this key (RFC 9449). `resource` is the address of the API that the

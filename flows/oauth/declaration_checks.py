@@ -269,9 +269,9 @@ def _exchange_faults(provider: Declaration) -> list[str]:
         if name in OUR_TOKEN_PARAMETERS
     ]
     if provider.person is None or provider.service_account or provider.key is not None:
-        faults.append("exchange: it needs person, which says whose account it is.")
+        faults.append("exchange: person is required, because it identifies the account.")
     if provider.dpop or provider.tenants:
-        faults.append("exchange: leave it out, because it works without dpop and tenants only.")
+        faults.append("exchange: leave it out, or leave out dpop and tenants.")
     if fault := fault_of(how.issuer):
         faults.append(f"exchange.issuer: {fault}")
     return faults

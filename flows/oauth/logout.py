@@ -30,9 +30,10 @@ _TYPES = frozenset({"logout+jwt", "jwt"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogoutToken:
-    """The sessions that have ended at the issuer: those of `sid`, or all of the person `sub`.
+    """The sessions that have ended at the issuer: the session `sid`, or all of the person `sub`.
 
-    With both, it is the session `sid` if its person is `sub`. The token is not valid after `until`.
+    If both are set, only the session `sid` of the person `sub` has ended. The token expires at
+    `until`.
     """
 
     issuer: str

@@ -1,9 +1,9 @@
 """Teams: people who share accounts, because a claim of their issuer or the operator names them.
 
 Risks: a person of another issuer with the same claim uses a team's account, or a person who has
-left still uses it. So a claim counts only together with its issuer, only if that issuer signed it
-into the token of this very request, and never from what a program or a client says. On the pages,
-an old sign-in does not count.
+left still uses it. So a claim counts only together with its issuer, and only if that issuer signed
+it into the token of the current request. Claims that a program or a client sends are ignored. On
+the pages, an old sign-in does not count.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,5 +39,5 @@ class Team:
         return frozenset(claim_mark(*pair) for pair in self.pairs)
 
     def has(self, issuer: str | None, marks: Collection[str]) -> bool:
-        """Return True if a person of this issuer with these marks of claims is a member."""
+        """Return True if a person of this issuer whose claims have these `marks` is a member."""
         return issuer in self.issuers and not self._marks.isdisjoint(marks)

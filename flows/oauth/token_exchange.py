@@ -1,14 +1,14 @@
 """An account without asking: the person's own access token is exchanged for one of a provider.
 
-Three ways are known. Token exchange (RFC 8693) and the jwt-bearer grant (RFC 7523) ask the
+Three methods are supported. Token exchange (RFC 8693) and the jwt-bearer grant (RFC 7523) ask the
 provider's token endpoint. The identity assertion grant (ID-JAG,
 draft-ietf-oauth-identity-assertion-authz-grant) asks the person's issuer for an assertion, and
 redeems it at the provider.
 
 Risks: the person's token reaches somebody else, or the reply is another person's. So the token goes
 to the declared token endpoint only, and no tool's code can declare one. The assertion or the new
-token, or else the provider's API, must name the same person: a reply that proves nothing is
-refused. No refresh token is kept, because it would outlive the person's sign-in.
+token, or else the provider's API, must name the same person. A reply without this proof is refused.
+No refresh token is stored, because it would outlive the person's sign-in.
 """
 
 import dataclasses
@@ -45,9 +45,10 @@ _ACCESS: Final = frozenset({f"{_TYPE}access_token", f"{_TYPE}jwt"})
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectToken:
-    """A person's own access token, verified for this server. `claim` are the claims of `subject`.
+    """A person's own access token, verified for this server.
 
-    `issuer` is the exact name in the token.
+    `issuer` is the exact name in the token. `claim` are the names of the claims that make up
+    `subject`.
     """
 
     text: str = dataclasses.field(repr=False)
@@ -75,7 +76,7 @@ def exchanged(
 
     Raises:
         TokenRefused: An endpoint refused, for example because the person has to consent.
-        Failed: An endpoint is out of order, or its reply does not prove who the person is.
+        Failed: An endpoint is unavailable, or its reply does not prove who the person is.
     """
     provider = client.provider
     how = provider.exchange
@@ -143,7 +144,12 @@ def _assertion(
     *,
     now: datetime,
 ) -> Talk[str]:
-    """Return the issuer's assertion for the provider (ID-JAG). Raises as `exchanged`."""
+    """Return the issuer's assertion for the provider (ID-JAG).
+
+    Raises:
+        TokenRefused: The issuer refused.
+        Failed: The issuer is unavailable, or the assertion is for another person or provider.
+    """
     provider = client.provider
     how = provider.exchange
     assert how is not None
@@ -171,9 +177,9 @@ def _assertion(
         raise _unproven(issuer, "issued another kind of token")
     claims = unsigned_claims(text) or {}  # it comes from the issuer's own endpoint
     if not subject.is_of(claims):
-        raise _unproven(issuer, "asserted another person")
+        raise _unproven(issuer, "issued an assertion for another person")
     if audience not in _audiences(claims):
-        raise _unproven(issuer, "asserted the person to somebody else")
+        raise _unproven(issuer, "issued an assertion for another provider")
     return text
 
 
@@ -201,7 +207,7 @@ def _tokens(client: Client, values: Mapping[str, str], *, now: datetime) -> Talk
 def _must_be_theirs(granted: TokenReply, subject: SubjectToken, provider: Provider) -> bool:
     """Return True if the new token itself names the person. Raises Failed if it names another.
 
-    The claims are not verified: the token comes from the declared endpoint, and is only compared.
+    The signature is not verified, because the token comes from the declared endpoint.
     """
     how, claims = provider.exchange, unsigned_claims(granted.tokens.access_token)
     assert how is not None
@@ -209,7 +215,7 @@ def _must_be_theirs(granted: TokenReply, subject: SubjectToken, provider: Provid
         return False
     wanted = {how.audience, how.resource} - {None}
     if "aud" in claims and wanted and not wanted & _audiences(claims):
-        raise _unproven(provider, "issued a token for somebody else")
+        raise _unproven(provider, "issued a token for another API")
     if claims.get("iss") != subject.issuer:
         return False
     if not subject.is_of(claims):

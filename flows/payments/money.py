@@ -121,7 +121,7 @@ class Money:
 
 @contextmanager
 def _naming(amount: object, currency: object) -> Generator[None]:
-    """Name the values in an error: the author's own if both are constants in their code."""
+    """Add the values to an InvalidAmount: if both are constants, the author made the mistake."""
     try:
         yield
     except InvalidAmount as error:

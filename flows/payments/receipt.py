@@ -429,7 +429,7 @@ class Receipt:
         """Refund the whole payment.
 
         Args:
-            reason: A text for the provider and for the page. None without one.
+            reason: A text that the provider and the page show.
 
         Returns:
             The refund, which may still be on its way.

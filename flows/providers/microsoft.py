@@ -20,10 +20,10 @@ _ADMINISTRATOR = (
 
 
 def on_behalf_of(issuer: str, *, matches: str = "id") -> TokenExchange:
-    """Return the exchange of a person's own token at Entra: jwt-bearer with a parameter more.
+    """Return the exchange of a person's own token at Entra: jwt-bearer with an extra parameter.
 
-    `issuer` is the exact name in the tokens of the people. Graph's tokens name nobody, so `matches`
-    is the member of its reply that has to equal the person's `oid`.
+    `issuer` is the exact name in the people's tokens. Graph's tokens do not name a person, so
+    `matches` is the member of Graph's reply that must equal the person's `oid`.
     """
     use = (("requested_token_use", "on_behalf_of"),)
     return TokenExchange(issuer=issuer, kind="jwt_bearer", matches=matches, extra=use)

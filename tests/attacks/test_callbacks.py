@@ -459,7 +459,7 @@ async def test_failed_exchange_reveals_no_secret(caplog):
             assert row.attempt is not None
             kept: Any = row.attempt.kept
             said = [repr(row), page.text]
-            if fault not in ("500", "200-with-error"):  # with which the question stays open
+            if fault not in ("500", "200-with-error"):  # these leave the question open
                 with pytest.raises(Exception, match="GitHub") as failed:
                     await asked.account()
                 said += [str(failed.value), repr(failed.value)]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TAKEN = "The attic is taken. Choose another room."
 NOBODY = "There is no user with this name."
-# One axis: each browser with and without JavaScript, also in a run of the diagonal only.
+# Each browser is tested with and without JavaScript, also in a run of the diagonal only.
 BROWSERS = list(product(("chromium", "firefox"), (True, False)))
 
 

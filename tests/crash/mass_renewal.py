@@ -129,7 +129,7 @@ class Storm:
         self._keys = keys
         self._living: list[str] = []
         self._up = {port: asyncio.Event() for port in ports}
-        self._random = random.Random(seed)  # noqa: S311 - to be made again
+        self._random = random.Random(seed)  # noqa: S311 - a run must be reproducible
 
     async def expire(self, *, number: int, kills: int) -> Figures:
         """Let all accounts expire, and request each through both processes at once.
@@ -212,7 +212,7 @@ class Storm:
     async def _request_on(self, queue: Iterator[str], key: str, figures: Figures) -> None:
         """Request one account after the other, through both processes at once.
 
-        If a kill cuts one of the requests, the other one would wait for a claim: it is given up.
+        If a kill interrupts one request, cancel the other one, which would wait for a claim.
         """
         async with httpx.AsyncClient(
             verify=no_certificates(),

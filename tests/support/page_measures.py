@@ -21,7 +21,7 @@ MAIN = "main .button.primary, main .button.danger"
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 NARROW = (320, 640)  # WCAG 2.2, 1.4.10: a desktop's 1280 pixels, zoomed to 400 %
 TWICE = 32  # pixels: the browser's text at 200 %
-TOO_LOW = 7.0  # WCAG 2.2, 1.4.6 (AAA). Large text needs less, but here has the same.
+TOO_LOW = 7.0  # WCAG 2.2, 1.4.6 (AAA). Large text needs less there, but has the same limit here.
 # The rules of axe: WCAG 2.2 A and AA, its best practices, and the contrast of AAA.
 RULES: Mapping[str, Any] = {
     "runOnly": {
@@ -65,7 +65,7 @@ REPLACE = """(html) => {
     document.body.replaceWith(document.adoptNode(next.body));
     for (const details of document.querySelectorAll("details")) details.open = true;
 }"""
-# How much wider the page is than the screen, and what is cut off although a person should read it.
+# How much wider the page is than the screen, and the readable texts that are cut off.
 TOO_WIDE = """() => {
     const cut = [...document.querySelectorAll("body *")].filter((one) =>
         one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0

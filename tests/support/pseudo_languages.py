@@ -1,4 +1,4 @@
-"""Pseudo-locales: every text of the pages changed, so that each page shows how it copes.
+"""Pseudo-locales: invented languages that test whether the pages can be translated.
 
 One has accents and longer texts, the other one is read from right to left.
 """

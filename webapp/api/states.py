@@ -72,7 +72,8 @@ async def to_question_state(
             scopes = service.kinds.accounts.terms(current).scopes
             account = await _account(service, id, scopes)
             teams = teams_for(service, requester, current.user)
-            is_seen = account is not None and account.team in (None, *teams)  # or has left the team
+            # A person who has left the team no longer sees the team's account.
+            is_seen = account is not None and account.team in (None, *teams)
             return replace(state, account=account if is_seen else None)
         case "receipt":
             paid = await service.kinds.payments.paid(current)

@@ -211,7 +211,7 @@ class CallUse:
         self.of_earlier_legs = frozenset[str]()
 
     def start_again(self) -> None:
-        """Begin as a later request of the call does, because the body starts again."""
+        """Reset the state to that of a later request, because the tool's body starts again."""
         self.of_earlier_legs = frozenset(self.accounts)
         # `once` stores results under the receipt only after the payment's await has returned.
         self.receipt = None

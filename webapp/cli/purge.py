@@ -165,7 +165,7 @@ async def _disconnect(service: Service, owner: str) -> list[str]:
     said = list[str]()
     rows = await service.elicitations.rows.all(Connection, owner=owner, skips_unreadable=True)
     accounts = service.kinds.accounts.connections
-    for team in accounts.teams:  # the person's grants, which the team must not use any more
+    for team in accounts.teams:  # the team must not use the person's grants any more
         found = await accounts.all_of(accounts.holder(owner, team))
         rows = [*rows, *(one for one in found if one.connected_by == owner)]
     for one in rows:

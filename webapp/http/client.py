@@ -67,7 +67,7 @@ class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 
 
 class _AsyncAccountClient(httpx.AsyncClient):
-    """A client whose transports, also those to a proxy, send what `on_wire` makes of a request."""
+    """A client that passes each request through `on_wire` before it is sent, also to a proxy."""
 
     def __init__(self, *, on_wire: OnWire, **options: Any) -> None:
         super().__init__(**options)
@@ -78,7 +78,7 @@ class _AsyncAccountClient(httpx.AsyncClient):
 
 
 class _AccountClient(httpx.Client):
-    """A synchronous client that does the same."""
+    """A synchronous client that passes each request through `on_wire` before it is sent."""
 
     def __init__(self, *, on_wire: OnWire, **options: Any) -> None:
         super().__init__(**options)
@@ -161,7 +161,7 @@ class Outbound:
     def client(self, *, base_url: str, auth: httpx.Auth, on_wire: OnWire) -> httpx.AsyncClient:
         """Return an HTTP client for a tool that calls a provider's API.
 
-        The caller closes it. Its transports send what `on_wire` makes of each request.
+        The caller closes the client. Each request passes through `on_wire` before it is sent.
 
         The client decompresses replies and has no size limit, because only the tool knows its data.
         """

@@ -164,8 +164,8 @@ class IdentityRules:
     `issuers` are the names of the issuers where people sign in, each with the claims that identify
     people there. `binds_by_code` allows codes, and `lets_model_answer` allows answers from the
     model. With `pairs_for_yes`, this machine's user can answer a gate (an approval before a tool
-    runs) only in a paired browser. `teams` are the declared ones. On the pages, a sign-in says for
-    `sign_in_counts_for` who is in them.
+    runs) only in a paired browser. `teams` are the declared teams. On the pages, a sign-in
+    proves membership in a team for `sign_in_counts_for`.
     """
 
     issuers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

@@ -71,10 +71,10 @@ class Logouts:
             with suppress(Conflict):
                 await self._store.write(spent(LOGOUT_TOKEN, used, until=token.until), *rows)
                 return
-        raise StoreUnavailable("the rows of this sign-out change all the time")
+        raise StoreUnavailable("other requests keep changing the rows of this sign-out")
 
     async def store_id_token(self, session: BrowserSession, id_token: str) -> None:
-        """Store the session's ID token, which the issuer wants to see when the session ends."""
+        """Store the session's ID token, with which the issuer ends its session without asking."""
         if not 0 < len(id_token) <= ID_TOKEN_CHARACTERS_AT_MOST:
             return
         with suppress(Conflict, StoreUnavailable):  # the issuer then asks the person

@@ -193,7 +193,7 @@ class SigningIn:
         """End the sessions that a logout token names. `at` is the issuer whose address was called.
 
         Raises:
-            BadBearer: It is no valid logout token of this issuer.
+            BadBearer: The token is not a valid logout token of this issuer.
             Failed: The issuer's keys are not available.
             StoreUnavailable: The sign-out could not be stored.
         """

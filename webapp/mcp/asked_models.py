@@ -1,9 +1,10 @@
 """The models that tools ask for, checked before the server starts.
 
-Risks: a model that no form can show is noticed in the first call, by a person and not by the
-author. A tool's decorator belongs to the MCP library, which knows nothing of models in the body. So
-the code of each tool is read, without running it, and each `elicit.form(..., Model)` whose model is
-a name outside of the function is tried. Code that cannot be read is left to the first call.
+Risks: a person, and not the author, discovers in the first call that a form cannot show a model. A
+tool's decorator belongs to the MCP library, which does not see models in the body. The server
+therefore reads the code of each tool without running it, and tries the model of each
+`elicit.form(..., Model)` that is defined outside of the function. If the server cannot read the
+code, the first call reports the mistake.
 """
 
 import ast

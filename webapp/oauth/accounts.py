@@ -37,7 +37,7 @@ from webapp.oauth.keeping import Keeping
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
 
-EXCHANGED_BEFORE = timedelta(seconds=60)  # before the end of the former token
+EXCHANGED_BEFORE = timedelta(seconds=60)  # before the earlier token expires
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ class Accounts:
         teams: Sequence[Team] = (),
         issuers: Mapping[str, Client] | None = None,
     ) -> None:
-        """`issuers` are this server's clients at the people's issuers, by the issuer's name."""
+        """`issuers` maps the name of each issuer of people to this server's client there."""
         self._elicitations = elicitations
         self._outbound = outbound
         self._issuers = issuers or {}
@@ -105,14 +105,15 @@ class Accounts:
     def facts(self, request: AccountRequest, *, teams: Collection[str] = ()) -> Json:
         """Return the facts of a question by a person of these teams.
 
-        They contain the team whose account is meant: a person who has left it asks for another.
+        The facts contain the team whose account is used. A person who has left the team is
+        therefore asked for an account again.
         """
         client = self._clients.of(request.provider)
         if (client.provider.key is not None) != isinstance(request, ApiKeyRequest):
             raise InvalidQuestion(wrong_verb(client.provider))
         if client.provider.service_account and request.account is not None:
             raise InvalidQuestion(
-                f"{client.provider.label} has one account, this server's own: leave account out."
+                f"{client.provider.label} has only this server's own account: leave account out."
             )
         facts = {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
         named = {
@@ -122,7 +123,7 @@ class Accounts:
         return {**facts, **{key: value for key, value in named.items() if value is not None}}
 
     def _holder(self, client: Client, by: AskedBy) -> str:
-        """Return the owner of the accounts that answer: the asker's team, or the asker."""
+        """Return the owner of the accounts that can be used: the asker's team, or the asker."""
         team = self.connections.team_for(client.provider.name, by.teams)
         return self.connections.holder(by.owner, team)
 
@@ -177,8 +178,8 @@ class Accounts:
     async def _exchanged(self, request: AccountRequest, client: Client, by: AskedBy) -> Json | None:
         """Return the content of an account for the person's own token, or None if there is none.
 
-        A refusal leads to None: the person is asked as if there were no exchange. So does an
-        account that the person has disconnected. Only the operator's declarations may exchange.
+        If the exchange is refused, or the person has disconnected the account, return None: the
+        person is then asked. Only a provider that the operator declared can use an exchange.
         """
         how, bearer, provider = client.provider.exchange, by.bearer, client.provider
         is_any = request.account is None and not self.connections.team_for(provider.name, by.teams)
@@ -421,7 +422,7 @@ class Accounts:
         async def also(_: Elicitation) -> Sequence[Value]:
             return await chosen() if is_own else ()
 
-        if not is_own:  # a write has one owner, and the team is another
+        if not is_own:  # the team's rows need a separate write
             await self._elicitations.write_afresh(chosen)
         proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)

@@ -96,7 +96,7 @@ class CodeExchange:
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
         """Settle the question after the browser came back with an error instead of a code.
 
-        If the provider is only out of order for the moment, the question stays open.
+        If the provider is temporarily unavailable, the question stays open.
         """
         if isinstance(error, Failed):
             await self._note(elicitation, error, step="callback")
@@ -104,7 +104,7 @@ class CodeExchange:
             await self.refuse(elicitation, error)
 
     async def _can_press_again(self, current: Elicitation, error: Exception) -> bool:
-        """Return True if the error is one of the moment: the link then offers another attempt."""
+        """Reopen the link if the error is temporary and attempts are left. Return True if it is."""
         attempt = current.attempt
         if attempt is None or not is_passing(error):
             return False
@@ -170,7 +170,7 @@ class CodeExchange:
         async def also(_: Elicitation) -> Sequence[Value]:
             return await placed() if connection.owner == owner else ()
 
-        if connection.owner != owner:  # a write has one owner, and the team is another
+        if connection.owner != owner:  # the team's rows need a separate write
             await self._elicitations.write_afresh(placed)
 
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}

@@ -41,9 +41,10 @@ BEGUN_AT_MOST = 16  # the most calls with one shared answer whose accounts are r
 
 
 class Connections:
-    """The stored accounts. `teams` are the declared teams, the first of which counts.
+    """The stored accounts. `teams` are the declared teams, in the order of the file.
 
-    An account belongs to one person or to one team. Its owner is the person's tag or the team's.
+    An account belongs to one person or to one team. Its owner is the person's tag or the team's. If
+    several teams of a person share a provider, the first of them is used.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Connections:
         self.teams = {team.name: team for team in teams}
 
     def team_for(self, provider: str, teams: Collection[str]) -> str | None:
-        """Return the person's team whose account at this provider the person uses, or None."""
+        """Return the first of the person's teams that shares this provider, or None."""
         found = (one for one in self.teams.values() if one.name in teams)
         return next((one.name for one in found if provider in one.providers), None)
 
@@ -115,7 +116,7 @@ class Connections:
     async def own(self, client: Client, scopes: tuple[str, ...], *, server: str) -> Connection:
         """Return this server's own account at the provider, for exactly these scopes.
 
-        A new account has no token yet. It is not in use for any key, so no look-up finds it.
+        A new account has no token yet. It is not in use for any lookup key, so `find` skips it.
         """
         owners, now, provider = (
             self._elicitations.owners,
@@ -387,7 +388,8 @@ class Connections:
     ) -> None:
         """Record the use, at most once a minute or for a new client. Ignore a failed write.
 
-        If the account belongs to a team, record its member `owner` too, whom people know as `name`.
+        If the account belongs to a team, record the member too: `owner` is the member's tag, and
+        `name` is the name that people see.
         """
         now = self._elicitations.clock()
         noted = use(connection, tool, client, now=now)

@@ -273,7 +273,7 @@ def _read(text: str) -> AccountLine:
 
 
 def _must_be_valid(line: ConnectedElsewhere) -> None:
-    """Check what the types do not. Raises LineRefused."""
+    """Check the rules that the types cannot express. Raises LineRefused."""
     for at in (line.expires_at, line.refresh_expires_at):
         if at is not None and at.tzinfo is None:
             raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")

@@ -97,7 +97,7 @@ def name_of(name: str, content: bytes) -> str:
 
 
 def without_hash(name: str) -> str:
-    """Return the name of the static file that an address with any hash, or with none, names."""
+    """Return the name of a static file without the hash, if `name` has one."""
     return _HASHED.sub(r"\1\2", name)
 
 

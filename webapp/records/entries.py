@@ -147,7 +147,7 @@ def word_of(kind: str, value: object) -> str | None:
     if isinstance(value, Payment):
         return payment_word(value)
     if isinstance(value, Connection) and value.is_connected and value.last_member is not None:
-        return f"{_USED} by {value.last_member}"  # another member's use is another word
+        return f"{_USED} by {value.last_member}"  # a use by another member gets its own entry
     if isinstance(value, Connection) and value.is_connected and value.warned_at is not None:
         return "expiring"
     if kind == "secret":

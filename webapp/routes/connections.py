@@ -71,7 +71,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
         for one in found
         if show not in (*_SHOWN, *providers)
         or show in (f"at-{one.provider}", _standing(page, one))
-        # An account of an app that is not set up works no more than one without access.
+        # An account of an app that is not set up does not work either.
         or (show == "over" and _standing(page, one) == "unused")
     ]
     part, paging = paged(page, chosen, back=HERE, shows=("all", *_SHOWN, *providers))

@@ -32,7 +32,7 @@ PAIR = "pair"  # the subject of the CSRF field of the pairing form
 LOGOUT_BYTES_AT_MOST = 20 * 1024
 _FIELDS_AT_MOST = 20
 _NOT_STORED = {"cache-control": "no-store"}
-_NO_LOGOUT_TOKEN = "It is no valid logout token of this issuer for this server."  # noqa: S105
+_NO_LOGOUT_TOKEN = "This is not a valid logout token of this issuer for this server."  # noqa: S105
 _NOT_LOGGED_OUT = "The sign-out could not be checked or stored now. Send the token again."
 _log = logging.getLogger(__name__)
 

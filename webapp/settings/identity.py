@@ -334,7 +334,7 @@ class IdentitySettings:
 
     @property
     def token_claims(self) -> frozenset[tuple[str, str]]:
-        """The claims to look for in access tokens."""
+        """The (claim, value) pairs to look for in access tokens."""
         return self.approval.claims.union(*(one.pairs for one in self.teams))
 
     @property

@@ -136,7 +136,7 @@ def _value_faults(read: Mapping[str, Any]) -> Iterator[str]:
         yield "introspect: leave it out: a token that is not a JWT names no tenant."
     label = read.get("label", "x")
     if not label.strip() or not label.isprintable() or len(label) > LABEL_AT_MOST:
-        yield f"label: it is 1 to {LABEL_AT_MOST} characters that can be read."
+        yield f"label: must have 1 to {LABEL_AT_MOST} printable characters."
     if not all(one.strip() for one in read.get("audiences", ())):
         yield "audiences: a name is empty."
 

@@ -321,9 +321,9 @@ def read_settings(
     """Return the settings. Local use needs no variable: a key file and a store are created.
 
     Args:
-        environment: The variables. Without it, those of this process.
-        host: The host of the address, without ELICIT_URL.
-        port: The port of the address, without ELICIT_URL.
+        environment: The variables. The default is the environment of this process.
+        host: The host of the server's address if ELICIT_URL is not set.
+        port: The port of the server's address if ELICIT_URL is not set.
 
     Raises:
         BadSettings: A setting is invalid. The message names each.

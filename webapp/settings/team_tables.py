@@ -79,7 +79,7 @@ def _faults_of(read: Mapping[str, Any]) -> Iterator[str]:
             yield f"users: {user!r} is not a valid user id."
     label = read.get("label", "x")
     if not label.strip() or not label.isprintable() or len(label) > LABEL_AT_MOST:
-        yield f"label: it is 1 to {LABEL_AT_MOST} characters that can be read."
+        yield f"label: must have 1 to {LABEL_AT_MOST} printable characters."
 
 
 def with_teams(

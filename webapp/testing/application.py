@@ -116,14 +116,14 @@ class TestedApplication:
                 self.asked_of[told.id] = replace(told, elicitation_id=name)
 
     def hold(self, *, nothing: bool) -> None:
-        """Set whether the server holds a request while a person answers. It waits in real time."""
+        """Hold requests while a person answers, or end them at once if `nothing` is True."""
         none = timedelta()
         held = replace(LIMITS, call=none, leg=none, request_at_least=none) if nothing else LIMITS
         self.service.clients.limits = held
 
     @property
     def has_approvers(self) -> bool:
-        """True if people who sign in decide for others, who then have to sign in as well."""
+        """True if the settings declare approvers. All people of the test then have to sign in."""
         return any(one.subjects or one.claims for one in self.settings.identity.approvers)
 
     def owner_of(self, subject: str | None) -> str:
@@ -154,7 +154,7 @@ class TestedApplication:
     async def sign_in(
         self, browser: httpx.AsyncClient, subject: str, *, claims: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Sign the browser in, as after the issuer's page. The issuer states these claims."""
+        """Sign the browser in without the issuer's page. The session has these claims."""
         marks = tuple(claim_mark(*pair) for pair in claims)
         signed_in = SignedIn(issuer=self.issuer, subject=subject, label=subject, claims=marks)
         sessions = self.service.identity.sessions

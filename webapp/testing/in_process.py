@@ -146,7 +146,7 @@ async def elicit_person(
             ),
             places=(URL, SANDBOX_URL),
         )
-        try:  # an error of the start is raised alone as well, without an ExceptionGroup
+        try:  # the start is inside too, so that its errors are raised without an ExceptionGroup
             await app.open()
             stack.push_async_callback(app.close)
             stack.push_async_callback(person.leave)

@@ -276,6 +276,7 @@ class AskedPerson(PlannedActions):
 
     @property
     def owner(self) -> str:
+        """The owner tag of this person's data in the store."""
         return self._app.owner_of(self._subject)
 
     @property
@@ -289,11 +290,12 @@ class AskedPerson(PlannedActions):
         )
 
     def _is_own(self, owner: str) -> bool:
-        """Return True for this person's data. The first person has all that nobody else has."""
+        """Return True for this person's data. Data of unknown owners is the first person's."""
         others = [one.owner for one in self.people if one is not self]
         return owner not in others if self is self.people[0] else owner == self.owner
 
     async def connect(self) -> None:
+        """Connect a new client for `call`, as after a lost connection."""
         self._is_lost = False
         self._connection = await ConnectedClient.open(
             self._app,
@@ -304,6 +306,7 @@ class AskedPerson(PlannedActions):
         )
 
     async def disconnect(self) -> None:
+        """Close the connection of the client that `call` uses."""
         if self._connection is not None:
             await self._connection.close()
 
@@ -329,9 +332,9 @@ class AskedPerson(PlannedActions):
         return None
 
     async def _pause(self, pause: Pause, asked: Elicitation, *, link: str, is_form: bool) -> None:
-        """Let the client behave as planned. It returns only if the client answers the server.
+        """Let the client behave as planned. Return only if the client answers the server.
 
-        The clock moves so far that the server no longer holds the call.
+        Move the clock so far that the server no longer holds the call.
         """
         if self._calling is None:
             raise AssertionError(f"The action {pause.value!r} needs person.call(...).")
@@ -348,7 +351,7 @@ class AskedPerson(PlannedActions):
             self._app.hold(nothing=True)
             return
         if is_modern:
-            self._calling.cancel()  # the client shows its form, or nothing, and gives the call up
+            self._calling.cancel()  # the client shows its form, or nothing, and ends the call
         else:
             self._app.service.elicitations.waiters.wake_all()
         await asyncio.Event().wait()

@@ -140,8 +140,9 @@ class PlannedActions:
     def approves(self, *, by: str | Sequence[str] = (), comment: str = "") -> None:
         """Let approvers approve a request, on their pages.
 
-        `by` is the subject of the approver, or several in their order. By default it is as many
-        people of the table as the request needs, and not the person who asked.
+        `by` is the subject of the approver, or several subjects in the order of their decisions. By
+        default, as many people of the table approve as the request needs. The person who asked is
+        not among them.
         """
         self._decide("be approved", by, approves=True, words=comment)
 

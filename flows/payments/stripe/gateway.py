@@ -118,10 +118,10 @@ STRIPE: Final = Scheme(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeAccount:
-    """The account. `checkout_origins` are its payment pages' origins; pages show the first.
+    """The account. `checkout_origins` are the origins of its payment pages; pages show the first.
 
-    Stripe joins a card statement from the account's prefix, "* " and a suffix, so of a `statement`
-    such as "ACME* REPORTS" the suffix is sent. Without "*" it is the account's own text.
+    Stripe builds a card statement from the account's prefix, "* " and a suffix. The server sends
+    the suffix of a `statement` such as "ACME* REPORTS". A text without "*" is not sent.
     """
 
     name: str

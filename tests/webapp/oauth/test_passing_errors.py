@@ -1,4 +1,4 @@
-"""Errors of the moment at a provider: the person presses Continue again, on the same link."""
+"""Temporary errors of a provider: the person presses Continue again, on the same link."""
 
 from collections.abc import Callable
 from typing import Any

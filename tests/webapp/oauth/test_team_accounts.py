@@ -275,7 +275,7 @@ async def test_program_uses_the_account_for_members_only(env: TeamEnv) -> None:
                 gone = await outside.at(where + path)
                 assert (gone.status_code, gone.json()["code"]) == (404, "NO_SUCH_ACCOUNT")
             assert (await outside.at(where, method="DELETE")).status_code == 404
-        left = shop.acting_for(acting("ann"))  # who connected it can end it, and not use it
+        left = shop.acting_for(acting("ann"))  # she can disconnect it, but not use it
         assert (await left.at(f"{where}/token")).status_code == 404
         bob = shop.acting_for(acting("bob", **ENGINEERS))
         refused = await bob.at(where, method="DELETE")

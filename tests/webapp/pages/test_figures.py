@@ -1,4 +1,4 @@
-"""The figures in docs/pages.md: every page keeps the limits, and the table says what is true."""
+"""The figures in docs/pages.md: every page keeps the limits, and the table is up to date."""
 
 import pytest
 from playwright.async_api import Browser

@@ -87,7 +87,7 @@ def test_table_without_scopes_needs_those_of_first_issuer(tmp_path: Path) -> Non
         (PARTNER + "algorithms = []", {}, "algorithms: name at least one"),
         (PARTNER + "client_auth = 'magic'", {}, "client_auth: it is one of basic"),
         (PARTNER + "client_secret = 'x'", {}, "a secret does not belong in this file"),
-        (PARTNER + "label = ''", {}, "label: it is 1 to 40 characters"),
+        (PARTNER + "label = ''", {}, "label: must have 1 to 40"),
         (PARTNER + f"tenants = ['{TENANT}']", {}, "{tenantid} and a list of tenants need"),
         (
             PARTNER,

@@ -32,7 +32,7 @@ def test_team_is_read_with_its_people_and_providers() -> None:
         ('claims = { groups = "eng" }', "must be a table of lists of texts"),
         ('users = [""]', "is not a valid user id"),
         ('claims = { groups = ["eng"] }\nmembers = ["ann"]', "members: unknown"),
-        ('claims = { groups = ["eng"] }\nlabel = ""', "label: it is 1 to 40 characters"),
+        ('claims = { groups = ["eng"] }\nlabel = ""', "label: must have 1 to 40"),
     ],
 )
 def test_wrong_team_is_refused_with_a_sentence(line: str, says: str) -> None:
