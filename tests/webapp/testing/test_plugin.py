@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).parents[3]
-TOOL, *SAMPLES = re.findall(
-    r"```python\n(.*?)```", (HOUSE / "docs" / "how-to" / "testing.md").read_text("utf-8"), re.DOTALL
-)
-FIRST, _, _, _, _, IN_ANY_CLIENT, OWN_CLIENT, UNITTEST = SAMPLES
+
+
+def samples_of(page: str) -> list[str]:
+    text = (HOUSE / "docs" / "how-to" / page).read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+TOOL, *SAMPLES = samples_of("testing.md")
+FIRST, _, _, _, _, IN_ANY_CLIENT, OWN_CLIENT, REFUSED, UNITTEST = SAMPLES
 REFUNDS, SEATS = (
     sample
-    for page in ("approvals.md", "payments.md")
-    for sample in re.findall(
-        r"```python\n(.*?)```", (HOUSE / "docs" / "how-to" / page).read_text("utf-8"), re.DOTALL
-    )
+    for sample in [*samples_of("approvals.md"), *samples_of("payments.md")]
     if sample.startswith(("# refunds.py", "# seats.py"))
 )
+BOOKINGS = "\n\n".join(sample for sample in samples_of("questions.md") if "Booking" in sample)
 STRICT = FIRST.replace("async def", "@pytest.mark.asyncio\nasync def")
 ANYIO = FIRST + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
 MARKED = "import pytest\n\npytestmark = pytest.mark.anyio\n\n\n"
@@ -30,6 +33,7 @@ PROJECTS = {
     "pytest-asyncio, strict": ("import pytest\n" + STRICT, "strict", []),
     "anyio": (MARKED + ANYIO, "", ["-p", "no:asyncio"]),
     "xdist": (FIRST, "auto", ["-n", "2"]),
+    "refused answer": (REFUSED, "auto", []),
     "unittest": (UNITTEST, "strict", []),
 }
 
@@ -40,6 +44,7 @@ def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.Complet
     (folder / "tea_room.py").write_text(TOOL)
     (folder / "refunds.py").write_text(REFUNDS)
     (folder / "seats.py").write_text(SEATS)
+    (folder / "bookings.py").write_text(BOOKINGS)
     (folder / "kyc.py").write_text((HOUSE / "examples" / "kyc.py").read_text("utf-8"))
     (folder / "test_tea_room.py").write_text(test)
     return subprocess.run(
