@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.oauth.carrier import Carrier
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
-from flows.question import OnWire, Resources, reporting_errors
+from flows.question import OnWire, Resources, verb
 
 Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, str | None]]
 Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
@@ -313,6 +313,7 @@ class Account:
         """
         return self._content.access_token
 
+    @verb
     async def invalidate(self) -> None:
         """Report that the provider's API refused `access_token`, for example with 401.
 
@@ -330,8 +331,7 @@ class Account:
             StoreUnavailable: The refusal could not be stored.
         """
         connection = self._content.connection or ""
-        with reporting_errors():
-            await self._resources.invalidate(connection, self._content.access_token)
+        await self._resources.invalidate(connection, self._content.access_token)
 
     def client(self) -> httpx.AsyncClient:
         """Return an httpx client that sends the access token to the provider's API hosts only.

@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 from datetime import time, timedelta
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 from pydantic import BaseModel
 
 from flows import InvalidQuestion, Money, elicit, supports_elicitation
+from flows.oauth.account import account_of
 from flows.payments.receipt import Receipt
 from flows.providers import github, openid
 from tests.support.checkouts import payment
@@ -94,6 +96,13 @@ def receipt() -> Any:
     return Receipt(payment(), resources=ANY)
 
 
+def account() -> Any:
+    known = {"provider": "github", "id": "1", "label": "octocat", "scopes": []}
+    content = {**known, "access_token": "gho_1", "api": SITE, "api_hosts": [SITE]}
+    resources: Any = SimpleNamespace(wait=None, now=None)
+    return account_of(content, resources)
+
+
 async def twice() -> Any:
     await elicit.once("work", lambda: 1)
     return await elicit.once("work", lambda: 1)
@@ -129,6 +138,11 @@ FORGOTTEN_AWAIT: Misuses = {
     "end not awaited": (
         lambda: [ANY.on_end(release, key="a").close()],
         "write `await` before elicit.on_end",
+    ),
+    "spend not awaited": (lambda: [receipt().spend().close()], "write `await` before Receipt.s"),
+    "invalidate not awaited": (
+        lambda: [account().invalidate().close()],
+        "write `await` before Account.invalidate",
     ),
 }
 ACCOUNTS: Misuses = {

@@ -120,7 +120,10 @@ async def test_failed_exchange_without_response_is_logged(caplog: pytest.LogCapt
     network = Network()
     network.token = silent
     async with serving_accounts(network) as service:
-        await failed(service)
+        asked = Asking(service, "repo")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        await give_up(asked)  # the person could try again
     (line,) = lines(caplog, "exchange.failed")
     assert "did not answer" in line["why"]
 
@@ -139,7 +142,10 @@ async def test_failed_exchange_is_counted_by_reason(reply: httpx.Response, reaso
     network, metrics = Network(), Metrics()
     refusing(network, reply)
     async with serving_accounts(network, telemetry=Telemetry(metrics=metrics)) as service:
-        await failed(service)
+        asked = Asking(service, "repo")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        await give_up(asked)  # after a passing failure, the person could try again
     sample = f'provider="github",reason="{reason}",step="exchange"' + "} 1.0"
     assert sample in metrics.page({}).decode()
 

@@ -8,29 +8,32 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).parents[3]
-TOOL, *SAMPLES = re.findall(
-    r"```python\n(.*?)```", (HOUSE / "docs" / "how-to" / "testing.md").read_text("utf-8"), re.DOTALL
-)
-FIRST, APPROVERS, ROUTE, RESTART, IN_ANY_CLIENT, OWN_CLIENT, UNITTEST = SAMPLES
-(REFUNDS,) = (
+
+
+def samples_of(page: str) -> list[str]:
+    text = (HOUSE / "docs" / "how-to" / page).read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+TOOL, *SAMPLES = samples_of("testing.md")
+FIRST, _, _, _, _, IN_ANY_CLIENT, OWN_CLIENT, REFUSED, UNITTEST = SAMPLES
+REFUNDS, SEATS = (
     sample
-    for sample in re.findall(
-        r"```python\n(.*?)```",
-        (HOUSE / "docs" / "how-to" / "approvals.md").read_text("utf-8"),
-        re.DOTALL,
-    )
-    if sample.startswith("# refunds.py")
+    for sample in [*samples_of("approvals.md"), *samples_of("payments.md")]
+    if sample.startswith(("# refunds.py", "# seats.py"))
 )
+BOOKINGS = "\n\n".join(sample for sample in samples_of("questions.md") if "Booking" in sample)
 STRICT = FIRST.replace("async def", "@pytest.mark.asyncio\nasync def")
 ANYIO = FIRST + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
 MARKED = "import pytest\n\npytestmark = pytest.mark.anyio\n\n\n"
 PLAIN = "def test_nothing():\n    pass\n"
 PROJECTS = {
     "pytest-asyncio, auto": (FIRST + "\n\n" + IN_ANY_CLIENT + "\n\n" + OWN_CLIENT, "auto", []),
-    "people and restarts": (f"{APPROVERS}\n\n{ROUTE}\n\n{RESTART}", "auto", []),
+    "people, time and restarts": ("\n\n".join(SAMPLES[1:5]), "auto", []),
     "pytest-asyncio, strict": ("import pytest\n" + STRICT, "strict", []),
     "anyio": (MARKED + ANYIO, "", ["-p", "no:asyncio"]),
     "xdist": (FIRST, "auto", ["-n", "2"]),
+    "refused answer": (REFUSED, "auto", []),
     "unittest": (UNITTEST, "strict", []),
 }
 
@@ -40,6 +43,8 @@ def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.Complet
     (folder / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{own}")
     (folder / "tea_room.py").write_text(TOOL)
     (folder / "refunds.py").write_text(REFUNDS)
+    (folder / "seats.py").write_text(SEATS)
+    (folder / "bookings.py").write_text(BOOKINGS)
     (folder / "kyc.py").write_text((HOUSE / "examples" / "kyc.py").read_text("utf-8"))
     (folder / "test_tea_room.py").write_text(test)
     return subprocess.run(
