@@ -178,7 +178,8 @@ class Accounts:
         """Return the content of an account for the person's own token, or None if there is none.
 
         A refusal leads to None: the person is asked as if there were no exchange. So does an
-        account that the person has disconnected. Only the operator's declarations may exchange.
+        account that the person has disconnected or no longer shares with the tool or its client,
+        whatever its scopes. Only the operator's declarations may exchange.
         """
         how, bearer, provider = client.provider.exchange, by.bearer, client.provider
         is_any = request.account is None and not self.connections.team_for(provider.name, by.teams)
@@ -188,7 +189,8 @@ class Accounts:
             return None
         found = self.connections.new_exchanged(client, request.scopes, by=by)
         stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
-        if stored is not None and stored.ended_at is not None:
+        is_shared = stored is not None and stored.is_shared(by.tool, by.client)
+        if not is_shared and await self.connections.must_ask_for_exchanged(found.key, by):
             return None
         now = self._elicitations.clock()
         if stored is None or not stored.is_usable(now=now + EXCHANGED_BEFORE):

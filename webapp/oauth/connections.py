@@ -172,6 +172,15 @@ class Connections:
             declared=self._clients.declared(client),
         )
 
+    async def must_ask_for_exchanged(self, key: str, by: AskedBy) -> bool:
+        """Return True if the person has ended an exchanged account, or its use by this tool.
+
+        A tool gets an account of its own for each set of scopes, so all of them count.
+        """
+        rows = await self._elicitations.all(Connection, owner=by.owner)
+        found = [one for one in rows if one.is_exchanged and one.key == key]
+        return any(one.has_to_be_asked_for(by.tool, by.client) for one in found)
+
     async def store_exchanged(self, new: Connection, grant: Grant) -> Connection | None:
         """Store the tokens of the account, unless the person disconnected it in the meantime."""
         now, tokens = self._elicitations.clock(), grant.tokens
