@@ -53,6 +53,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     requested: tuple[str, ...] | None = None
     is_exchanged: bool = False  # the person's own access token was exchanged for this one
     stopped: tuple[str, ...] = ()  # an exchanged account: tools that have to ask the person first
+    # A program imported the refresh token, and no provider has said whose account it renews.
+    is_unproven: bool = False
     dpop_key: str | None = None  # the private key that the tokens are bound to
     expires_at: datetime | None = None
     name: str | None = None

@@ -3,9 +3,10 @@
 Risks: an account is stored for another person, or an import replaces an account that the person
 connected later. So each line names its person exactly, and an account that is connected here stays
 as it is unless the operator says otherwise. The operator is trusted to say whose account it is; a
-program is not, so the provider is asked whose account its access token opens. An imported account
-is shared with no tool: the person allows each tool on the page first. No error repeats a value of
-the file, because lines have tokens.
+program is not, so the provider is asked whose account its access token opens, and after the first
+refresh whose account the refresh token renews. An imported account is shared with no tool: the
+person allows each tool on the page first. No error repeats a value of the file, because lines have
+tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -169,7 +170,7 @@ class Importing:
             raise LineRefused("account_id: the access token opens another account.")
         proven = replace(line, account_id=person.id, label=person.label)
         new = self._connection(proven, client, owner, server=server, declared=declared)
-        return await self._store(new)
+        return await self._store(replace(new, is_unproven=new.refresh_token is not None))
 
     def _client(self, line: ConnectedElsewhere) -> tuple[Client, Json]:
         if NAME.fullmatch(line.provider) is None:
