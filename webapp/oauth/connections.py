@@ -226,15 +226,24 @@ class Connections:
             raise Failed(NOT_SHARED)
         return found
 
-    async def seen_by(self, owner: str, teams: Collection[str]) -> tuple[Connection, ...]:
+    async def seen_by(
+        self, owner: str, teams: Collection[str], *, server: str
+    ) -> tuple[Connection, ...]:
         """Return the person's accounts, those of their teams, and those they connected for a team.
 
-        A person who has left a team still sees the accounts that they connected for it.
+        A person who has left a team still sees the accounts that they connected for it. Of teams,
+        only accounts of this `server` are seen: another server on the same store can mean other
+        people by the same name.
         """
         found = [*await self.all_of(owner)]
         for name in self.teams:
             rows = await self.all_of(self.holder(owner, name))
-            found += [one for one in rows if name in teams or one.connected_by == owner]
+            is_member = name in teams
+            found += [
+                one
+                for one in rows
+                if (is_member and one.server == server) or one.connected_by == owner
+            ]
         return tuple(found)
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:
