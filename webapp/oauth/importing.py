@@ -33,6 +33,7 @@ from webapp.oauth.connections import Connections
 from webapp.records.values import Value
 
 LINE_CHARACTERS_AT_MOST = 64 * 1024
+MORE_CHARACTERS_AT_MOST = 16 * 1024  # of scopes and details, so that the row fits into the store
 _Name = Annotated[str, Meta(min_length=1, max_length=ID_AT_MOST)]
 _Token = Annotated[str, Meta(pattern=rf"^[\x21-\x7e]{{1,{TOKEN_BYTES_AT_MOST}}}$")]
 Done = Literal["imported", "replaced", "unchanged", "kept", "refused"]
@@ -278,6 +279,8 @@ def _must_be_valid(line: ConnectedElsewhere) -> None:
     for at in (line.expires_at, line.refresh_expires_at):
         if at is not None and at.tzinfo is None:
             raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")
+    if sum(map(len, (*line.scopes, *line.details.values()))) > MORE_CHARACTERS_AT_MOST:
+        raise LineRefused(f"scopes, details: more than {MORE_CHARACTERS_AT_MOST} characters.")
     texts = (line.account_id or "", line.label or "", *line.details.values())
     if not all(text.isprintable() for text in texts):
         raise LineRefused("account_id, label and details must be printable.")

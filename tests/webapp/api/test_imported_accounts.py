@@ -167,6 +167,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "provider that is no name": {"provider": "../hub"},
     "provider that says no person": {"provider": "silent"},
     "scope": {"scopes": ['re"po']},
+    "more scopes than a row holds": {"scopes": [f"{number:030}" for number in range(1900)]},
     "details": {"details": {"api_domain": "https://evil.example"}},
     "letters": {"account_id": "583231\u202e"},
 }
