@@ -208,9 +208,13 @@ class Connections:
         return await self.read(new.owner, new.id)
 
     async def let(self, found: Connection, tool: str, client: CallingClient | None) -> None:
-        """Share the account with the tool."""
+        """Share the exchanged account with the tool, unless the person has to be asked."""
+
+        def shared(now: Connection) -> Connection:
+            return now if now.has_to_be_asked_for(tool, client) else allow(now, tool, client)
+
         if tool not in found.tools:
-            await self._change(found.owner, found.id, lambda now: allow(now, tool, client))
+            await self._change(found.owner, found.id, shared)
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.

@@ -19,7 +19,7 @@ from flows import elicit
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion
-from flows.oauth.connection import Connection
+from flows.oauth.connection import Connection, allow
 from flows.oauth.provider import PersonProbe, Provider, TokenExchange
 from flows.providers.microsoft import on_behalf_of
 from flows.requests import AccountRequest
@@ -344,7 +344,12 @@ async def test_tool_without_the_persons_leave_is_not_given_the_exchanged_account
         (stopped,) = await env.here.connections()
         assert stopped.tools == ()
         assert len(crm.asked) == 1
-        await connections.let(stopped, row.tools[0], None)  # the person allows it on the page
+        # A call that read the row before changes nothing.
+        await connections.let(stopped, row.tools[0], None)
+        (stopped,) = await env.here.connections()
+        assert stopped.tools == ()
+        # The person allows it on the page.
+        await env.here.service.elicitations.write(allow(stopped, row.tools[0], None))
         assert "ann@crm.example: 200" in await env.tell("ann", scope="list")
 
 
