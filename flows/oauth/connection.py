@@ -52,6 +52,9 @@ class Connection(Struct, frozen=True, kw_only=True):
     # a service account: the scopes that each token request names
     requested: tuple[str, ...] | None = None
     is_exchanged: bool = False  # the person's own access token was exchanged for this one
+    stopped: tuple[str, ...] = ()  # an exchanged account: tools that have to ask the person first
+    # A program imported the refresh token, and no provider has said whose account it renews.
+    is_unproven: bool = False
     dpop_key: str | None = None  # the private key that the tokens are bound to
     expires_at: datetime | None = None
     name: str | None = None
@@ -165,6 +168,14 @@ class Connection(Struct, frozen=True, kw_only=True):
         is_let = self.only is None or (client is not None and client.key in self.only)
         return (tool in self.tools and is_let) or self.is_service
 
+    def has_to_be_asked_for(self, tool: str, client: CallingClient | None) -> bool:
+        """Return True if the person ended an exchanged account, or its use by the tool or client.
+
+        It is shared with all other tools without asking.
+        """
+        is_let = self.only is None or (client is not None and client.key in self.only)
+        return self.ended_at is not None or tool in self.stopped or not is_let
+
     def is_put_aside(self, *, since: datetime | None) -> bool:
         """Return True if the person chose to use another account after `since`."""
         at = None if self.holds_key else self.put_aside_at
@@ -178,14 +189,18 @@ def allow(connection: Connection, tool: str, client: CallingClient | None) -> Co
         tools = (*tools, tool)
     if only is not None and client is not None and client.key not in only:
         only = (*only, client.key)
-    return replace(_met(connection, client), tools=tools, only=only)
+    stopped = tuple(one for one in connection.stopped if one != tool)
+    return replace(_met(connection, client), tools=tools, only=only, stopped=stopped)
 
 
 def forbid(connection: Connection, tool: str) -> Connection:
     """Stop sharing the account with the tool, which then has to ask again."""
     tools = tuple(one for one in connection.tools if one != tool)
     used = {name: at for name, at in connection.used.items() if name != tool}
-    return replace(connection, tools=tools, used=used)
+    stopped = connection.stopped
+    if connection.is_exchanged and tool in connection.tools:
+        stopped = (*stopped, tool)
+    return replace(connection, tools=tools, used=used, stopped=stopped)
 
 
 def limit_to(connection: Connection, keys: Collection[str] | None) -> Connection:
@@ -206,6 +221,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
         only=only,
         tools=tuple(dict.fromkeys((*previous.tools, *connection.tools))),
         used=previous.used,
+        stopped=previous.stopped,
         withheld=tuple(dict.fromkeys((*previous.withheld, *connection.withheld))),
         put_aside_at=previous.put_aside_at,
         members=previous.members,

@@ -21,7 +21,7 @@ from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.keep_alive import planned
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask_proven, post
+from flows.oauth.requests import ApiAccess, ask_proven, post
 from flows.oauth.responses import TokenSet, members_of, read_token_reply
 from flows.oauth.token_errors import (
     ENDED,
@@ -31,6 +31,7 @@ from flows.oauth.token_errors import (
     refusal_in,
     refused,
 )
+from flows.oauth.userinfo import owner_of_token
 
 MARGIN_AT_MOST = timedelta(seconds=60)
 AS_BEFORE = timedelta(minutes=5)  # a reply that names the same end in seconds differs by less
@@ -70,7 +71,8 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
     """Ask once for a new access token.
 
-    If this raises Failed, the old pair of tokens is still valid.
+    If this raises Failed, the old pair of tokens is still valid. An exception is the first refresh
+    of an account that a program imported, because the provider is then asked whose account it is.
 
     Raises:
         RefreshTokenGone: The person has to connect again.
@@ -109,7 +111,14 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
     except Failed:
         raise _no(no_token_in(reply, provider), provider) from None
-    if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):
+    is_anothers = granted.id_token is not None and _is_anothers(
+        granted.id_token, connection, provider
+    )
+    if connection.is_unproven and not is_anothers:
+        access = ApiAccess(token=granted.tokens.access_token, key=key, now=now)
+        person = yield from owner_of_token(client, access=access)
+        is_anothers = person.id != connection.person_id
+    if is_anothers:
         raise RefreshTokenGone(
             f"{provider.label} renewed this connection for another person than the one who "
             "connected it. The person has to connect it again.",
@@ -171,6 +180,7 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
         end_set_at=now if is_moved else before,
         scopes=renewed.scopes,
         issued_at=now,
+        is_unproven=False,
     )
     return planned(new, now=now)
 

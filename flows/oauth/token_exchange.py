@@ -8,19 +8,20 @@ redeems it at the provider.
 Risks: the person's token reaches somebody else, or the reply is another person's. So the token goes
 to the declared token endpoint only, and no tool's code can declare one. The assertion or the new
 token, or else the provider's API, must name the same person. A reply without this proof is refused.
-No refresh token is stored, because it would outlive the person's sign-in.
+No refresh token is stored, because it would outlive the person's sign-in. For the same reason, a
+token without an expiry is exchanged again after an hour.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
-from flows.oauth.access_token import subject_of
+from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
 from flows.oauth.authorization_code import Grant, must_reach
 from flows.oauth.declaration import TokenExchange
 from flows.oauth.discovery import discover
@@ -40,6 +41,7 @@ from flows.oauth.token_errors import refusal_in, refused
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:"
 _TYPE: Final = "urn:ietf:params:oauth:token-type:"
 _ID_JAG: Final = f"{_TYPE}id-jag"
+LIFE_WITHOUT_END: Final = timedelta(hours=1)  # of a token whose reply names no end
 _ACCESS: Final = frozenset({f"{_TYPE}access_token", f"{_TYPE}jwt"})
 
 
@@ -114,7 +116,12 @@ def exchanged(
         raise _unproven(provider, "did not say whose token it issued")
     must_reach(provider, details)
     return Grant(
-        tokens=dataclasses.replace(granted.tokens, refresh_token=None, refresh_expires_at=None),
+        tokens=dataclasses.replace(
+            granted.tokens,
+            expires_at=granted.tokens.expires_at or now + LIFE_WITHOUT_END,
+            refresh_token=None,
+            refresh_expires_at=None,
+        ),
         scopes=provider.granted(asks, said=granted.scopes or None),
         person=person,
         issuer=subject.issuer,
@@ -231,7 +238,7 @@ def _audiences(claims: Mapping[str, Any]) -> set[str]:
 
 def _own_claim(subject: SubjectToken) -> str | None:
     """Return the value of the first claim that identifies people at the issuer."""
-    if len(subject.claim) == 1 and not subject.subject.startswith("{"):
+    if subject.claim == SUBJECT_CLAIM:
         return subject.subject
     named: dict[str, str] = msgspec.json.decode(subject.subject)
     return named.get(subject.claim[0])

@@ -89,7 +89,8 @@ async def list_accounts(
 ) -> AccountList:
     """List the accounts that a user shares with this program. A single-user key needs no `user`."""
     owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
-    found = await service.kinds.accounts.connections.seen_by(owner, teams)
+    server = application_of(service)
+    found = await service.kinds.accounts.connections.seen_by(owner, teams, server=server)
     return AccountList(
         accounts=[
             to_account_data(service, one) for one in found if _is_seen_by(service, requester, one)

@@ -178,8 +178,9 @@ class Accounts:
     async def _exchanged(self, request: AccountRequest, client: Client, by: AskedBy) -> Json | None:
         """Return the content of an account for the person's own token, or None if there is none.
 
-        If the exchange is refused, or the person has disconnected the account, return None: the
-        person is then asked. Only a provider that the operator declared can use an exchange.
+        If the exchange is refused, return None: the person is then asked. Return None too if the
+        person has disconnected the account, or no longer shares it with the tool or its client,
+        for any scopes. Only a provider that the operator declared can use an exchange.
         """
         how, bearer, provider = client.provider.exchange, by.bearer, client.provider
         is_any = request.account is None and not self.connections.team_for(provider.name, by.teams)
@@ -189,7 +190,8 @@ class Accounts:
             return None
         found = self.connections.new_exchanged(client, request.scopes, by=by)
         stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
-        if stored is not None and stored.ended_at is not None:
+        is_shared = stored is not None and stored.is_shared(by.tool, by.client)
+        if not is_shared and await self.connections.must_ask_for_exchanged(found.key, by):
             return None
         now = self._elicitations.clock()
         if stored is None or not stored.is_usable(now=now + EXCHANGED_BEFORE):

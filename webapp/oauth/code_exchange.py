@@ -96,12 +96,23 @@ class CodeExchange:
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
         """Settle the question after the browser came back with an error instead of a code.
 
-        If the provider is temporarily unavailable, the question stays open.
+        If the provider is temporarily unavailable, the question stays open. Do nothing if the state
+        was already used, for example by an exchange that has not ended.
         """
+        now, attempt = self._elicitations.clock(), elicitation.attempt
+        state = None if attempt is None else attempt.state
+        if state is None:
+            return
+        try:
+            current = await self._elicitations.change(
+                elicitation.id, lambda e: come_back(e, state=state, now=now)
+            )
+        except NotPossible:
+            return
         if isinstance(error, Failed):
-            await self._note(elicitation, error, step="callback")
-        if not await self._can_press_again(elicitation, error):
-            await self.refuse(elicitation, error)
+            await self._note(current, error, step="callback")
+        if not await self._can_press_again(current, error):
+            await self.refuse(current, error)
 
     async def _can_press_again(self, current: Elicitation, error: Exception) -> bool:
         """Reopen the link if the error is temporary and attempts are left. Return True if it is."""

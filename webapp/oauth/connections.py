@@ -173,6 +173,15 @@ class Connections:
             declared=self._clients.declared(client),
         )
 
+    async def must_ask_for_exchanged(self, key: str, by: AskedBy) -> bool:
+        """Return True if the person has ended an exchanged account, or its use by this tool.
+
+        A tool gets an account of its own for each set of scopes, so all of them count.
+        """
+        rows = await self._elicitations.all(Connection, owner=by.owner)
+        found = [one for one in rows if one.is_exchanged and one.key == key]
+        return any(one.has_to_be_asked_for(by.tool, by.client) for one in found)
+
     async def store_exchanged(self, new: Connection, grant: Grant) -> Connection | None:
         """Store the tokens of the account, unless the person disconnected it in the meantime."""
         now, tokens = self._elicitations.clock(), grant.tokens
@@ -200,9 +209,13 @@ class Connections:
         return await self.read(new.owner, new.id)
 
     async def let(self, found: Connection, tool: str, client: CallingClient | None) -> None:
-        """Share the account with the tool."""
+        """Share the exchanged account with the tool, unless the person has to be asked."""
+
+        def shared(now: Connection) -> Connection:
+            return now if now.has_to_be_asked_for(tool, client) else allow(now, tool, client)
+
         if tool not in found.tools:
-            await self._change(found.owner, found.id, lambda now: allow(now, tool, client))
+            await self._change(found.owner, found.id, shared)
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.
@@ -218,15 +231,24 @@ class Connections:
             raise Failed(NOT_SHARED)
         return found
 
-    async def seen_by(self, owner: str, teams: Collection[str]) -> tuple[Connection, ...]:
+    async def seen_by(
+        self, owner: str, teams: Collection[str], *, server: str
+    ) -> tuple[Connection, ...]:
         """Return the person's accounts, those of their teams, and those they connected for a team.
 
-        A person who has left a team still sees the accounts that they connected for it.
+        A person who has left a team still sees the accounts that they connected for it. Of teams,
+        only accounts of this `server` are seen: another server on the same store can mean other
+        people by the same name.
         """
         found = [*await self.all_of(owner)]
         for name in self.teams:
             rows = await self.all_of(self.holder(owner, name))
-            found += [one for one in rows if name in teams or one.connected_by == owner]
+            is_member = name in teams
+            found += [
+                one
+                for one in rows
+                if (is_member and one.server == server) or one.connected_by == owner
+            ]
         return tuple(found)
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:

@@ -3,9 +3,10 @@
 Risks: an account is stored for another person, or an import replaces an account that the person
 connected later. So each line names its person exactly, and an account that is connected here stays
 as it is unless the operator says otherwise. The operator is trusted to say whose account it is; a
-program is not, so the provider is asked whose account its access token opens. An imported account
-is shared with no tool: the person allows each tool on the page first. No error repeats a value of
-the file, because lines have tokens.
+program is not, so the provider is asked whose account its access token opens, and after the first
+refresh whose account the refresh token renews. An imported account is shared with no tool: the
+person allows each tool on the page first. No error repeats a value of the file, because lines have
+tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ from webapp.oauth.connections import Connections
 from webapp.records.values import Value
 
 LINE_CHARACTERS_AT_MOST = 64 * 1024
+MORE_CHARACTERS_AT_MOST = 16 * 1024  # of scopes and details, so that the row fits into the store
 _Name = Annotated[str, Meta(min_length=1, max_length=ID_AT_MOST)]
 _Token = Annotated[str, Meta(pattern=rf"^[\x21-\x7e]{{1,{TOKEN_BYTES_AT_MOST}}}$")]
 Done = Literal["imported", "replaced", "unchanged", "kept", "refused"]
@@ -169,7 +171,7 @@ class Importing:
             raise LineRefused("account_id: the access token opens another account.")
         proven = replace(line, account_id=person.id, label=person.label)
         new = self._connection(proven, client, owner, server=server, declared=declared)
-        return await self._store(new)
+        return await self._store(replace(new, is_unproven=new.refresh_token is not None))
 
     def _client(self, line: ConnectedElsewhere) -> tuple[Client, Json]:
         if NAME.fullmatch(line.provider) is None:
@@ -277,6 +279,8 @@ def _must_be_valid(line: ConnectedElsewhere) -> None:
     for at in (line.expires_at, line.refresh_expires_at):
         if at is not None and at.tzinfo is None:
             raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")
+    if sum(map(len, (*line.scopes, *line.details.values()))) > MORE_CHARACTERS_AT_MOST:
+        raise LineRefused(f"scopes, details: more than {MORE_CHARACTERS_AT_MOST} characters.")
     texts = (line.account_id or "", line.label or "", *line.details.values())
     if not all(text.isprintable() for text in texts):
         raise LineRefused("account_id, label and details must be printable.")

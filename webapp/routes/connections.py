@@ -225,7 +225,8 @@ def _trouble(
 
 async def _seen(page: PageRequest, viewer: Viewer) -> Sequence[Connection]:
     accounts = page.service.kinds.accounts.connections
-    return sorted(await accounts.seen_by(viewer.owner, viewer.teams), key=lambda one: one.server)
+    found = await accounts.seen_by(viewer.owner, viewer.teams, server=page.answers.server)
+    return sorted(found, key=lambda one: one.server)
 
 
 async def _place(page: PageRequest, connection: Connection, *, part: str = "") -> str:

@@ -50,6 +50,7 @@ class Apis(httpx.AsyncBaseTransport):
         self.people = {TOKEN: "583231"}
         self.asked: list[httpx.Request] = []
         self.is_down = False
+        self.renews: str | None = None  # the access token that a refresh returns
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":  # and not a start that tries the client secret
@@ -60,6 +61,8 @@ class Apis(httpx.AsyncBaseTransport):
             names = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
             places = {name: f"{LOGIN}/{name}" for name in names}
             return httpx.Response(200, json={"issuer": LOGIN, **places})
+        if self.renews is not None and b"grant_type=refresh_token" in request.content:
+            return httpx.Response(200, json={"access_token": self.renews, "token_type": "Bearer"})
         sent = " ".join(request.headers.values())
         found = [who for token, who in self.people.items() if token in sent]
         if not found:
@@ -164,6 +167,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "provider that is no name": {"provider": "../hub"},
     "provider that says no person": {"provider": "silent"},
     "scope": {"scopes": ['re"po']},
+    "more scopes than a row holds": {"scopes": [f"{number:030}" for number in range(1900)]},
     "details": {"details": {"api_domain": "https://evil.example"}},
     "letters": {"account_id": "583231\u202e"},
 }
@@ -260,3 +264,20 @@ async def test_imported_token_is_in_no_answer_and_no_log(
     for text in (page.text, caplog.text, json.dumps(await site.accounts())):
         assert TOKEN not in text
         assert REFRESH not in text
+
+
+@pytest.mark.parametrize("whose", ["583231", "666"])
+async def test_refresh_token_of_another_account_ends_the_imported_account(
+    site: ProgramSite, apis: Apis, whose: str
+) -> None:
+    keys = site.service.kinds.accounts.keys
+    assert (await send(site, account())).json() == {"result": "imported"}
+    (row,) = await rows(site)
+    apis.people["renewed"], apis.renews = whose, "renewed"
+    await keys.refresh_again(row)
+    (row,) = await rows(site)
+    assert (row.access_token == "renewed", row.is_connected) == (whose == "583231",) * 2
+    if row.is_connected:  # the account is proven, and nobody asks again
+        count = len(apis.sent)
+        await keys.refresh_again(row)
+        assert len(apis.sent) == count

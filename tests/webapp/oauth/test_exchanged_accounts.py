@@ -19,7 +19,7 @@ from flows import elicit
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion
-from flows.oauth.connection import Connection
+from flows.oauth.connection import Connection, allow
 from flows.oauth.provider import PersonProbe, Provider, TokenExchange
 from flows.providers.microsoft import on_behalf_of
 from flows.requests import AccountRequest
@@ -86,20 +86,22 @@ class Crm:
 class ExchangeEnv(PeopleEnv):
     crm: Crm
 
-    async def tell(self, subject: str, revision: str = LEGACY, **claims: Any) -> str:
+    async def tell(
+        self, subject: str, revision: str = LEGACY, scope: str = "read", **claims: Any
+    ) -> str:
         browser = await self.here.browser(None)
         caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", revision, elicits=False)
         caller.headers |= {"authorization": f"Bearer {self.token(subject, **claims)}"}
         await caller.connect()
-        return (await caller.call("customers")).text
+        return (await caller.call("customers", scope=scope)).text
 
 
 def tools() -> Any:
     server = new_server("mcp")
 
     @server.tool()
-    async def customers() -> str:
-        account = await elicit.oauth("crm", scopes=["read"])
+    async def customers(scope: str = "read") -> str:
+        account = await elicit.oauth("crm", scopes=[scope])
         token = get_access_token()
         assert token is not None
         assert token.token == ""
@@ -325,8 +327,67 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
         (row,) = await env.here.connections()
         await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
         env.here.clock.tick(days=3)
-        assert f"{env.here.url}/e/" in await env.tell("ann")
+        for scope in ("read", "write"):
+            assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
         assert len(crm.asked) == 1
+
+
+async def test_tool_without_the_persons_leave_is_not_given_the_exchanged_account() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        connections = env.here.service.kinds.accounts.connections
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        (row,) = await env.here.connections()
+        await connections.unshare(row.owner, row.id, row.tools[0])
+        for scope in ("read", "write"):
+            assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+        (stopped,) = await env.here.connections()
+        assert stopped.tools == ()
+        assert len(crm.asked) == 1
+        # A call that read the row before changes nothing.
+        await connections.let(stopped, row.tools[0], None)
+        (stopped,) = await env.here.connections()
+        assert stopped.tools == ()
+        # The person allows it on the page.
+        await env.here.service.elicitations.write(allow(stopped, row.tools[0], None))
+        assert "ann@crm.example: 200" in await env.tell("ann", scope="list")
+
+
+async def test_client_without_the_persons_leave_is_not_given_the_exchanged_account() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        connections = env.here.service.kinds.accounts.connections
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        (row,) = await env.here.connections()
+        await connections.limit_to(row.owner, row.id, [])
+        for scope in ("read", "write"):
+            assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+        await connections.limit_to(row.owner, row.id, None)
+        assert "ann@crm.example: 200" in await env.tell("ann", scope="list")
+
+
+async def test_exchanged_token_without_an_end_is_exchanged_again_after_an_hour() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+
+        def endless(sent: dict[str, str]) -> tuple[int, Any]:
+            status, says = by_token(crm, env.issuer)(sent)
+            return status, {name: value for name, value in says.items() if name != "expires_in"}
+
+        crm.reply = endless
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert len(crm.asked) == 1
+        env.here.clock.tick(hours=1)
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        assert len(crm.asked) == 2
+
+
+async def test_subject_that_reads_like_several_claims_is_compared_whole() -> None:
+    mallory = '{"sub":"ann"}'
+    async with living(exchange_env(kind="jwt_bearer", matches="id")) as (env, crm):
+        crm.reply = lambda _sent: crm.issues("opaque", "ann")
+        assert f"{env.here.url}/e/" in await env.tell(mallory)
+        assert await env.here.connections() == []
 
 
 async def test_exchange_that_a_tool_declares_is_not_used() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from flows.elicitation.flow import ATTEMPTS_AT_MOST
 from flows.elicitation.states import Status
-from flows.errors import Failed, NotPossible
+from flows.errors import Denied, Failed, NotPossible
+from flows.oauth.requests import Unreachable
 from tests.support.account_env import (
     Asking,
     Network,
@@ -21,6 +22,7 @@ from tests.support.account_env import (
 )
 from tests.support.clock import Clock
 from tests.support.oauth_env import approve, changed, decided, ends, oauth_env
+from webapp.routes.redirect import returned
 
 
 def _reply(status: int, **body: Any) -> Callable[[httpx.Request], httpx.Response]:
@@ -130,6 +132,29 @@ async def test_error_after_the_questions_time_ends_it() -> None:
         await come_home(service, state)
         assert await status_of(service, elicitation) is Status.FAILED
         await give_up(asked)
+
+
+@pytest.mark.parametrize("error", [Denied("no"), Failed("no"), Unreachable("no", fix="")])
+async def test_second_callback_with_an_error_does_not_end_a_running_exchange(
+    error: Denied | Failed,
+) -> None:
+    network = Network()
+    working = network.token
+    async with serving_accounts(network) as service:
+        asked = Asking(service, "repo")
+        elicitation, state = await opened(service, asked)
+        second = (await returned(service, [state], now=service.clock())).elicitation
+        seen = list[Status]()
+
+        async def token(request: httpx.Request) -> httpx.Response:
+            await service.kinds.accounts.code_exchange.callback_refused(second, error)
+            seen.append(await status_of(service, elicitation))
+            return await working(request)
+
+        network.token = token
+        await come_home(service, state)
+        assert seen == [Status.EXCHANGING]
+        assert (await asked.account()).label == "octocat"
 
 
 @pytest.mark.parametrize("error", ["temporarily_unavailable", "server_error"])

@@ -351,3 +351,15 @@ async def test_answer_of_a_question_about_the_team_is_not_taken_over_after_leavi
         await give_up(left)
         again = Asking(service, "repo", teams=("engineering",))
         assert (await again.account()).team == "engineering"
+
+
+async def test_team_of_another_server_on_the_same_store_does_not_see_the_account() -> None:
+    identity = IdentitySettings(teams=(team_of("tests"),))
+    async with serving_accounts(Network(), identity=identity) as service:
+        await connect(service, "repo", subject="ann", teams=("engineering",))
+        (row,) = await stored(service)
+        connections, teams = service.kinds.accounts.connections, ("engineering",)
+        assert await connections.seen_by("bob", teams, server=row.server) == (row,)
+        assert await connections.seen_by("bob", teams, server="another") == ()
+        assert row.connected_by is not None
+        assert await connections.seen_by(row.connected_by, (), server="another") == (row,)

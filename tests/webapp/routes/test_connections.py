@@ -190,7 +190,7 @@ async def test_long_list_of_accounts_is_paged_filtered_and_folded(number: int) -
         seen, url = list[str](), f"{here.url}/connections"
         while url:
             page = await person.visit(url)
-            found = re.findall(r'<section class="row" id="([^"]*)"', page.text)
+            found = re.findall(r'<article class="row" id="([^"]*)"', page.text)
             assert 0 < len(found) <= 20
             assert page.text.count("<details open>") == (1 if number == 1 else 0)
             names = re.findall(r'<a class="button small"[^>]*>(.*?)</a>', page.text)
