@@ -46,7 +46,7 @@ def test_revoked_key_is_listed_as_revoked(home: Path, capsys: pytest.CaptureFixt
     [
         (
             ("new", "shop", "--scopes", "read", "--expires", "90d"),
-            "scopes are ask, tokens, refund, approve, operate",
+            "scopes are ask, tokens, refund, import, approve, operate",
         ),
         (
             ("new", "x", "--scopes", "ask,approve", "--expires", "9d", "--owner", "a"),
