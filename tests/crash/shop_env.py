@@ -92,6 +92,16 @@ class Server:
         await self.says("serving")
         return self
 
+    async def dies_at_any_time(self) -> None:
+        """Wait until the server has killed itself, perhaps before it said "serving"."""
+        self._reader, self._writer = await asyncio.open_connection(sock=self._line)
+        try:
+            await self.died()
+        finally:
+            self._writer.close()
+            if self._exit is None:
+                self.kill()
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

@@ -177,8 +177,7 @@ async def test_question_escalates_once_after_kill(approving: Approving, ask: Ask
     async with approving.start():
         result = await ask(approving.env)
         await press_as(approving.env, "frank", comment="Checked")
-    async with approving.start(die=die, later=DAY) as server:
-        await server.died()
+    await approving.start(die=die, later=DAY).dies_at_any_time()
     async with approving.start(later=DAY + CLAIM_OVER) as server:
         tries = await tries_until_sent(approving, server)
     async with approving.start(later=DAY + 20 * 3600):
