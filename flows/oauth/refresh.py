@@ -8,10 +8,12 @@ names another person, RefreshTokenGone is raised (OpenID Connect Core 1.0, 12.2)
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+import httpx
 from msgspec.structs import replace
 
 from flows.elicitation.flow import Talk
@@ -86,19 +88,10 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         raise RefreshTokenGone(
             f"{provider.label} sent no refresh token, so this connection cannot be renewed."
         )
-    endpoint, client_auth = yield from _token_endpoint(client, connection)
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
-    build = partial(
-        post,
-        client,
-        endpoint=endpoint,
-        values={**values, **provider.targets, **dict(provider.refresh_extra)},
-        client_auth=client_auth,
-        body=provider.body,
-        now=now,
-    )
     key = connection.dpop_key
-    reply = yield from ask_proven(build, provider, key=key, now=now)
+    values |= {**provider.targets, **dict(provider.refresh_extra)}
+    reply = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         raise _no(refusal, provider)
@@ -138,21 +131,11 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
 def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
     """Ask for a token of this server's own account, with the client credentials (RFC 6749, 4.4)."""
     provider, requested = client.provider, connection.requested or ()
-    endpoint, client_auth = yield from _token_endpoint(client, connection)
     values = {"grant_type": "client_credentials"}
     if requested:
         values[provider.scope_parameter] = provider.scope_separator.join(requested)
-    build = partial(
-        post,
-        client,
-        endpoint=endpoint,
-        values={**values, **provider.targets, **dict(provider.token_extra)},
-        client_auth=client_auth,
-        body=provider.body,
-        now=now,
-    )
-    key = connection.dpop_key
-    reply = yield from ask_proven(build, provider, key=key, now=now)
+    values |= {**provider.targets, **dict(provider.token_extra)}
+    reply = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         otherwise = (
@@ -160,7 +143,8 @@ def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk
             "server's operator can correct that"
         )
         raise refused(refusal, provider, otherwise=otherwise)
-    granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
+    is_bound = connection.dpop_key is not None
+    granted = read_token_reply(reply, provider, now=now, is_bound=is_bound)
     # A refresh token should not come with this grant, and is not needed (RFC 6749, 4.4.3).
     tokens = dataclasses.replace(granted.tokens, refresh_token=None, refresh_expires_at=None)
     return Renewed(tokens=tokens, scopes=provider.granted(requested, said=granted.scopes or None))
@@ -183,6 +167,24 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
         is_unproven=False,
     )
     return planned(new, now=now)
+
+
+def _token_reply(
+    client: Client, connection: Connection, values: Mapping[str, str], *, now: datetime
+) -> Talk[httpx.Response]:
+    """Send a token request for the connection, and return the reply."""
+    endpoint, client_auth = yield from _token_endpoint(client, connection)
+    build = partial(
+        post,
+        client,
+        endpoint=endpoint,
+        values=values,
+        client_auth=client_auth,
+        body=client.provider.body,
+        now=now,
+    )
+    reply = yield from ask_proven(build, client.provider, key=connection.dpop_key, now=now)
+    return reply
 
 
 def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:

@@ -172,7 +172,7 @@ async def open_depot(person: AskedPerson, example: Any) -> None:
     assert len(example.depots) == 1
 
 
-# What an example needs in its test: options of `elicit_person`.
+# The options of `elicit_person` that the test of an example needs.
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "deployment": {
         "approvers": {"operations": {"subjects": ["frank", "flora"], "comment": "required"}}
