@@ -547,7 +547,7 @@ async def server_env(
         apps.append(_Lived(settings, server, store=opened, **more))
         return apps[0]
 
-    async with serving_at(make) as url:
+    async with serving_at(make, lifespan="on") as url:
         (app,) = apps
         env = ServerEnv(url=url, service=app.service, settings=app.settings, posts=app.posts)
         with asking(env.service.completing):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httpx
 import uvicorn
@@ -28,15 +28,24 @@ async def serving(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> As
 
 @contextlib.asynccontextmanager
 async def serving_at(
-    make: Callable[[str], ASGIApp], *, host: str = "127.0.0.1", port: int = 0
+    make: Callable[[str], ASGIApp],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    lifespan: Literal["auto", "on"] = "auto",
 ) -> AsyncIterator[str]:
-    """Serve the app that `make` creates from its address."""
+    """Serve the app that `make` creates from its address.
+
+    Set `lifespan="on"` for an app that has a lifespan: then a failure of its start is logged and
+    raised. With "auto", uvicorn takes such a failure for an app without a lifespan.
+    """
     with bound(host, port=port) as listener:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             overheard(make(url)),
             http=_Connection,
+            lifespan=lifespan,
             log_config=None,
             access_log=False,
             proxy_headers=False,
