@@ -380,7 +380,7 @@ async def test_call_that_outlives_its_token_gets_no_account_of_the_team(is_asked
 
 async def test_token_is_not_renewed_for_a_call_that_outlives_its_own() -> None:
     identity, clock, network = IdentitySettings(teams=(team_of("tests"),)), Clock(), Network()
-    network.refreshes = True
+    network.has_refresh_token = True
     until = clock() + timedelta(minutes=10)
     member: dict[str, Any] = {"teams": ("engineering",), "teams_until": until}
     async with serving_accounts(network, identity=identity, clock=clock) as service:
