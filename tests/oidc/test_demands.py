@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey
 
-from flows.oauth.registration import RegisteredClient, examined
+from flows.oauth.registered_client import RegisteredClient
+from flows.oauth.registration import examined
 from tests.oidc.connected import ours
 from tests.oidc.env import Newcomer, OpenIdProvider, real_time
 from tests.support.mcp_server import new_browser

@@ -28,7 +28,7 @@ from tests.support.api_program import program_at
 from tests.support.approving import AT_ONCE
 from tests.support.asking_env import asking_env
 from tests.support.clock import Clock
-from tests.support.issuer import Issuing, issuing
+from tests.support.issuer import Issuing, is_made_up, issuing
 from tests.support.living import living
 from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, new_server
 from tests.support.serving import serving_at
@@ -63,7 +63,9 @@ class Crm:
         status, content = 200, {}
         if scope["path"] == "/token":
             sent = {name: values[0] for name, values in parse_qs(body).items()}
-            if "code" in sent:  # the server tries its client secret when it starts
+            if "code" in sent or is_made_up(
+                subject_in(sent)
+            ):  # the server tries its registration at start
                 status, content = 400, {"error": "invalid_grant"}
             else:
                 self.asked.append(sent)
@@ -152,13 +154,17 @@ def by_token(crm: Crm, issuer: Issuing, **claims: Any) -> Reply:
     """Return a reply with a token that names the person of the subject token."""
 
     def reply(sent: dict[str, str]) -> tuple[int, Any]:
-        subject = claims_in(sent.get("subject_token") or sent["assertion"])["sub"]
+        subject = claims_in(subject_in(sent))["sub"]
         token = issuer.signed(
             **{"iss": issuer.url, "sub": subject, "aud": CRM, "n": len(crm.asked), **claims}
         )
         return crm.issues(token, claims.get("sub", subject))
 
     return reply
+
+
+def subject_in(sent: dict[str, str]) -> str:
+    return sent.get("subject_token") or sent.get("assertion", "")
 
 
 def claims_in(token: str) -> dict[str, Any]:

@@ -51,7 +51,9 @@ async def test_tab_key_reaches_every_control_in_order_and_shows_the_focus(
     async with visit(browser, site, reduced_motion="reduce") as page:
         for name, view in every_state().items():
             site.html = pages.render(view)
-            await page.goto(f"{ORIGIN}/e/abc")  # with its stylesheet, without which nothing is drawn
+            await page.goto(
+                f"{ORIGIN}/e/abc"
+            )  # with its stylesheet, without which nothing is drawn
             count, reached = await page.evaluate(CONTROLS), list[int]()
             while len(reached) < count:
                 await page.keyboard.press("Tab")
