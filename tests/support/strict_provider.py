@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 import httpx
 import msgspec
@@ -60,10 +60,29 @@ class Habits:
     metadata: Mapping[str, Any] | None = None
     userinfo: Mapping[str, Any] | None = None
     scopes: str | None = None  # of the reply; None: as asked
+    replies: str = "json"  # or form: the format of the token endpoint's replies
 
 
 class Refused(AssertionError):
-    """The provider does not accept a request."""
+    """The provider does not accept a request. `code` is the standard's error for that."""
+
+    code = "invalid_request"
+
+
+class RefusedOnPage(Refused):
+    """The provider refuses before it asks the person."""
+
+
+class RefusedClient(Refused):
+    """The provider does not accept how the client authenticates."""
+
+    code = "invalid_client"
+
+
+class RefusedCode(Refused):
+    """The provider did not issue this code."""
+
+    code = "invalid_grant"
 
 
 class StrictProvider:
@@ -76,7 +95,13 @@ class StrictProvider:
         self.requests: list[httpx.Request] = []
 
     def authorized(self, url: str) -> CallbackParams:
-        """Return the parameters with which the browser comes back. Raises Refused."""
+        """Return the parameters with which the browser comes back. Raises RefusedOnPage."""
+        try:
+            return self._authorized(url)
+        except Refused as error:
+            raise RefusedOnPage(str(error)) from error
+
+    def _authorized(self, url: str) -> CallbackParams:
         habits, parts = self.habits, urlsplit(url)
         _same(
             "the authorize address",
@@ -173,7 +198,8 @@ class StrictProvider:
         else:
             _same("the token address", place, habits.token)
             _same("grant_type", grant, "authorization_code")
-            _same("code", sent.pop("code", None), "the-code")
+            if sent.pop("code", None) != "the-code":
+                raise RefusedCode("the code")
             _same("redirect_uri", sent.pop("redirect_uri", None), RETURN)
             self._verify(sent.pop("code_verifier", None))
             extra = habits.token_extra
@@ -188,7 +214,14 @@ class StrictProvider:
             reply["id_token"] = self._id_token(habits.metadata["issuer"])
         if habits.nest is not None:
             reply = {**habits.reply, habits.nest: {**habits.reply.get(habits.nest, {}), **reply}}
-        return httpx.Response(200, json=reply)
+        return self.shaped(reply)
+
+    def shaped(self, reply: Mapping[str, Any], *, status: int = 200) -> httpx.Response:
+        """Return a reply of the token endpoint in the provider's format."""
+        if self.habits.replies == "form":
+            kind = {"content-type": "application/x-www-form-urlencoded"}
+            return httpx.Response(status, text=urlencode(reply), headers=kind)
+        return httpx.Response(status, json=reply)
 
     def _id_token(self, issuer: str) -> str:
         seconds = int(NOON.timestamp())
@@ -241,7 +274,7 @@ class StrictProvider:
                 kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
                 expected = (None, {**id, "client_assertion_type": kind})
         if (raw, given) != expected:
-            raise Refused(f"the client authentication: {raw!r} and {sorted(given)}")
+            raise RefusedClient(f"the client authentication: {raw!r} and {sorted(given)}")
         if auth.endswith("_jwt"):
             self._check_assertion(assertion or "", str(request.url))
         elif assertion is not None:

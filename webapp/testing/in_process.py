@@ -28,7 +28,7 @@ from flows.providers.simulated import simulated
 from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.http.client import Outbound, Transport
-from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import PEER_KEY, ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.local_peer import Peer
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
@@ -104,12 +104,22 @@ async def elicit_person(
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
     failed: BaseException | None = None
-    network = InProcess(outside=outside, fail=failures.append, apis=_simulated_apis(read))
+    apis = _simulated_apis(read)
+    network, server_network = (
+        InProcess(outside=outside, fail=failures.append, apis=apis) for _ in range(2)
+    )
+    responders = Responders()
+
+    def answer_at(origin: str, app: ASGIApp) -> None:
+        network.answer_at({origin: app})
+        server_network.answer_at({origin: responders.responding_first(app)})
+
     sandbox = new_sandbox(url=SANDBOX_URL, serves=URL)
     async with AsyncExitStack() as stack:
         http_client = await stack.enter_async_context(httpx.AsyncClient(transport=network))
         sandbox_app = SandboxApp(sandbox, clock=clock, deliver=http_client.send, pause=_at_once)
-        network.answer_at({SANDBOX_URL: sandbox_app})
+        answer_at(SANDBOX_URL, sandbox_app)
+        server_client = await stack.enter_async_context(httpx.AsyncClient(transport=server_network))
         guard = await stack.enter_async_context(asyncio.TaskGroup())
 
         async def started(question: StartedQuestion) -> None:
@@ -127,10 +137,12 @@ async def elicit_person(
             settings=read,
             clock=clock,
             sandbox=sandbox,
-            outbound=Outbound(http_client, allow_loopback=True, resolve=_here, transport=network),
+            outbound=Outbound(
+                server_client, allow_loopback=True, resolve=_here, transport=server_network
+            ),
             transport=network,
             plugins=[_Listener(started), *plugins],
-            serve=lambda asgi: network.answer_at({URL: OwnUsers(asgi, uid=_UID)}),
+            serve=lambda asgi: answer_at(URL, OwnUsers(asgi, uid=_UID)),
             tasks=guard,
             browsers=stack,
             replays=replays if replay or watch else None,
@@ -149,6 +161,7 @@ async def elicit_person(
         try:  # the start is inside too, so that its errors are raised without an ExceptionGroup
             await app.open()
             stack.push_async_callback(app.close)
+            stack.push_async_callback(responders.finish)
             stack.push_async_callback(person.leave)
             await person.join()
             yield person
@@ -280,6 +293,49 @@ class InProcess(Transport):
         return httpx.Response(
             reply.status_code, headers=reply.headers, content=body, extensions=reply.extensions
         )
+
+
+class Responders:
+    """The applications that answer the server's own requests.
+
+    `httpx.ASGITransport` returns a response only after its background task. The sandbox sends its
+    webhooks in that task. A server that holds a lock until the response arrives, and takes the
+    same lock for the webhook, would wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._running = set[asyncio.Future[None]]()
+
+    def responding_first(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that returns after the response and continues in a task."""
+
+        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+            has_responded = asyncio.Event()
+
+            async def forward(message: Message) -> None:
+                await send(message)
+                if message["type"] == "http.response.body" and not message.get("more_body"):
+                    has_responded.set()
+
+            running: asyncio.Future[None] = asyncio.ensure_future(app(scope, receive, forward))
+            running.add_done_callback(lambda _: has_responded.set())
+            try:
+                await has_responded.wait()
+            except asyncio.CancelledError:
+                running.cancel()
+                await asyncio.wait([running])
+                raise
+            if running.done():
+                running.result()
+            else:
+                self._running.add(running)
+                running.add_done_callback(self._running.discard)
+
+        return respond
+
+    async def finish(self) -> None:
+        """Wait for all background tasks."""
+        await asyncio.gather(*self._running)
 
 
 class OwnUsers:

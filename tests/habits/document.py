@@ -1,0 +1,108 @@
+"""Two sections of docs/how-to/providers.md: the habits of providers, and wrong set-ups."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from flows.providers.catalogue import CATALOGUE
+from tests.habits.habit import Habit, Known, Stage
+from tests.habits.rows import KNOWN, PLAYED
+from tests.habits.setups import SETUPS, SIGN_INS, Setup, SignInSetup
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "how-to" / "providers.md"
+BEGIN: Final = "<!-- Written by `python -m tests.habits` from here. -->\n"
+_HEAD: Final = """
+## Habits of providers
+
+Public reports name these habits. [tests/habits](../../tests/habits) has each of them as a row, and
+a test checks each row.
+
+A simulated server insists on each habit of the first table. With the declaration, which is a part
+of a table in `elicit.toml`, an account is connected, read and refreshed there, and `elicit doctor`
+finds nothing wrong. The last column says what happens without the declaration.
+
+| habit | for example at | declaration | without it |
+|---|---|---|---|
+"""
+_KNOWN: Final = """
+The test in the last column plays each of these habits:
+
+| habit | for example at | declaration | result | test |
+|---|---|---|---|---|
+"""
+_SETUPS: Final = """
+## Wrong set-ups
+
+A test sets up a simulated provider in each of these ways, starts a server, and compares the texts.
+The log at the start has a line `registration.wrong` with the first text, and `elicit doctor` prints
+the same text. An empty cell means that there is nothing to read: the set-up works, or it ends at
+the provider's own page. The first table is about accounts.
+
+| set-up | start and `elicit doctor` | log at use | model | person |
+|---|---|---|---|---|
+"""
+_SIGN_INS: Final = """
+The second table is about the issuer where people sign in (`ELICIT_ISSUER`). The model column is the
+reply to a call at `/mcp`.
+
+| set-up | start and `elicit doctor` | log at use | model | person |
+|---|---|---|---|---|
+"""
+
+
+def document() -> str:
+    """Return the page with both sections, and with its first part as it is now."""
+    before, begin, _ = DOCUMENT.read_text("utf-8").partition(BEGIN)
+    assert begin, f"{DOCUMENT} has no {BEGIN!r}"
+    habits = f"{_HEAD}{_lines(map(_played, PLAYED.items()))}{_KNOWN}{_known(KNOWN)}"
+    setups = _lines(_setup(name, one) for name, one in SETUPS.items())
+    sign_ins = _lines(_sign_in(name, one) for name, one in SIGN_INS.items())
+    return f"{before}{BEGIN}{habits}{_SETUPS}{setups}{_SIGN_INS}{sign_ins}"
+
+
+def _setup(name: str, one: Setup) -> str:
+    model = "the call waits" if one.model == "waits" else one.model or ""
+    person = "the provider's own page" if one.ends_at_provider else one.person
+    return f"| {name} | {_said(one.found)} | {_said(one.used)} | {model} | {person} |"
+
+
+def _sign_in(name: str, one: SignInSetup) -> str:
+    model = "" if one.call == HTTPStatus.OK else f"{one.call}: {one.model}"
+    person = "the issuer's own page" if one.ends_at_provider else one.person or "signed in"
+    return f"| {name} | {_said(one.found)} | {_said(one.used)} | {model} | {person} |"
+
+
+def _said(parts: Sequence[str] | None) -> str:
+    return " ... ".join(f"`{part}`" for part in parts or ())
+
+
+def _played(row: tuple[str, Habit]) -> str:
+    name, habit = row
+    lines = habit.declares.splitlines()
+    stage = habit.stage()
+    without = habit.without if stage is Stage.NEVER and habit.without else stage
+    if stage is Stage.AFTER:
+        without = f"{stage}: {habit.without}"
+    if not habit.declares:
+        without = "none is needed"
+    return f"| {name} | {_at(habit.at)} | {', '.join(map(_code, lines))} | {without} |"
+
+
+def _known(rows: Mapping[str, Known]) -> str:
+    return _lines(
+        f"| {name} | {_at(row.at)} | {_code(row.declares)} | {row.result} | `{row.test}` |"
+        for name, row in rows.items()
+    )
+
+
+def _at(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" if name in CATALOGUE else name for name in names) or "not named"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text and not text.startswith("`") else text
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,467 @@
+"""Wrong set-ups of providers and issuers, and what start, doctor, log, model and person read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from tests.support.wrong_provider import HUB, ID, SECRET
+
+_LONG = b'{"issuer": "' + b"x" * (1024 * 1024) + b'"}'
+DISCOVERY = "/.well-known/openid-configuration"
+
+
+def _untrusted(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError(
+        "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate in chain", request=request
+    )
+
+
+def _refused(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("All connection attempts failed", request=request)
+
+
+def answers(status: int, **about: Any) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda _: httpx.Response(status, **about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A set-up, and what each one reads: parts of a text, or None if there is nothing to read.
+
+    `found` is what the start logs and the doctor says. `model` is None if the account arrives.
+    """
+
+    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    declared: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    credentials: tuple[str, str] = (ID, SECRET)
+    found: Sequence[str] | None
+    used: Sequence[str] | None
+    model: str | None
+    person: str
+    ends_at_provider: bool = False
+
+
+_ISSUER = "issuer in [providers.hub] of elicit.toml must equal the issuer"
+_NOT_SET_UP = "Only the server's operator can correct that"
+_DIFFERS = "published an issuer that differs"
+SETUPS: dict[str, Setup] = {
+    "right": Setup(found=None, used=None, model=None, person="is connected"),
+    "wrong secret": Setup(
+        credentials=(ID, "another"),
+        found=[
+            "refuses this server's client id or secret (invalid_client)",
+            "correct ELICIT_HUB_CLIENT_ID and ELICIT_HUB_CLIENT_SECRET",
+        ],
+        used=["exchange.failed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "wrong client id": Setup(
+        credentials=("another", SECRET),
+        found=["refuses this server's client id or secret", "correct ELICIT_HUB_CLIENT_ID"],
+        used=None,
+        model=None,
+        person="",
+        ends_at_provider=True,
+    ),
+    "keys down": Setup(
+        there={"replies": {"/jwks": answers(500)}},
+        found=["the keys of Hub cannot be read", "/jwks answers HTTP 500"],
+        used=["exchange.failed", "publishes no usable key"],
+        model="publishes no usable key",
+        person="publishes no usable key",
+    ),
+    "keys empty": Setup(
+        there={"replies": {"/jwks": answers(200, json={"keys": []})}},
+        found=["contain no key that can verify its signatures (0 keys)", "add a key for"],
+        used=["exchange.failed", "publishes no usable key"],
+        model="publishes no usable key",
+        person="publishes no usable key",
+    ),
+    "pushed requests demanded": Setup(
+        there={"demands_par": True}, found=None, used=None, model=None, person="is connected"
+    ),
+    "pushed requests and wrong secret": Setup(
+        there={"demands_par": True},
+        credentials=(ID, "another"),
+        found=["refuses this server's client id or secret", "ELICIT_HUB_CLIENT_SECRET"],
+        used=["request.not_pushed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "only private_key_jwt": Setup(
+        there={"methods": ["private_key_jwt"], "takes": "private_key_jwt"},
+        found=[
+            "accepts only private_key_jwt",
+            'client_auth = "private_key_jwt"',
+            "ELICIT_HUB_CLIENT_SECRET to the private key",
+        ],
+        used=["exchange.failed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "only mutual TLS": Setup(
+        there={"methods": ["tls_client_auth"], "takes": "tls"},
+        found=["accepts only tls_client_auth", "allow another one for this client"],
+        used=["exchange.failed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "pairwise subjects": Setup(
+        there={"metadata": {"subject_types_supported": ["pairwise"]}},
+        found=None,
+        used=None,
+        model=None,
+        person="is connected",
+    ),
+    "only HS256": Setup(
+        there={
+            "metadata": {"id_token_signing_alg_values_supported": ["HS256"]},
+            "algorithm": "HS256",
+        },
+        found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
+        used=["exchange.failed", "signed with HS256"],
+        model="signed with HS256",
+        person="signed with HS256",
+    ),
+    "HS256 for this client": Setup(
+        there={"algorithm": "HS256"},
+        found=None,
+        used=["exchange.failed", "signed with HS256"],
+        model="signed with HS256",
+        person="signed with HS256",
+    ),
+    "private certificate authority": Setup(
+        there={"replies": {DISCOVERY: _untrusted}},
+        found=["certificate that this server does not trust", "set SSL_CERT_FILE"],
+        used=["provider.unusable", "does not trust"],
+        model="certificate that this server does not trust",
+        person="certificate that this server does not trust",
+    ),
+    "down": Setup(
+        there={"replies": {DISCOVERY: _refused}},
+        found=["cannot be reached: Hub did not answer", "allow outgoing https"],
+        used=["provider.failed", "did not answer"],
+        model="waits",
+        person="did not answer",
+    ),
+    "a slash too many": Setup(
+        there={"metadata": {"issuer": f"{HUB}/"}},
+        found=[f"published the issuer '{HUB}/', and the configured one is '{HUB}'", _ISSUER],
+        used=["provider.unusable", f"published the issuer '{HUB}/'"],
+        model=_DIFFERS,
+        person=_DIFFERS,
+    ),
+    "http instead of https": Setup(
+        there={"metadata": {"issuer": "http://hub.example"}},
+        found=["published the issuer 'http://hub.example'", _ISSUER],
+        used=["provider.unusable", "'http://hub.example'"],
+        model=_DIFFERS,
+        person=_DIFFERS,
+    ),
+    "metadata of another issuer": Setup(
+        there={
+            "metadata": {
+                "issuer": "https://evil.example",
+                "token_endpoint": "https://evil.example/t",
+            }
+        },
+        found=["published the issuer 'https://evil.example'", _ISSUER],
+        used=["provider.unusable", "'https://evil.example'"],
+        model=_DIFFERS,
+        person=_DIFFERS,
+    ),
+    "metadata of a megabyte": Setup(
+        there={"replies": {DISCOVERY: answers(200, content=_LONG)}},
+        found=["reply is too large", "more than a megabyte"],
+        used=["provider.unusable", "too large"],
+        model="too large",
+        person="too large",
+    ),
+    "metadata is a page": Setup(
+        there={"replies": {DISCOVERY: answers(200, html="<h1>Hello</h1>")}},
+        found=["does not publish its endpoints (no JSON)", _ISSUER],
+        used=["provider.unusable", "no JSON"],
+        model="does not publish its endpoints",
+        person="does not publish its endpoints",
+    ),
+    "no metadata": Setup(
+        there={"replies": {DISCOVERY: answers(404)}},
+        found=["does not publish its endpoints (HTTP 404)", _ISSUER],
+        used=["provider.unusable", "HTTP 404"],
+        model="does not publish its endpoints",
+        person="does not publish its endpoints",
+    ),
+    "redirect URI not registered": Setup(
+        there={"redirect_uri": "https://tools.example/callback/hub"},
+        found=[
+            "refuses to redirect people to http://127.0.0.1:",
+            "register exactly this redirect URI for the client our-id",
+        ],
+        used=None,
+        model=None,
+        person="",
+        ends_at_provider=True,
+    ),
+    "clock off by minutes": Setup(
+        there={"clock_is_ahead": timedelta(minutes=5)},
+        found=["it is 300 s behind Hub's", "by NTP"],
+        used=["exchange.failed", "time of this server's clock"],
+        model="time of this server's clock",
+        person="time of this server's clock",
+    ),
+    "DPoP demanded": Setup(
+        there={"demands_dpop": True},
+        found=["requires DPoP (invalid_dpop_proof)", "write dpop = true in [providers.hub]"],
+        used=["exchange.failed", "invalid_dpop_proof"],
+        model="requires DPoP",
+        person="requires DPoP",
+    ),
+    "DPoP demanded and declared": Setup(
+        there={"demands_dpop": True},
+        declared={"dpop": True},
+        found=None,
+        used=None,
+        model=None,
+        person="is connected",
+    ),
+    "token endpoint missing": Setup(
+        there={"replies": {"/token": answers(404)}},
+        found=[f"the token endpoint {HUB}/token answers HTTP 404", "correct issuer in"],
+        used=["exchange.failed", "404"],
+        model="did not issue an access token (HTTP 404)",
+        person="did not issue an access token (HTTP 404)",
+    ),
+    "token endpoint redirects": Setup(
+        there={"replies": {"/token": answers(307, headers={"location": "https://evil.example/t"})}},
+        found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
+        used=["exchange.failed", "307"],
+        model="did not issue an access token",
+        person="did not issue an access token",
+    ),
+    "token endpoint wants the secret in the body": Setup(
+        there={"methods": [], "takes": "post"},
+        found=[
+            "refuses the client secret sent as basic, and accepts it sent as post",
+            'write client_auth = "post" in [providers.hub] of elicit.toml',
+        ],
+        used=["exchange.failed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignInSetup:
+    """A set-up of the issuer where people sign in. `call` is the status of a call at `/mcp`.
+
+    Without an `audience`, the access token is opaque.
+    """
+
+    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    credentials: tuple[str, str] = (ID, SECRET)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    audience: str = "mcp"
+    found: Sequence[str] | None
+    used: Sequence[str] | None
+    call: int = 200
+    model: str | None = None
+    person: str | None = None  # None: the person is signed in
+    ends_at_provider: bool = False
+
+
+_UNREADABLE = "did not answer, or this server couldn't read the answer"
+_TROUBLE = "are missing or wrong, so nobody can sign in"
+SIGN_INS: dict[str, SignInSetup] = {
+    "right": SignInSetup(found=None, used=None),
+    "pushed requests and DPoP demanded": SignInSetup(
+        there={"demands_par": True, "demands_dpop": True},
+        settings={"dpop": True},
+        found=None,
+        used=None,
+    ),
+    "wrong secret": SignInSetup(
+        credentials=(ID, "another"),
+        found=["correct ELICIT_ISSUER_CLIENT_ID and ELICIT_ISSUER_CLIENT_SECRET"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "keys down": SignInSetup(
+        there=SETUPS["keys down"].there,
+        found=["/jwks answers HTTP 500"],
+        used=["issuer.unavailable", "no usable keys"],
+        call=503,
+        model="no usable keys",
+        person=_UNREADABLE,
+    ),
+    "a slash too many": SignInSetup(
+        there=SETUPS["a slash too many"].there,
+        found=["ELICIT_ISSUER must equal the issuer", f"'{HUB}/', and the configured one is"],
+        used=["issuer.unavailable", f"published the issuer '{HUB}/'"],
+        call=503,
+        model="differs from the configured one",
+        person=_TROUBLE,
+    ),
+    "private certificate authority": SignInSetup(
+        there=SETUPS["private certificate authority"].there,
+        found=["set SSL_CERT_FILE"],
+        used=["issuer.unavailable", "does not trust"],
+        call=503,
+        model="does not trust",
+        person=_TROUBLE,
+    ),
+    "pairwise subjects": SignInSetup(
+        there=SETUPS["pairwise subjects"].there,
+        found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
+        used=None,
+    ),
+    "DPoP demanded": SignInSetup(
+        there=SETUPS["DPoP demanded"].there,
+        found=["requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
+        used=["signin.failed", "requires DPoP"],
+        person=_TROUBLE,
+    ),
+    "only private_key_jwt": SignInSetup(
+        there=SETUPS["only private_key_jwt"].there,
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "wrong client id": SignInSetup(
+        credentials=("another", SECRET),
+        found=["correct ELICIT_ISSUER_CLIENT_ID"],
+        used=None,
+        ends_at_provider=True,
+    ),
+    "redirect URI not registered": SignInSetup(
+        there={"redirect_uri": "https://tools.example/signin/callback"},
+        found=["register exactly this redirect URI for the client our-id"],
+        used=None,
+        ends_at_provider=True,
+    ),
+    "pushed requests and wrong secret": SignInSetup(
+        there=SETUPS["pushed requests and wrong secret"].there,
+        credentials=(ID, "another"),
+        found=["correct ELICIT_ISSUER_CLIENT_ID and ELICIT_ISSUER_CLIENT_SECRET"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "only mutual TLS": SignInSetup(
+        there=SETUPS["only mutual TLS"].there,
+        found=["accepts only tls_client_auth"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "token endpoint wants the secret in the body": SignInSetup(
+        there=SETUPS["token endpoint wants the secret in the body"].there,
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=post"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "keys empty": SignInSetup(
+        there=SETUPS["keys empty"].there,
+        found=["contain no key that can verify its signatures (0 keys)"],
+        used=["issuer.unavailable", "no usable keys"],
+        call=503,
+        model="no usable keys",
+        person=_UNREADABLE,
+    ),
+    "only HS256": SignInSetup(
+        there=SETUPS["only HS256"].there,
+        found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
+        used=["signin.failed", "signed with HS256"],
+        person=_UNREADABLE,
+    ),
+    "HS256 for this client": SignInSetup(
+        there=SETUPS["HS256 for this client"].there,
+        found=None,
+        used=["signin.failed", "signed with HS256"],
+        person=_UNREADABLE,
+    ),
+    "down": SignInSetup(
+        there=SETUPS["down"].there,
+        found=["cannot be reached", "allow outgoing https"],
+        used=["issuer.unavailable", "did not answer"],
+        call=503,
+        model="did not answer",
+        person=_UNREADABLE,
+    ),
+    "http instead of https": SignInSetup(
+        there=SETUPS["http instead of https"].there,
+        found=["ELICIT_ISSUER must equal the issuer", "'http://hub.example'"],
+        used=["issuer.unavailable", "'http://hub.example'"],
+        call=503,
+        model="differs from the configured one",
+        person=_TROUBLE,
+    ),
+    "metadata of another issuer": SignInSetup(
+        there=SETUPS["metadata of another issuer"].there,
+        found=["ELICIT_ISSUER must equal the issuer", "'https://evil.example'"],
+        used=["issuer.unavailable", "'https://evil.example'"],
+        call=503,
+        model="differs from the configured one",
+        person=_TROUBLE,
+    ),
+    "metadata of a megabyte": SignInSetup(
+        there=SETUPS["metadata of a megabyte"].there,
+        found=["reply is too large", "more than a megabyte"],
+        used=["issuer.unavailable", "too large"],
+        call=503,
+        model="too large",
+        person=_TROUBLE,
+    ),
+    "metadata is a page": SignInSetup(
+        there=SETUPS["metadata is a page"].there,
+        found=["does not publish its endpoints (no JSON)"],
+        used=["issuer.unavailable", "no JSON"],
+        call=503,
+        model="does not publish its endpoints",
+        person=_TROUBLE,
+    ),
+    "no metadata": SignInSetup(
+        there=SETUPS["no metadata"].there,
+        found=["does not publish its endpoints (HTTP 404)"],
+        used=["issuer.unavailable", "HTTP 404"],
+        call=503,
+        model="does not publish its endpoints",
+        person=_TROUBLE,
+    ),
+    "clock off by minutes": SignInSetup(
+        there=SETUPS["clock off by minutes"].there,
+        found=["it is 300 s behind", "by NTP"],
+        used=["signin.failed", "time of this server's clock"],
+        call=401,
+        model="not issued for this server",
+        person=_UNREADABLE,
+    ),
+    "token endpoint missing": SignInSetup(
+        there=SETUPS["token endpoint missing"].there,
+        found=[f"the token endpoint {HUB}/token answers HTTP 404"],
+        used=["signin.failed", "404"],
+        person=_UNREADABLE,
+    ),
+    "token endpoint redirects": SignInSetup(
+        there=SETUPS["token endpoint redirects"].there,
+        found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
+        used=["signin.failed", "307"],
+        person=_UNREADABLE,
+    ),
+    "opaque access tokens": SignInSetup(
+        audience="",
+        found=None,
+        used=["bearer.refused", "opaque"],
+        call=401,
+        model="not issued for this server",
+    ),
+    "wrong audience": SignInSetup(
+        audience="other",
+        found=None,
+        used=["bearer.refused", "audience"],
+        call=401,
+        model="not issued for this server",
+    ),
+}
