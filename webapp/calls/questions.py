@@ -193,7 +193,7 @@ class Questions:
         call = self._call
         is_yes = claimed.status is Status.ACCEPTED
         try:
-            content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
+            content = await call.kinds.answer(claimed, call.caller) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
             call.used.use(claimed)
             raise

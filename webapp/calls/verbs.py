@@ -86,6 +86,7 @@ class Verbs:
         return OwnersReach(
             owner=call.run.value.owner,
             teams=call.caller.teams,
+            teams_until=call.caller.teams_until,
             run=call.run.value.id,
             leg=call.leg,
             tool=call.tool.tool,

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from flows.hooks import StartedQuestion, after
-from flows.providers import PROVIDERS
+from flows.providers.simulated import simulated
 from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.http.client import Outbound, Transport
@@ -104,8 +104,9 @@ async def elicit_person(
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
     failed: BaseException | None = None
+    apis = _simulated_apis(read)
     network, server_network = (
-        InProcess(outside=outside, fail=failures.append, apis=_simulated_apis()) for _ in range(2)
+        InProcess(outside=outside, fail=failures.append, apis=apis) for _ in range(2)
     )
     responders = Responders()
 
@@ -209,12 +210,12 @@ def _must_be_asyncio() -> None:
         ) from None
 
 
-def _simulated_apis() -> Mapping[str, str]:
+def _simulated_apis(settings: Settings) -> Mapping[str, str]:
     """Return the real address of each API that the sandbox simulates, by the simulated address."""
     return {
-        provider.at(SANDBOX_URL).api: provider.api
-        for provider in PROVIDERS.values()
-        if provider.sandbox is not None
+        found.api: provider.api
+        for provider in settings.providers.values()
+        if (found := simulated(provider, SANDBOX_URL)) is not None
     }
 
 
@@ -260,8 +261,11 @@ class InProcess(Transport):
             self._fail(error)
             raise error
         reply = await to.handle_async_request(request)
-        if reply.status_code == HTTPStatus.NOT_FOUND and self._outside is not None:
-            url = str(request.url)
+        url = str(request.url)
+        # The test's own keys are known only outside.
+        is_key = reply.status_code == HTTPStatus.UNAUTHORIZED and f"{SANDBOX_URL}/apis/" in url
+        is_unknown = is_key or reply.status_code == HTTPStatus.NOT_FOUND
+        if is_unknown and self._outside is not None:
             for simulated, real in self._apis.items():
                 if url.startswith(f"{simulated}/"):
                     # `Host` is the simulated one, so httpx must set it again.

@@ -65,7 +65,8 @@ class PlannedActions:
     def types_key(self, key: str, *, user: str | None = None, tenant: str | None = None) -> None:
         """Type an API key, or a user name and a password, for an account.
 
-        The provider's API tests it: simulate the API with `outside` of `elicit_person`.
+        The API tests it: simulate the API with `outside` of `elicit_person`. For a provider of
+        `elicit.toml`, the sandbox accepts `sandbox-key-octocat` and `sandbox-key-hubot` too.
         """
         given = {"tenant": tenant, "user": user, "key": key}
         fields = {name: value for name, value in given.items() if value is not None}

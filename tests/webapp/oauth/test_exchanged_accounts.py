@@ -33,6 +33,7 @@ from tests.support.living import living
 from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, new_server
 from tests.support.serving import serving_at
 from tests.support.shared_stores import STORES
+from webapp.elicitations.question_kind import AskedBy
 from webapp.http.exchange import Receive, Scope, Send
 from webapp.identity.api_keys import KeyScope
 from webapp.stores.opening import open_store
@@ -331,7 +332,13 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
         ann = await env.signed_in("ann", f"{env.here.url}/connections")
         assert "ann@crm.example" in (await ann.visit(f"{env.here.url}/connections")).text
         (row,) = await env.here.connections()
-        await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
+        accounts = env.here.service.kinds.accounts
+        by = AskedBy(owner=row.owner, server=row.server, tool="customers", issuer=env.issuer.url)
+        request = AccountRequest(provider="crm", scopes=("read",))
+        assert await accounts.is_connected(request, by)
+        assert not await accounts.is_connected(replace(request, account="eve"), by)
+        await accounts.keys.disconnect(row.owner, row.id)
+        assert not await accounts.is_connected(request, by)
         env.here.clock.tick(days=3)
         for scope in ("read", "write"):
             assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)

@@ -9,7 +9,7 @@ from webapp.pages.renderer import Renderer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The browser focuses a field with autofocus before the first frame: what moves the focus waits for it.
+# The browser focuses a field with autofocus before the first frame, so moving the focus waits.
 CONTROLS = """async () => {
     await new Promise((drawn) => requestAnimationFrame(drawn));
     const all = "a[href], button, input, select, textarea, summary, [tabindex='0']";
