@@ -118,9 +118,14 @@ def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
 
 
 def place_of_call() -> str | None:
-    """Return the file name and line of the author's call; None while a module is imported."""
-    location = location_of_call()
-    return None if location is None else _place(location[0], location[1])
+    """Return the file name and line of the author's call.
+
+    Return None while a module is imported, and for a question that our own code asks: a gate.
+    """
+    found = _frame_of_call()
+    if found is None or _package_of(found[0]) == "webapp":
+        return None
+    return _place(found[0].f_code.co_filename, found[1])
 
 
 def _place(path: str, line: int) -> str:
@@ -146,7 +151,7 @@ def _frame_of_call() -> tuple[FrameType, int] | None:
     frame = inspect.currentframe()
     found: tuple[FrameType, int] | None = None
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        package = _package_of(frame)
         if package == "asyncio":  # frames further out do not belong to the call
             break
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
@@ -155,6 +160,10 @@ def _frame_of_call() -> tuple[FrameType, int] | None:
             found = frame, frame.f_lineno
         frame = frame.f_back
     return found
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 class InvalidUse(InvalidQuestion):
