@@ -151,7 +151,7 @@ def _frame_of_call(*, also_at_import: bool = False) -> tuple[FrameType, int] | N
     frame = inspect.currentframe()
     found: tuple[FrameType, int] | None = None
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        package = _package_of(frame)
         if package == "asyncio":  # frames further out do not belong to the call
             break
         if found is None and package == "webapp":  # our own question, such as a gate
@@ -162,6 +162,10 @@ def _frame_of_call(*, also_at_import: bool = False) -> tuple[FrameType, int] | N
             found = frame, frame.f_lineno
         frame = frame.f_back
     return found
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 class InvalidUse(InvalidQuestion):

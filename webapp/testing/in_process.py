@@ -36,9 +36,10 @@ from webapp.settings.approver_tables import read_approvers
 from webapp.settings.identity import with_approvers
 from webapp.settings.settings import BadSettings, Settings, read_settings
 from webapp.sweeper import fall_due
-from webapp.testing.application import MODERN, URL, TestedApplication
+from webapp.testing._acts import Act
+from webapp.testing._application import MODERN, URL, PersonClient, TestedApplication, must_be_client
 from webapp.testing.person import AskedPerson
-from webapp.testing.told import OutsideReached, Told
+from webapp.testing.told import NeverAsked, OutsideReached, StillOpen, Told
 from webapp.testing.webhooks import ProviderWebhooks
 
 SANDBOX_URL = "http://127.0.0.1:8766"
@@ -97,9 +98,11 @@ async def elicit_person(
 
     Raises:
         BadSettings: A setting is invalid.
+        ValueError: The revision or an elicitation mode is unknown.
         InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
+    must_be_client(revision, declares)
     is_made = not hasattr(server, "list_tools") and callable(server)
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
@@ -148,21 +151,17 @@ async def elicit_person(
             replays=replays if replay or watch else None,
             failures=failures,
         )
-        person = AskedPerson(
-            app,
-            subject=None,
-            revision=revision,
-            declares=declares,
-            webhooks=ProviderWebhooks(
-                sandbox_app.sales, http_client.send, settle=lambda: fall_due(app.service)
-            ),
-            places=(URL, SANDBOX_URL),
+        webhooks = ProviderWebhooks(
+            sandbox_app.sales, http_client.send, settle=lambda: fall_due(app.service)
         )
+        app.new_person = lambda *who, **client: _SimulatedPerson(
+            app, webhooks, *who, **client
+        ).join()
+        person = _SimulatedPerson(app, webhooks, None, revision=revision, declares=declares)
         try:  # the start is inside too, so that its errors are raised without an ExceptionGroup
             await app.open()
             stack.push_async_callback(app.close)
             stack.push_async_callback(responders.finish)
-            stack.push_async_callback(person.leave)
             await person.join()
             yield person
             person.must_be_done()
@@ -174,6 +173,59 @@ async def elicit_person(
                 raised.add_note(says)
     if failed is not None:
         raise failed
+
+
+class _SimulatedPerson(AskedPerson):
+    """A person as the kit creates, awaits and ends them."""
+
+    def __init__(
+        self,
+        app: TestedApplication,
+        webhooks: ProviderWebhooks,
+        subject: str | None,
+        *,
+        revision: str,
+        declares: Collection[str],
+    ) -> None:
+        self.clock, self.webhooks = app.clock, webhooks
+        self.replayed, self.refused = [], []
+        self._app, self._places = app, (URL, SANDBOX_URL)
+        self._client = PersonClient(
+            app,
+            subject="person" if subject is None and app.has_approvers else subject,
+            revision=revision,
+            declares=declares,
+            callback=self.elicitation_callback,
+        )
+        self._plan, self._later, self._shown = self._client.plan, [], {}
+        self._done, self._left, self._unseen, self._acting = set(), set(), set(), set()
+
+    async def join(self) -> AskedPerson:
+        """Open the browser and connect the client that `call` uses."""
+        self._browser = await self._app.browsers.enter_async_context(self._app.browser())
+        await self._client.connect()
+        return self
+
+    async def is_awaited(self, id: str, *, at_most: timedelta) -> None:
+        """Fail a question that is still open after `at_most`, because nobody acts on it."""
+        await asyncio.sleep(at_most.total_seconds())
+        asked = await self._get(id)
+        if not asked.status.is_final:
+            await self._fail(
+                asked, StillOpen(self._told(asked), last_call=str(self._app.last_call))
+            )
+
+    def must_be_done(self) -> None:
+        """Raise the first failure of the test that was not raised yet.
+
+        Raises:
+            NeverAsked: A planned action is left over.
+        """
+        self._raise_failure()
+        plan = [each for client in self._app.clients for each in client.plan]
+        if plan:
+            says = [each.says if isinstance(each, Act) else each.value for each in plan]
+            raise NeverAsked(says, last_call=str(self._app.last_call))
 
 
 class _Listener:
@@ -196,8 +248,10 @@ def _settings(own: Mapping[str, str], *, approvers: Mapping[str, Mapping[str, ob
     identity = with_approvers(found.identity, tables, problems)
     if problems:
         raise BadSettings(problems)
-    # With the uid of `nobody`, as in a container, the person would be an anonymous caller.
-    return replace(found, uid=_UID, identity=identity)
+    # With the uid of `nobody`, as in a container, the person would be an anonymous caller. Errors
+    # must not name a file that the test has not passed.
+    config = found.config if "ELICIT_CONFIG" in own else None
+    return replace(found, uid=_UID, identity=identity, config=config)
 
 
 def _must_be_asyncio() -> None:
