@@ -468,13 +468,16 @@ async def test_disputed_payment_names_the_line_of_the_tool_in_a_test(server, rev
         paid = await elicit.payment(PRICE, "A report")
         return f"{await elicit.form('Name?')} {paid.id}"
 
-    with pytest.raises(AssertionError) as failed:
+    async def test() -> None:
         async with elicit_person(server, revision=revision, declares=()) as person:
             person.pays()
             person.leaves_open()
             await person.call("buy")
             await person.webhooks.report_dispute((await person.payments())[0])
             assert (await person.call("buy")).text == ""
+
+    with pytest.raises(AssertionError) as failed:
+        await test()
     assert f"The tool raised Failed at {__file__}:" in failed.value.__notes__[0]
 
 
