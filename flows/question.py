@@ -409,6 +409,12 @@ def asks_without_tool() -> bool:
     return here is not None and not here.is_tool
 
 
+def asks_in_tool() -> bool:
+    """Return True if the running code is the body of a tool."""
+    here = _here.get(None)
+    return here is not None and here.is_tool
+
+
 def report_to_asker(error: ElicitError) -> None:
     """Report an error that a verb raised to the current asker, if there is one."""
     here = _here.get(None)
@@ -426,8 +432,7 @@ def reporting_errors(place: str | None = None) -> Generator[None]:
     try:
         yield
     except ElicitError as error:
-        here = _here.get(None)
-        found = located(error, place) if here is not None and here.is_tool else error
+        found = located(error, place) if asks_in_tool() else error
         report_to_asker(found)
         if found is error:
             raise

@@ -179,7 +179,7 @@ class InvalidUse(InvalidQuestion):
     http_status = 500
 
     def __init__(self, why: str, *, place: str | None) -> None:
-        self.place = place
+        self.place: str | None = place
         where = "the tool's code" if place is None else f"the code at {place}"
         super().__init__(
             f"{why} This is a bug in {where}: calling the tool again with the same arguments does "

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import time, timedelta
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -17,6 +17,7 @@ from flows.payments.receipt import Receipt
 from flows.providers import github, openid
 from tests.support.checkouts import payment
 from tests.support.mcp_server import MODERN, caller_of, new_server, text_of
+from webapp.testing import elicit_person
 
 Misuses: TypeAlias = dict[str, tuple[Callable[[], Any], str]]
 ANY: Any = elicit  # misuses are errors for type checkers too
@@ -448,10 +449,58 @@ async def test_verb_of_a_task_that_has_just_been_created_is_not_forgotten(server
         assert text_of(await caller.result("work")) == "started"
 
 
+async def test_misuse_is_logged_for_the_author(server, revision, caplog):
+    @server.tool()
+    async def ask() -> str:
+        return str(await ANY.confirm(""))
+
+    async with caller_of(server, revision) as (_, caller):
+        await caller.result("ask")
+    (record,) = [one for one in caplog.records if one.message == "tool.misused_verb"]
+    logged = vars(record)
+    assert (logged["tool"], logged["code"]) == ("ask", "ELICITATION_INVALID_USE")
+    assert f"{Path(__file__).name}:" in logged["why"]
+
+
+async def test_disputed_payment_names_the_line_of_the_tool_in_a_test(server, revision):
+    @server.tool()
+    async def buy() -> str:
+        paid = await elicit.payment(PRICE, "A report")
+        return f"{await elicit.form('Name?')} {paid.id}"
+
+    async def test() -> None:
+        async with elicit_person(server, revision=revision, declares=()) as person:
+            person.pays()
+            person.leaves_open()
+            await person.call("buy")
+            await person.webhooks.report_dispute((await person.payments())[0])
+            assert (await person.call("buy")).text == ""
+
+    with pytest.raises(AssertionError) as failed:
+        await test()
+    assert f"The tool raised Failed at {__file__}:" in failed.value.__notes__[0]
+
+
+@pytest.mark.parametrize("wrong", [pytest, "shop:mcp", str, 3])
+async def test_object_that_is_no_server_is_refused(wrong):
+    with pytest.raises(TypeError, match="is not an MCPServer, a FastMCP server or"):
+        async with elicit_person(wrong):
+            pass
+
+
+async def test_module_of_a_server_is_refused_with_the_name_of_the_server(library):
+    shop = ModuleType("shop")
+    vars(shop)["mcp"] = new_server(library)
+    with pytest.raises(TypeError, match=r"the module shop is not .* Pass shop\.mcp\."):
+        async with elicit_person(shop):
+            pass
+
+
 def test_name_that_is_no_verb_is_no_attribute():
     assert not hasattr(elicit, "pay")
-    with pytest.raises(AttributeError, match=r"Perhaps elicit\.payment is meant"):
+    with pytest.raises(AttributeError, match=r"Perhaps elicit\.payment is meant\.$") as raised:
         _ = ANY.pay
+    assert (type(raised.value), raised.value.name) == (AttributeError, "pay")
 
 
 def test_misuse_outside_a_tool_is_an_ordinary_exception():
