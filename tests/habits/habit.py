@@ -103,7 +103,7 @@ class Habit:
 
 
 class _Answering(StrictProvider):
-    """The same server, which answers with the standard's errors as a real one does."""
+    """A strict provider that answers a refused request with the standard's error."""
 
     def reply(self, request: httpx.Request) -> httpx.Response:
         place, _, _ = str(request.url).partition("?")

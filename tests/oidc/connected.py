@@ -1,11 +1,25 @@
-"""A server of this project with a real provider, at which accounts are connected."""
+"""A server of this project with a real provider, where people connect accounts and sign in."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.oidc.env import OpenIdProvider, real_time, registration
+from flows import elicit
+from tests.oidc.env import (
+    Guest,
+    OpenIdProvider,
+    bearer_of,
+    real_time,
+    registration,
+    sign_in_for,
+)
+from tests.support.issuer import leave_to_sign_in
+from tests.support.mcp_server import Page, Person, ServerEnv, new_server
 from tests.support.oauth_env import OAuthEnv, oauth_env
+from webapp.settings.identity import IdentitySettings, read_identity
+from webapp.settings.table import Values
+
+WORDS = "Only for the eyes of alice"
 
 
 @asynccontextmanager
@@ -25,4 +39,43 @@ def ours(here: OAuthEnv, *paths: str, **changes: Any) -> dict[str, Any]:
     """Return the application's registration at `acme`."""
     id, secret = here.settings.credentials["acme"]
     addresses = [f"{here.url}{path}" for path in paths]
-    return registration(*addresses, client_id=id, client_secret=secret, **changes)
+    return registration(*addresses, **{"client_id": id, "client_secret": secret, **changes})
+
+
+def served() -> object:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def visit() -> str:
+        await elicit.url(WORDS, "https://shop.example/terms")
+        return "done"
+
+    return server
+
+
+def known_at(
+    acme: OpenIdProvider, more: Mapping[str, str] | None = None, **wanted: Any
+) -> Callable[[str], IdentitySettings]:
+    """Return the settings of a server where people sign in. `more` are further variables."""
+
+    def who(url: str) -> IdentitySettings:
+        values = Values({**sign_in_for(acme, url, **wanted), **(more or {})})
+        found = read_identity(values)
+        assert not values.problems
+        return found
+
+    return who
+
+
+async def bearer(env: ServerEnv, guest: Guest) -> dict[str, str]:
+    got = await bearer_of(guest, env.mcp_url)
+    return {"authorization": f"Bearer {got['access_token']}"}
+
+
+async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
+    """Sign in as the guest from a page with a sign-in button, and return the last page."""
+    back = await guest.walk(await leave_to_sign_in(person, page))
+    returned = await person.visit(back)
+    assert returned.status == 303, returned.text
+    assert returned.location is not None
+    return await person.visit(returned.location)

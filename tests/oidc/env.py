@@ -203,19 +203,28 @@ def real_time() -> Clock:
 
 
 def registration(*redirect_uris: str, **changes: Any) -> dict[str, Any]:
-    """Return our registration at the provider."""
-    return {
+    """Return our registration at the provider. A change to None removes a value."""
+    made = {
         "client_id": OUR_ID,
         "client_secret": OUR_SECRET,
         "redirect_uris": redirect_uris,
         **changes,
     }
+    return {name: value for name, value in made.items() if value is not None}
 
 
-def sign_in_for(acme: OpenIdProvider, url: str, **wanted: Any) -> dict[str, str]:
+def sign_in_for(
+    acme: OpenIdProvider,
+    url: str,
+    *,
+    client: Mapping[str, Any] | None = None,
+    resource: Mapping[str, Any] | None = None,
+    **wanted: Any,
+) -> dict[str, str]:
     """Let people and their assistants sign in at the provider for the server at this address.
 
-    Return the environment variables of that server.
+    `client` are changes of the pages' registration, and `resource` of our resource there. Return
+    the environment variables of that server.
     """
     assistant = {
         "client_id": ASSISTANT,
@@ -224,8 +233,10 @@ def sign_in_for(acme: OpenIdProvider, url: str, **wanted: Any) -> dict[str, str]
     }
     acme.configure(
         **{
-            "clients": [registration(f"{url}/signin/callback"), assistant],
-            "resources": {f"{url}/mcp": {"scope": "tools more", "seconds": 120}},
+            "clients": [registration(f"{url}/signin/callback", **(client or {})), assistant],
+            "resources": {
+                f"{url}/mcp": {"scope": "tools more", "seconds": 120, **(resource or {})}
+            },
             **wanted,
         }
     )

@@ -92,11 +92,8 @@ async def is_active(client: Client, acme: OpenIdProvider, token: str) -> bool:
     return reply.json()["active"] is True
 
 
-@pytest.mark.parametrize("way", ["basic", "post"])
-async def test_account_is_connected(acme: OpenIdProvider, newcomer: Newcomer, way: str) -> None:
-    async with office(acme, client_auth=way) as here:
-        method = f"client_secret_{way}"
-        acme.configure(clients=[ours(here, "/callback/acme", token_endpoint_auth_method=method)])
+async def test_account_is_connected(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+    async with office(acme) as here:
         trip = await visit(here, "profile", "email")
         asked = parse_qs(urlsplit(trip.leaves).query)
         assert asked["scope"] == ["openid profile email"]

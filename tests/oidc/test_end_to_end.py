@@ -1,64 +1,20 @@
 """People and their assistants sign in at a certified provider, through our complete server."""
 
 import re
-from collections.abc import Callable
 
 import httpx
 import pytest
 
-from flows import elicit
-from tests.oidc.env import Guest, Newcomer, OpenIdProvider, bearer_of, sign_in_for
+from tests.oidc.connected import WORDS, bearer, known_at, served, sign_in
+from tests.oidc.env import Guest, Newcomer, OpenIdProvider, bearer_of
 from tests.support.issuer import leave_to_sign_in
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    Page,
-    Person,
-    ServerEnv,
-    new_server,
     server_env,
     soon,
     text_of,
 )
-from webapp.settings.identity import IdentitySettings, read_identity
-from webapp.settings.table import Values
-
-WORDS = "Only for the eyes of alice"
-
-
-def served() -> object:
-    server = new_server("mcp")
-
-    @server.tool()
-    async def visit() -> str:
-        await elicit.url(WORDS, "https://shop.example/terms")
-        return "done"
-
-    return server
-
-
-def known_at(acme: OpenIdProvider) -> Callable[[str], IdentitySettings]:
-    def who(url: str) -> IdentitySettings:
-        values = Values(sign_in_for(acme, url))
-        found = read_identity(values)
-        assert not values.problems
-        return found
-
-    return who
-
-
-async def bearer(env: ServerEnv, guest: Guest) -> dict[str, str]:
-    got = await bearer_of(guest, env.mcp_url)
-    return {"authorization": f"Bearer {got['access_token']}"}
-
-
-async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
-    """Sign in as the guest from a page with a sign-in button, and return the last page."""
-    back = await guest.walk(await leave_to_sign_in(person, page))
-    returned = await person.visit(back)
-    assert returned.status == 303, returned.text
-    assert returned.location is not None
-    return await person.visit(returned.location)
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])

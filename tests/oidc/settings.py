@@ -1,0 +1,158 @@
+"""The settings of oidc-provider in which the tests use it: each client with each kind of keys.
+
+`python -m tests.oidc` tries all of them, and writes the table into docs/how-to/sign-in.md. A test
+tries the diagonal.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from joserfc.jwk import ECKey
+
+from tests.oidc.connected import WORDS, bearer, known_at, ours, served, sign_in
+from tests.oidc.env import Guest, OpenIdProvider, real_time
+from tests.support.connections_page import press, said
+from tests.support.mcp_server import MODERN, new_browser, server_env
+from tests.support.oauth_env import ends, oauth_env
+
+KEY: Final = ECKey.generate_key("P-256", {"kid": "ours"})
+LONG_SECRET: Final = "our:secret/%+ that is long enough to sign with"
+_PRIVATE: Final = {
+    "token_endpoint_auth_method": "private_key_jwt",
+    "token_endpoint_auth_signing_alg": "ES256",
+    "client_secret": None,
+    "jwks": {"keys": [{**KEY.as_dict(private=False), "alg": "ES256", "use": "sig"}]},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A configuration of the provider, our registration there, and our settings for it.
+
+    `declared` are fields of the provider's table, and `variables` the same for the issuer.
+    """
+
+    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    client: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    declared: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    secret: str | None = None
+
+    def with_keys(self, keys: "Setting") -> "Setting":
+        there, client = {**self.there, **keys.there}, {**self.client, **keys.client}
+        return replace(self, there=there, client=client)
+
+
+_DPOP: Final = Setting(
+    there={"dpop": True},
+    client={"dpop_bound_access_tokens": True},
+    declared={"dpop": True},
+    variables={"ELICIT_ISSUER_DPOP": "1"},
+)
+CLIENTS: Final[Mapping[str, Setting]] = {
+    "client_secret_basic": Setting(),
+    "client_secret_post, PAR offered": Setting(
+        there={"par": "offered"},
+        client={"token_endpoint_auth_method": "client_secret_post"},
+        declared={"client_auth": "post"},
+        variables={"ELICIT_ISSUER_CLIENT_AUTH": "post"},
+    ),
+    "private_key_jwt, PAR required": Setting(
+        there={"par": "required"},
+        client=_PRIVATE,
+        declared={"client_auth": "private_key_jwt"},
+        variables={"ELICIT_ISSUER_CLIENT_AUTH": "private_key_jwt"},
+        secret=json.dumps(KEY.as_dict(private=True)),
+    ),
+    "client_secret_jwt, opaque access tokens": Setting(
+        client={
+            "token_endpoint_auth_method": "client_secret_jwt",
+            "token_endpoint_auth_signing_alg": "HS256",
+            "client_secret": LONG_SECRET,
+        },
+        resource={"format": "opaque"},
+        declared={"client_auth": "client_secret_jwt"},
+        variables={"ELICIT_ISSUER_CLIENT_AUTH": "client_secret_jwt", "ELICIT_INTROSPECT": "1"},
+        secret=LONG_SECRET,
+    ),
+    "public client": Setting(
+        client={"token_endpoint_auth_method": "none", "client_secret": None},
+        declared={"client_auth": "none"},
+        variables={"ELICIT_ISSUER_CLIENT_AUTH": "none"},
+        secret="",
+    ),
+    "DPoP with nonces": _DPOP,
+    "DPoP, PAR required": replace(_DPOP, there={"dpop": True, "par": "required"}),
+}
+KEYS: Final[Mapping[str, Setting]] = {
+    **{
+        alg: Setting(
+            there={"keys": [{"kid": alg, "alg": alg}]},
+            client={"id_token_signed_response_alg": alg},
+        )
+        for alg in ("ES256", "RS256", "PS256", "EdDSA")
+    },
+    "ES256, signed userinfo": Setting(client={"userinfo_signed_response_alg": "ES256"}),
+}
+
+
+async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
+    """Connect an account, call the API, refresh the account, and disconnect it."""
+    clock = real_time()
+    declared = acme.declared("acme", **setting.declared)
+    async with (
+        oauth_env(
+            providers=[declared],
+            clock=clock,
+            played=False,
+            change=lambda settings, sandbox: replace(
+                settings,
+                credentials={
+                    "acme": (
+                        sandbox.client_id,
+                        sandbox.client_secret if setting.secret is None else setting.secret,
+                    )
+                },
+            ),
+        ) as here,
+        new_browser() as browser,
+    ):
+        client = ours(here, "/callback/acme", **setting.client)
+        acme.configure(clients=[client], **setting.there)
+        asked, person = here.ask("offline_access", "email", provider=declared), await here.person()
+        leaves = await person.go_on(await asked.link())
+        callback = await Guest("alice", at=acme, browser=browser).walk(leaves)
+        await ends(person, await person.visit(callback))
+        account = await asked.account()
+        assert (account.id, account.label) == ("alice", "alice@acme.example")
+        async with account.client() as api:
+            assert (await api.get("/me")).status_code == 200
+        clock.tick(minutes=4, seconds=30)
+        (connection,) = await here.connections()
+        assert connection.refresh_token is not None
+        renewed = await here.service.kinds.accounts.keys.working(connection)
+        assert renewed is not None
+        assert renewed.access_token != connection.access_token
+        assert renewed.dpop_key == connection.dpop_key
+        page = await press(await here.person(), here, "/disconnect")
+        assert "has confirmed that access is revoked" in said(page)
+
+
+async def people_are_known(acme: OpenIdProvider, setting: Setting) -> None:
+    """Call `/mcp` as alice, and let alice sign in to see the question."""
+    more = dict(setting.variables)
+    if setting.secret is not None:
+        more["ELICIT_ISSUER_CLIENT_SECRET"] = setting.secret
+    there, client = dict(setting.there), dict(setting.client)
+    if there.get("par") == "required":  # of our client alone: assistants do not push requests
+        there["par"], client["require_pushed_authorization_requests"] = "offered", True
+    who = known_at(acme, more, client=client, resource=setting.resource, **there)
+    async with server_env(served(), who=who) as env, new_browser() as browser:
+        alice = Guest("alice", at=acme, browser=browser)
+        async with env.caller(MODERN, headers=await bearer(env, alice)) as caller:
+            caller.begin("visit")
+            person, link = await env.person(), await caller.link()
+            assert WORDS in (await sign_in(person, await person.visit(link), alice)).text
