@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 PARTS = ("flows", "webapp")
-MARK = "# Of elicit-url, as elicit_url.py reads here."
+MARK = "# This package belongs to elicit-url. elicit_url.py looks for this line."
 _HERE = Path(__file__).resolve().parent
 _WINDOWS = (
-    "The server runs on Linux and macOS; on Windows run it in WSL. Clients there can use one that "
-    "runs elsewhere, and tools can import `flows`."
+    "The server runs on Linux and macOS; on Windows run it in WSL. Clients there can use a server "
+    "that runs elsewhere, and tools can import `flows`."
 )
 
 

@@ -1,5 +1,5 @@
 """The public names of the library, with which a tool asks a person and awaits the answer."""
-# Of elicit-url, as elicit_url.py reads here.
+# This package belongs to elicit-url. elicit_url.py looks for this line.
 
 from flows import elicit
 from flows.elicit import complete_elicitation, supports_elicitation

@@ -485,7 +485,7 @@ def test_process_reporting_no_output_raises_deaf() -> None:
     ears = Ears()
     written = ears.listen("the shop", passes_on=True)
     os.write(written.fileno(), b"serving\n")
-    with pytest.raises(Deaf, match="what the shop heard was not passed on"):
+    with pytest.raises(Deaf, match="the shop did not pass on its output"):
         written.close()
 
 

@@ -3,7 +3,7 @@
 The logic without side effects is in `flows`. The public names are here and in `webapp.testing`, the
 kit for tests. All other modules are private and may change (docs/explanation/architecture.md).
 """
-# Of elicit-url, as elicit_url.py reads here.
+# This package belongs to elicit-url. elicit_url.py looks for this line.
 
 import sys
 from importlib import import_module

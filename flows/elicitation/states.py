@@ -195,7 +195,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     # for one of the application's own users, identified by the application's `who`
     is_for_user: bool = False
     user: str | None = None  # that user's id, for the program that asked
-    # asked by a task: the client polls, so the answer stays until the task could read it
+    # asked by a task: the client polls, so the answer stays until the task can read it
     is_of_task: bool = False
     # calls with other arguments or from other clients also wait for the answer
     is_shared: bool = False

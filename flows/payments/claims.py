@@ -3,8 +3,8 @@
 Risks: a payment counts as lost although the bank took no money, so that a person pays again. Or a
 tool gets a receipt while the bank has the money. A claim can be lost, appealed and won. If the
 provider's events have a time, the latest stage counts, in whichever order the events arrive. The
-result of a poll counts as of now. Without signed times, a later stage overrides an earlier one. An
-inquiry takes no money, and a claim on a part of the amount takes that part.
+result of a poll counts as the latest stage. Without signed times, a later stage overrides an
+earlier one. An inquiry takes no money, and a claim on a part of the amount takes that part.
 """
 
 from collections.abc import Iterable, Mapping

@@ -231,7 +231,7 @@ def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
 
 
 def failed_since(payment: Payment, at: datetime | None) -> int:
-    """Return how much of the money refunded at `at` has failed since, in minor units."""
+    """Return the sum of the refunds that failed at or after `at`, in minor units."""
     if at is None:
         return 0
     return sum(one.amount for one in payment.failed_refunds.values() if one.at >= at)

@@ -1,8 +1,8 @@
 """Shared conversion of providers' replies: amounts, payment pages and refusals.
 
 Risks: an amount is read as a hundred times itself, an error page arrives instead of an answer, or a
-payment page is at another host. Amounts are parsed from digits and never rounded. Of a provider's
-error, only the code is used, because its sentences can contain parts of a key.
+payment page is at another host. Amounts are parsed from digits and never rounded. Only the
+code of a provider's error is used, because its sentences can contain parts of a key.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Payments as a thief, a confused provider and a slow network see them: only ours count."""
+"""Payments that a thief, a confused provider or a slow network sends: only our own count."""
 
 import json
 from contextlib import suppress
@@ -40,7 +40,7 @@ PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_1"
 
 
 def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:
-    """Return the mismatch. A webhook and a fetched session must have the same."""
+    """Return the mismatch, which must be the same in a webhook and in a fetched session."""
     with pytest.raises(Mismatch) as by_webhook:
         verify_notice(elicitation, event(COMPLETED, about), seller=SELLER)
     with pytest.raises(Mismatch) as by_fetch:

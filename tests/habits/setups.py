@@ -29,7 +29,7 @@ def answers(status: int, **about: Any) -> Callable[[httpx.Request], httpx.Respon
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A set-up, and what each one reads: parts of a text, or None if there is nothing to read.
+    """A set-up, and the expected texts: parts of each text, or None if there must be no text.
 
     `found` is what the start logs and the doctor says. `model` is None if the account arrives.
     """

@@ -20,7 +20,7 @@ from webapp.settings.settings import read_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 URL = "http://127.0.0.1:8000"
-# By module: the served attribute, and the path of ELICIT_URL.
+# The served attribute of each module, and the path of ELICIT_URL.
 HOSTS = {
     "served_by_uvicorn": ("app", ""),
     "mounted_in_starlette": ("host", ""),

@@ -371,7 +371,7 @@ class Written:
         self._file.close()
         self._ears.stop_listening(self)
         if self._passes_on and not self._has_passed_on:
-            raise Deaf(f"what {self._name} heard was not passed on")
+            raise Deaf(f"{self._name} did not pass on its output")
 
     def _take(self, passed_on: str) -> None:
         match _parsed(passed_on):
@@ -589,7 +589,7 @@ def pytest_unconfigure() -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Warn if output is not captured and so not searched."""
     if config.getoption("capture") != "fd":
-        return "leaks: without --capture=fd what is printed is not heard"
+        return "leaks: printed text is not searched without --capture=fd"
     return None
 
 

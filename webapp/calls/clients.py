@@ -111,7 +111,7 @@ class McpClients:
         self._listed = {one.name: one for one in settings.clients}
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
         self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
-        # By elicitation id: the questions that this process sent.
+        # The questions that this process sent, by elicitation id.
         self.sent_questions: OrderedDict[str, SentQuestion] = OrderedDict()
         self.limits, self.silence = limits, limits.silence
         self.min_answer = settings.min_answer

@@ -104,7 +104,7 @@ class Browser:
         return secrets.token_urlsafe(_COOKIE_BYTES)
 
     def cookie_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """Return the browser's cookie or None. Of several, prefer the one with the hash `known`."""
+        """Return the browser's cookie or None. If there are several, prefer the hash `known`."""
         values = self._all_of(cookies)
         same = (value for value in values if known is not None and self.hash(value) == known)
         return next(same, next(iter(values), None))

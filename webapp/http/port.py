@@ -1,6 +1,6 @@
 """The port of the pages: which process owns it, and which takes it over.
 
-Of several processes on one store, one serves the pages for all of them.
+If several processes use one store, one of them serves the pages for all.
 
 Risks: the port belongs to another program that may impersonate us. The owner of the port must
 therefore prove that it serves the same store at the same address, with a proof that is useless

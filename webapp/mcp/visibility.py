@@ -38,7 +38,7 @@ class Visibility:
         self._server = server
         self._kinds = service.kinds
         self._lists = service.elicitations.tool_lists
-        # By connection, for as long as the connection lives.
+        # The lists by connection. An entry ends with its connection.
         self._shown: WeakKeyDictionary[object, _ListedTools] = WeakKeyDictionary()
 
     async def listed(

@@ -236,8 +236,8 @@ class Connections:
     ) -> tuple[Connection, ...]:
         """Return the person's accounts, those of their teams, and those they connected for a team.
 
-        A person who has left a team still sees the accounts that they connected for it. Of teams,
-        only accounts of this `server` are seen: another server on the same store can mean other
+        A person who has left a team still sees the accounts that they connected for it. The
+        teams' accounts are those of this `server`: another server on the same store can mean other
         people by the same name.
         """
         found = [*await self.all_of(owner)]

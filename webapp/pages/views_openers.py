@@ -195,7 +195,7 @@ class OwnPage(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondLook(View):
-    """The page before something that cannot be undone. Its form, at `action`, does it.
+    """The page that asks again before a change that cannot be undone. `action` makes the change.
 
     `what` is the name of the account, the price, or the tool. `at` is the account's provider,
     `stopping` are the tools that may use the account, and `about` is what was paid for or approved.

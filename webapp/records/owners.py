@@ -12,8 +12,8 @@ unwrapped is never replaced by a new key.
 Bytes are copied from one row to another, from one owner to another, or from an older version to a
 newer one. Row, owner and version are associated data, so such bytes do not open. An attacker
 who can write the store's file can still restore a complete old row together with its old version.
-The old row opens, because its version is recorded nowhere else. A nonce repeats. A forked child
-would repeat its parent's nonces, so the child starts with a new pool.
+The old row opens, because its version is recorded nowhere else. Or two rows are sealed with the
+same nonce. A forked child would use its parent's nonces, so the child starts with a new pool.
 """
 
 import asyncio

@@ -32,7 +32,7 @@ class Notification(Struct, frozen=True, kw_only=True):
 
     `address` is the position in the table's list, because the address itself may contain a
     password. `messages` is the number of messages that were sent or given up, and `tries` counts
-    the attempts of the next one. While a process sends it, `next_at` is the end of its claim.
+    the attempts of the next message. While a process sends a message, its claim ends at `next_at`.
     """
 
     id: str

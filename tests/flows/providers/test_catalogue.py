@@ -38,7 +38,7 @@ GITHUB = {"auth": "post", "who": {"id": 7, "login": "ada"}, "scopes": "a,b"}
 ME = {"id": 7, "email": MAIL}
 NONE = {"scope_parameter": None}
 COMMA = {"separator": ","}
-# As the sources say, written apart from the declarations.
+# The habits that the sources describe, written independently of the declarations.
 SAID: dict[str, Habits] = {
     "google": issuer(
         "accounts.google.com",

@@ -68,7 +68,7 @@ def home(tmp_path: Path) -> Path:
 
 
 async def pids_of(server: Server, *, are: Callable[[set[int]], bool]) -> set[int]:
-    """Return the ids of the processes that answer, once the set of ids satisfies `are`."""
+    """Wait until the ids of the processes that answer satisfy `are`, and return them."""
     found: set[int] = set()
     async with asyncio.timeout(300):
         while not are(found):

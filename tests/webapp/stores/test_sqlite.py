@@ -147,7 +147,7 @@ async def test_list_of_owner_does_not_read_rows_of_other_owners(path):
     store._reader.set_progress_handler(step, 10)
     assert [found.id for found in await store.list("elicitation", owner="c")] == ["c-1"]
     assert await store.list("elicitation", owner="a") == ()
-    assert steps < 100, "of some thousand that looking at each would take"
+    assert steps < 100, "reading every row takes thousands of steps"
     await store.aclose()
 
 

@@ -116,7 +116,7 @@ def in_task_of(
     created: Callable[[Call], Result],
     otherwise: Presenter | None = None,
 ) -> InTask:
-    """Return the presenter for a call that is or may become a task, which no client waits for."""
+    """Return the presenter for a call that is or may become a task: no client waits for it."""
     return InTask(
         modes=declared.modes,
         client=_client(declared, caller=caller, service=service),
@@ -201,8 +201,8 @@ def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
     """Return True if a person can answer this kind on our page.
 
-    If the caller is anonymous, its person cannot: the page needs a user code, which a later call
-    would have to bring, and no later call is known to be from the same caller.
+    If the caller is anonymous, its person cannot answer there. The page needs a user code, which
+    the person types in a later call. The server cannot know that this call is from the same caller.
     """
     is_found = caller.refusal is None and not caller.is_anonymous
     return is_found and not service.kinds.quotas.is_for_client_only(kind)
