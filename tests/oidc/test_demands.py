@@ -8,7 +8,14 @@ from joserfc.jwk import ECKey
 
 from flows.oauth.registration import RegisteredClient, examined
 from tests.oidc.env import OpenIdProvider, real_time, registration
-from tests.oidc.settings import CLIENTS, KEYS, Setting, account_works, people_are_known
+from tests.oidc.settings import (
+    CLIENTS,
+    KEYS,
+    MOCK_SERVER,
+    Setting,
+    account_works,
+    people_are_known,
+)
 from tests.support.mcp_server import new_browser
 from webapp.http.client import Outbound
 
@@ -23,6 +30,12 @@ async def test_accounts_and_people_of_each_setting_are_known(
     setting = client.with_keys(keys)
     await account_works(acme, setting)
     await people_are_known(acme, setting)
+
+
+async def test_account_and_person_of_oauth2_mock_server_are_known(node: str) -> None:
+    with OpenIdProvider(node, program="mock_server.mjs") as server:
+        await account_works(server, MOCK_SERVER)
+        await people_are_known(server, MOCK_SERVER)
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
