@@ -58,7 +58,7 @@ pyright: $(VENV)/dev.stamp
 
 # The public types are complete. This check knows no --pythonpath: it takes Python from PATH.
 types: $(VENV)/dev.stamp
-	for each in flows webapp.client; do PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
+	for each in flows webapp.client webapp.testing; do PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
 		PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes $$each --ignoreexternal || exit 1; done
 
 # The tests that need neither a browser nor a client of another language: three minutes.

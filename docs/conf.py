@@ -48,6 +48,8 @@ def _unlink(app: Sphinx, page: nodes.document) -> None:
     for found in (addnodes.download_reference, addnodes.pending_xref):
         for link in list(page.findall(found)):
             target = link.get("reftarget", "")
-            places = [(base / target).resolve() for base in (here, HERE.parent)]
+            # MyST leaves out the suffix of another page, here of README.md.
+            names = (target, f"{target}.md")
+            places = [(base / name).resolve() for base in (here, HERE.parent) for name in names]
             if any(place.exists() and not place.is_relative_to(HERE) for place in places):
                 link.replace_self(nodes.inline("", "", *link.children))

@@ -28,7 +28,7 @@ from webapp.pages.views import View
 from webapp.settings.settings import TABLE
 from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
-FOLDER = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
 UNTIL = "<!-- Written until here. -->\n"
 WRITTEN = "<!-- Written by `python -m docs.generated`; change the code, not this page. -->"
 
@@ -82,22 +82,22 @@ The first column has the name of each error, its code, its JSON-RPC code and its
 
 
 def metrics() -> str:
-    """Return the page with each family of metrics."""
-    return f"""# Metrics
+    """Return the section with each family of metrics."""
+    return f"""### All metrics
 
 {WRITTEN}
 
-[Monitoring](../how-to/monitoring.md) says how to read the metrics. `deploy/grafana/elicit-url.json` is a dashboard for them, and `deploy/prometheus/alerts.yml` has alert rules.
+`deploy/grafana/elicit-url.json` is a dashboard for these metrics, and `deploy/prometheus/alerts.yml` has alert rules.
 
 Labels take their values from the code and the settings: kinds of questions, statuses, operations, and the names of providers that you configured. A provider that an author's code declares is `other`. Labels contain no names of people and no ids.
 
-## Counted in each process
+#### Counted in each process
 
 The workers of one machine report their figures together: each worker answers for all of them.
 
 {_families(COUNTED)}
 
-## About the store
+#### About the store
 
 All processes of a store report the same figures. For several servers, use the maximum and not the sum: `max by (kind, age) (elicit_questions_open)`.
 
@@ -106,12 +106,12 @@ All processes of a store report the same figures. For several servers, use the m
 
 
 def providers() -> str:
-    """Return the page with each provider of the catalogue."""
-    return f"""# OAuth providers
+    """Return the section with each provider of the catalogue."""
+    return f"""### List of providers
 
 {WRITTEN}
 
-A tool names one of these: `elicit.oauth("hubspot")`. Set `ELICIT_{{NAME}}_CLIENT_ID` and `ELICIT_{{NAME}}_CLIENT_SECRET`, and register `{{ELICIT_URL}}/callback/{{name}}` as the redirect address. A table in `elicit.toml` declares [any other provider](../how-to/providers.md), and replaces one of these that is not built in. `like` copies one for a second registration.
+A tool names one of these: `elicit.oauth("hubspot")`. Set `ELICIT_{{NAME}}_CLIENT_ID` and `ELICIT_{{NAME}}_CLIENT_SECRET`, and register `{{ELICIT_URL}}/callback/{{name}}` as the redirect address. A table in `elicit.toml` declares any other provider, and replaces one of these that is not built in. `like` copies one for a second registration.
 
 None of these declarations was tested against the vendor. "Documented" means: written from the page of the vendor that is linked. "Other clients" means: written from the code of other OAuth clients that connect to the provider. The tests run each declaration against a simulated server that requires exactly what the declaration says.
 
@@ -119,7 +119,7 @@ None of these declarations was tested against the vendor. "Documented" means: wr
 |---|---|---|---|---|---|---|
 {_lines(map(_listing, LISTINGS))}
 
-## What cannot be declared
+#### What cannot be declared
 
 - A token that is not sent in the `Authorization` header.
 - A token endpoint whose host is only known from the callback.
@@ -149,7 +149,7 @@ def templates() -> str:
         f"| {', '.join(f'`{field.name}`' for field in fields(view))} |"
         for view in sorted(_views(), key=lambda one: one.template)
     )
-    return f"""## Fields of each page
+    return f"""### Fields of each page
 
 {WRITTEN}
 
@@ -162,20 +162,20 @@ A template reads its fields from `view`. Fields of values in a field are in the 
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "providers.md": providers,
-    "settings.md": settings,
-    "commands.md": commands,
-    "api.md": error_tree,
-    "metrics.md": metrics,
-    "templates.md": templates,
+    "reference/settings.md": settings,
+    "reference/commands.md": commands,
+    "reference/api.md": error_tree,
+    "how-to/monitoring.md": metrics,
+    "how-to/providers.md": providers,
+    "how-to/pages.md": templates,
 }
 
 
 def page(name: str) -> str:
     """Return the page with its generated part, and with the text around that part as it is now."""
-    text, told = PAGES[name](), (FOLDER / name).read_text("utf-8")
+    text, told = PAGES[name](), (DOCS / name).read_text("utf-8")
     before, heading, _ = told.partition(text.partition("\n")[0] + "\n")
-    assert heading, f"docs/reference/{name} has no {text.splitlines()[0]!r}"
+    assert heading, f"docs/{name} has no {text.splitlines()[0]!r}"
     _, until, after = told.partition(UNTIL)
     return f"{before}{text}{until and chr(10)}{until}{after}"
 
@@ -290,4 +290,4 @@ def _lines(rows: Iterator[str]) -> str:
 
 if __name__ == "__main__":
     for name in PAGES:
-        (FOLDER / name).write_text(page(name), "utf-8")
+        (DOCS / name).write_text(page(name), "utf-8")

@@ -30,6 +30,7 @@ from flows.question import (
     DEFAULT_TIMEOUT,
     MESSAGE_AT_MOST,
     Question,
+    asks_in_tool,
     current_asker,
     report_to_asker,
     verb,
@@ -406,7 +407,7 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
 
 if not TYPE_CHECKING:  # type checkers must not see these, so that they report a wrong name
 
-    class _NoSuchVerb(InvalidUse, AttributeError):
+    class UnknownVerb(InvalidUse, AttributeError):
         """A name that is not a verb. `hasattr` is False for it, as in any module."""
 
     def __getattr__(name: str) -> NoReturn:
@@ -414,7 +415,10 @@ if not TYPE_CHECKING:  # type checkers must not see these, so that they report a
             raise AttributeError(name)
         near = get_close_matches(name, __all__, n=1, cutoff=0.5)
         meant = f"Perhaps elicit.{near[0]} is meant" if near else f"elicit has {', '.join(__all__)}"
-        error = _NoSuchVerb(f"There is no elicit.{name}. {meant}.", place=place_of_call())
+        why = f"There is no elicit.{name}. {meant}."
+        if not asks_in_tool():
+            raise AttributeError(why, name=name)
+        error = UnknownVerb(why, place=place_of_call())
         AttributeError.name.__set__(error, name)  # otherwise Python overwrites `error.name`
         report_to_asker(error)
         raise error

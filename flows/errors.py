@@ -52,6 +52,7 @@ class ElicitError(Exception):
     code: ClassVar[str] = name
     jsonrpc_code: ClassVar[int] = -32603
     http_status: ClassVar[int] = 500
+    place: str | None = None  # the line of the author's code that the message names
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -134,8 +135,7 @@ class NotAsked(ElicitError):
     name = "ELICITATION_NOT_ASKED"
 
     def __init__(self, *places: str, in_def: bool = False, verb: str | None = None) -> None:
-        self.places = places
-        self.in_def = in_def
+        self.places, self.in_def = places, in_def
         instead = (
             " A plain `def` function cannot await. Mark the tool with @elicit.needs(question), "
             "and read the answer with elicit.needed(question)."
@@ -144,9 +144,9 @@ class NotAsked(ElicitError):
             f"The tool {'created a question' if verb is None else f'called {verb}'} at "
             f"{', '.join(places)} and never {'asked' if verb is None else 'awaited'} it, so its "
             "result is withheld. This is a bug in the tool, and calling it again does not help. "
-            f"The tool's author has to write `await` before {verb or 'the question'}, or call "
-            f"discard() on a question that should not be asked.{instead if in_def else ''} The "
-            "work that the tool did before is not undone."
+            "The tool's author has to write `await` before "
+            f"{verb or 'the question, or call discard() on a question that should not be asked'}."
+            f"{instead if in_def else ''} The work that the tool did before is not undone."
         )
 
 
@@ -170,12 +170,15 @@ class QuestionChanged(ElicitError):
 
     name = "ELICITATION_QUESTION_CHANGED"
 
-    def __init__(self, *, expected: str, asked: str) -> None:
+    def __init__(self, *, expected: str, asked: str, differs: str | None = None) -> None:
         self.expected = expected
         self.asked = asked
+        same = f"again, but {differs or 'its details'} differed from the first time"
+        before = same if expected == asked else f"where it had asked {expected!r} before"
         super().__init__(
-            f"The tool asked {asked!r} where it had asked {expected!r} before: a question's text "
-            "must be the same each time the tool restarts during a call."
+            f"The tool asked {asked!r} {before}. This is a bug in the tool: a question must be the "
+            "same each time the tool restarts during a call. The tool's author has to compute a "
+            "value that changes, such as the time, in elicit.once."
         )
 
 
@@ -399,8 +402,8 @@ class NotPossible(ElicitError):
         self.status = status
         self.wanted = wanted
         happened = _HAPPENED.get(status, f"It is {status}")
-        it = f"{happened}, so it cannot be {_CHANGES.get(wanted, wanted)} now."
-        super().__init__(message or it)
+        wanted = _CHANGES.get(wanted, wanted)
+        super().__init__(message or f"{happened}, so it cannot be {wanted} now.")
 
 
 class TooManyAttempts(ElicitError):

@@ -154,6 +154,8 @@ class Question(Generic[T_co]):
     again: bool = False  # the answer is for one call only; repeating the call asks again
     # if False, awaiting raises Processing as soon as a payment is on its way
     waits_for_money: bool = True
+    # the line of the author's code that created the question or its mark; None: at an import
+    place: str | None = field(default=None, repr=False, compare=False)
     _unasked: UnaskedQuestion | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -174,7 +176,10 @@ class Question(Generic[T_co]):
         if self.elicitation_id is not None:
             must_be_elicitation_id(self.elicitation_id)
         if (here := _here.get(None)) is not None:
-            object.__setattr__(self, "_unasked", here.unasked.add(self.request.kind))
+            unasked = here.unasked.add(self.request.kind)
+            object.__setattr__(self, "_unasked", unasked)
+            if unasked is not None:
+                object.__setattr__(self, "place", unasked.place)
 
     def __repr__(self) -> str:
         # Omit the message: it may contain untrusted text, and the repr may be printed to a model.
@@ -214,7 +219,7 @@ class Question(Generic[T_co]):
             The outcome, with the answer or the reason.
         """
         self.discard()
-        with reporting_errors():
+        with reporting_errors(self.place):
             return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
@@ -231,7 +236,7 @@ class Question(Generic[T_co]):
 
         If the tool does not catch the error, the model receives the error.
         """
-        error = NotAwaited("some place" if self._unasked is None else self._unasked.place)
+        error = NotAwaited(self.place or "some place")
         report_to_asker(error)
         raise error
 
@@ -404,6 +409,12 @@ def asks_without_tool() -> bool:
     return here is not None and not here.is_tool
 
 
+def asks_in_tool() -> bool:
+    """Return True if the running code is the body of a tool."""
+    here = _here.get(None)
+    return here is not None and here.is_tool
+
+
 def report_to_asker(error: ElicitError) -> None:
     """Report an error that a verb raised to the current asker, if there is one."""
     here = _here.get(None)
@@ -412,16 +423,16 @@ def report_to_asker(error: ElicitError) -> None:
 
 
 @contextmanager
-def reporting_errors() -> Generator[None]:
+def reporting_errors(place: str | None = None) -> Generator[None]:
     """Report errors in this block to the asker, which sends the model those that no tool catches.
 
-    In a tool, a wrong question becomes InvalidUse, which names the line of the tool's code.
+    In a tool, a wrong question becomes InvalidUse, which names the line of the tool's code: `place`
+    or, without it, the line that is running.
     """
     try:
         yield
     except ElicitError as error:
-        here = _here.get(None)
-        found = located(error) if here is not None and here.is_tool else error
+        found = located(error, place) if asks_in_tool() else error
         report_to_asker(found)
         if found is error:
             raise

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final, cast
+from math import isfinite
+from typing import Any, Final, cast
 
 from flows.errors import InvalidQuestion
 
@@ -22,6 +23,8 @@ LINES_AT_MOST: Final = 2_000
 VALUES_AT_MOST: Final = 4_000
 CHARACTERS_AT_MOST: Final = 48 * 1024
 TOOL_CHARACTERS_AT_MOST: Final = 200
+_LONE: Final = re.compile("[\ud800-\udfff]")
+_NAME_AT_MOST: Final = 500  # characters
 _LINE: Final = 60  # longer JSON is shown on several lines
 # Combining marks that are piled on one letter cover the lines above it.
 _MARK = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
@@ -166,6 +169,55 @@ def must_be_flat(arguments: object) -> None:
                 f"The arguments have more than {VALUES_AT_MOST:,} values, which is more than "
                 "the page can show. Send less at once."
             )
+
+
+def json_text(value: object, name: str) -> str:
+    """Return the value as JSON text. `name` is what the author calls it, such as `arguments`.
+
+    Raises:
+        InvalidQuestion: The value is not JSON. The message names the part that is not.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError):
+        why = _why_not_json(value, name)
+    else:
+        return text
+    raise InvalidQuestion(f"{why}. Use only texts, numbers, booleans, None, lists and dicts.")
+
+
+def _why_not_json(value: object, name: str) -> str:
+    """Return the first part of the value that is not JSON, with the reason."""
+    ahead, seen = [(name, value)], set[int]()
+    for where, part in ahead:
+        if why := _why_no_part(part):
+            return f"{where} {why}"
+        is_new = id(part) not in seen and len(where) < _NAME_AT_MOST
+        if is_new and isinstance(part, dict | list | tuple):
+            seen.add(id(part))
+            inner: Any = part.items() if isinstance(part, dict) else enumerate(part)
+            ahead += [(f"{where}[{key!r}]", each) for key, each in inner]
+    return f"{name} contains itself, or is nested too deeply"
+
+
+def _why_no_part(part: object) -> str | None:
+    """Return why a value cannot be a part of JSON, or None. The parts inside it are not read."""
+    match part:
+        case str() if _LONE.search(part):
+            return "contains half of a character (a lone surrogate)"
+        case float() if not isfinite(part):
+            return f"is {part}, which is not JSON"
+        case dict():
+            keys = cast("Mapping[object, object]", part)
+            wrong = [key for key in keys if not isinstance(key, str | int | float | None)]
+            return (
+                f"has a key that is a {type(wrong[0]).__name__} and not a text" if wrong else None
+            )
+        case None | bool() | int() | str() | float() | list() | tuple():
+            return None
+        case _:
+            return f"is of the type {type(part).__name__}, which is not JSON"
 
 
 def _look(name: str) -> str:

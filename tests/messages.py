@@ -94,7 +94,7 @@ def updated(path: Path) -> str:
     written = BytesIO()
     write_po(written, catalogue, width=0, omit_header=True, include_lineno=False)
     head = (
-        f"# {catalogue.locale.english_name} texts of the pages: docs/how-to/translating.md",
+        f"# {catalogue.locale.english_name} texts of the pages: docs/how-to/pages.md",
         'msgid ""',
         'msgstr ""',
         rf'"Language: {path.stem}\n"',

@@ -1,4 +1,4 @@
-"""`python -m tests.page_figures`: measure every page, and write the tables into docs/pages.md.
+"""`python -m tests.page_figures`: measure every page, and write docs/how-to/pages.md.
 
 tests/webapp/pages/test_figures.py measures the same and fails if a page breaks a limit. The weight
 of the start pages needs no browser, so a quick test compares the second table.
@@ -33,7 +33,7 @@ from webapp.pages.renderer import Renderer, our_files, template_folder, without_
 from webapp.pages.views import View
 from webapp.settings.brand import IMAGE_BYTES_AT_MOST, Brand, accent, image_of
 
-FILE = Path(__file__).parents[1] / "docs" / "pages.md"
+FILE = Path(__file__).parents[1] / "docs" / "how-to" / "pages.md"
 BEGIN, END = (
     "<!-- Written by `python -m tests.page_figures`. -->\n",
     "<!-- End of the figures. -->\n",

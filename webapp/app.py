@@ -100,7 +100,6 @@ async def open_app(
     InvalidQuestion for a model that no form can show.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
-    users = users or Users(application=_name_of(settings, server))
     if server is not None:
         if is_served(server):
             raise NotRunning(_TWICE_SERVED)
@@ -108,6 +107,7 @@ async def open_app(
         names = {one.name for one in settings.identity.approvers}
         await warn_of_approvers(names, server)
         await must_show_models(server)
+    users = users or Users(application=_name_of(settings, server))
     async with AsyncExitStack() as stack:
         number = 1
         if store is None:

@@ -15,7 +15,8 @@ from flows.elicitation.flow import SetupFinding
 from flows.oauth.access_token import Resource
 from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client
-from flows.oauth.registration import RegisteredClient, examined
+from flows.oauth.registered_client import RegisteredClient
+from flows.oauth.registration import examined
 from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers.catalogue import CATALOGUE
 from flows.question import asking
@@ -105,7 +106,10 @@ def names_in(settings: Settings) -> dict[str, str]:
 
 
 def registrations_of(settings: Settings) -> list[RegisteredClient]:
-    """Return this server's registrations at the issuer and at the providers of accounts."""
+    """Return this server's registrations at the issuers and at the providers of accounts.
+
+    Providers of API keys, where this server needs no registration, are among them.
+    """
     found = list[RegisteredClient]()
     found += [
         RegisteredClient(
@@ -118,14 +122,22 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
         )
         for one in settings.identity.issuers
     ]
-    for name in sorted(settings.credentials):
+    issuers = {one.client.provider.issuer: one for one in found}
+    played = settings.sandbox_url or "no sandbox"
+    keys = {name for name, one in settings.providers.items() if one.key is not None}
+    for name in sorted({*settings.credentials, *keys}):
         provider = settings.providers.get(name) or CATALOGUE.get(name)
-        is_of_people = provider is not None and not provider.service_account
-        if provider is not None and provider.key is None and is_of_people:
-            id, secret = settings.credentials[name]
-            client = Client(provider=provider, client_id=id, client_secret=secret)
-            url = f"{settings.url}/callback/{name}"
-            found.append(RegisteredClient(client=client, redirect_uri=url))
+        if provider is None or provider.api.startswith(played):
+            continue
+        id, secret = settings.credentials.get(name, ("", ""))  # people bring the keys
+        how = provider.exchange
+        found.append(
+            RegisteredClient(
+                client=Client(provider=provider, client_id=id, client_secret=secret),
+                redirect_uri=f"{settings.url}/callback/{name}",
+                issuer=None if how is None else issuers.get(how.issuer),
+            )
+        )
     return found
 
 

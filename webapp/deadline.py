@@ -76,7 +76,7 @@ class HandClock:
     """
 
     def __init__(self, start: datetime = NOON) -> None:
-        self.now = start
+        self.now: datetime = start
         self._set_by = timedelta()
 
     def __call__(self) -> datetime:

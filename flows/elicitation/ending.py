@@ -30,6 +30,7 @@ from flows.errors import (
     NotAccepted,
     Superseded,
 )
+from flows.shown import json_text
 
 PAYLOAD_BYTES_AT_MOST = 8 * 1024
 KEY_CHARACTERS_AT_MOST = 255
@@ -240,10 +241,7 @@ def name_of(callback: Callable[[Ending], Any]) -> str:
 
 def payload_of(payload: Json) -> str:
     """Return the payload as JSON text. Raises InvalidQuestion."""
-    try:
-        text = json.dumps(payload, allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidQuestion(f"on_end: payload is not JSON: {error}.") from None
+    text = json.dumps(json.loads(json_text(payload, "payload")), sort_keys=True)
     if len(text) > PAYLOAD_BYTES_AT_MOST:
         raise InvalidQuestion(
             f"on_end: payload has {len(text)} characters of JSON, and {PAYLOAD_BYTES_AT_MOST} are "

@@ -21,6 +21,7 @@ from flows.errors import (
     InvalidSchema,
     NotAsked,
     NotConfigured,
+    QuestionChanged,
     ResultNotKept,
 )
 
@@ -117,10 +118,14 @@ def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
     )
 
 
-def place_of_call() -> str | None:
-    """Return the file name and line of the author's call; None while a module is imported."""
-    location = location_of_call()
-    return None if location is None else _place(location[0], location[1])
+def place_of_call(*, also_at_import: bool = False) -> str | None:
+    """Return the file name and line of the author's call.
+
+    Return None if our own code made the call, and while a module is imported, unless
+    `also_at_import` is set.
+    """
+    found = _frame_of_call(also_at_import=also_at_import)
+    return None if found is None else _place(found[0].f_code.co_filename, found[1])
 
 
 def _place(path: str, line: int) -> str:
@@ -141,27 +146,32 @@ def location_of_call() -> tuple[str, int, bool] | None:
     return frame.f_code.co_filename, line, not frame.f_code.co_flags & _CAN_AWAIT
 
 
-def _frame_of_call() -> tuple[FrameType, int] | None:
-    """Return the frame and the line of the author's call; None while a module is imported."""
+def _frame_of_call(*, also_at_import: bool = False) -> tuple[FrameType, int] | None:
+    """Return the frame and the line of the author's call, or None, as `place_of_call` does."""
     frame = inspect.currentframe()
     found: tuple[FrameType, int] | None = None
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        package = _package_of(frame)
         if package == "asyncio":  # frames further out do not belong to the call
             break
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+        if found is None and package == "webapp":  # our own question, such as a gate
             return None
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return found if also_at_import else None
         if found is None and package not in _LIBRARY_PACKAGES:
             found = frame, frame.f_lineno
         frame = frame.f_back
     return found
 
 
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 class InvalidUse(InvalidQuestion):
     """A tool calls a verb wrongly. This is a bug in the tool's code, which the model cannot fix.
 
-    `place` is the file and the line of the call. Code outside a tool gets InvalidQuestion instead,
-    whose traceback shows the line.
+    Code outside a tool gets InvalidQuestion instead, whose traceback shows the line.
     """
 
     name = "ELICITATION_INVALID_USE"
@@ -169,7 +179,7 @@ class InvalidUse(InvalidQuestion):
     http_status = 500
 
     def __init__(self, why: str, *, place: str | None) -> None:
-        self.place = place
+        self.place: str | None = place
         where = "the tool's code" if place is None else f"the code at {place}"
         super().__init__(
             f"{why} This is a bug in {where}: calling the tool again with the same arguments does "
@@ -177,17 +187,18 @@ class InvalidUse(InvalidQuestion):
         )
 
 
-def located(error: ElicitError) -> ElicitError:
-    """Return the error with the line of the author's call that is running now.
+def located(error: ElicitError, place: str | None = None) -> ElicitError:
+    """Return the error with `place`, or else with the line of the author's call that is running.
 
     An error that is about something else, or that names its line already, is returned unchanged.
     """
-    place = place_of_call()
+    place = place or place_of_call()
     if type(error) is InvalidQuestion or (isinstance(error, InvalidQuestion) and _is_fixed(error)):
         return InvalidUse(str(error), place=place)
     is_name = isinstance(error, NotConfigured) and error.is_unknown_name
-    names_place = place is None or place in str(error)
-    if (isinstance(error, InvalidSchema | ResultNotKept) or is_name) and not names_place:
+    is_authors = is_name or isinstance(error, InvalidSchema | ResultNotKept | QuestionChanged)
+    if is_authors and place is not None and error.place is None:
+        error.place = place
         error.args = (f"{error} The code is at {place}.",)
     return error
 

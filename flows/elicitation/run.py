@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.elicitation.states import RECORD_KEPT
-from flows.errors import QuestionChanged
 
 RESULT_KEPT = timedelta(minutes=10)
 # If a result used a payment or `once`, the same call gets the result again within this time.
@@ -134,17 +133,14 @@ class Run(Struct, frozen=True, kw_only=True):
         return [one for one in steps if (one.kind, one.digest) == (step.kind, step.digest)]
 
 
-def check_order(run: Run, step: Step, *, seen: Collection[Step], says: str) -> None:
-    """Check that a resumed run repeated all earlier questions before it asks a new one.
+def not_repeated(run: Run, step: Step, *, seen: Collection[Step]) -> AskedStep | None:
+    """Return the first earlier question that a resumed run left out before this new one, or None.
 
-    Raises QuestionChanged. Only questions of the tool's own task are checked, because siblings in a
-    gather may come in any order.
+    Only questions of the tool's own task are checked, because siblings in a gather may come in any
+    order.
     """
-    if run.at(step) is not None:
-        return
-    for asking in run.asked:
-        if asking.is_ordered and asking.place not in seen:
-            raise QuestionChanged(expected=asking.says, asked=says)
+    left_out = (each for each in run.asked if each.is_ordered and each.place not in seen)
+    return next(left_out, None) if run.at(step) is None else None
 
 
 def ask(run: Run, asking: AskedStep, *, open_until: datetime) -> Run:

@@ -20,6 +20,7 @@ from flows.elicitation.tool_call import CallingClient, DescribedTool
 from flows.elicitation.traits import ByModel, Decider, Proof, traits_of
 from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
+from flows.shown import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,11 +267,8 @@ def checked_content(content: Json) -> Json:
 
     Raises InvalidQuestion if the content is not JSON or is larger than 32 KiB.
     """
-    try:
-        text = json.dumps(content, allow_nan=False, ensure_ascii=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as err:
-        raise InvalidQuestion(f"The content is not JSON: {type(err).__name__}.") from err
+    text = json_text(content, "content")
+    size = len(text.encode())
     if size > CONTENT_BYTES_AT_MOST:
         raise InvalidQuestion(f"The content has {size} bytes, {CONTENT_BYTES_AT_MOST} at most.")
     kept: Json = json.loads(text)

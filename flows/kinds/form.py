@@ -23,7 +23,7 @@ from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, verb
 from flows.schema.schema import ONE_TEXT, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret, looks_secret
-from flows.shown import must_be_flat, must_be_shown
+from flows.shown import json_text, must_be_flat, must_be_shown
 
 T = TypeVar("T")
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
@@ -264,6 +264,36 @@ def asker_of(asked: Elicitation) -> str | None:
     return cast("str | None", terms.get("asker"))
 
 
+def changed_part(before: Elicitation, request: object) -> str | None:
+    """Return the name of the part of a form that differs from an earlier question, or None."""
+    was = before.asked.terms
+    if not isinstance(request, Form) or before.kind != request.kind or not isinstance(was, Mapping):
+        return None
+    terms = request.terms
+    if name := _changed_key(was.get("arguments"), terms.arguments):
+        return f"arguments[{name!r}]"
+    if was.get("check") != terms.check:
+        return "check"
+    fields, now = (
+        {name: {**field, "default": None} for name, field in _properties(schema).items()}
+        for schema in (was.get("schema"), terms.schema)
+    )
+    if was.get("schema") == terms.schema:
+        return None
+    name = _changed_key(_properties(was.get("schema")), _properties(terms.schema))
+    return f"initial[{name!r}]" if fields == now else "the schema"
+
+
+def _properties(schema: Json) -> dict[str, dict[str, Json]]:
+    return cast("Any", schema)["properties"] if isinstance(schema, Mapping) else {}
+
+
+def _changed_key(before: Json | Mapping[str, Any], now: Json | Mapping[str, Any]) -> str | None:
+    """Return the first key whose value differs."""
+    was, is_now = (dict(one) if isinstance(one, Mapping) else {} for one in (before, now))
+    return next((key for key in {**was, **is_now} if was.get(key) != is_now.get(key)), None)
+
+
 def must_be_approver(name: str | None) -> str | None:
     """Return the name. Raises InvalidQuestion if it is not a valid approver name."""
     if name is not None and not NAME.fullmatch(name):
@@ -326,11 +356,8 @@ def _must_not_ask_for_secrets(message: str, asked: Schema[Any], *, is_one_text: 
 
 def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
     must_be_flat(arguments)
-    try:
-        text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidQuestion(f"The arguments are not JSON: {type(error).__name__}.") from error
+    text = json_text(arguments, "arguments")
+    size = len(text.encode())
     if size > ARGUMENTS_BYTES_AT_MOST:
         raise InvalidQuestion(
             f"The arguments have {size} bytes, {ARGUMENTS_BYTES_AT_MOST} at most."

@@ -10,14 +10,14 @@ operator's patterns count.
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from types import MethodType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
-from flows.elicitation.misuse import location_of_call
+from flows.elicitation.misuse import location_of_call, place_of_call
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import DescribedTool
 from flows.errors import InvalidQuestion
@@ -127,6 +127,7 @@ class Gate:
     approver: str | None = None
     timeout: timedelta = DEFAULT_TIMEOUT
     is_off: bool = False
+    place: str | None = field(default=None, compare=False)  # the line of the mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ def gate(
         approver=must_be_approver(approver),
         timeout=timeout_for(approver, given=timeout),
         is_off=off,
+        place=place_of_call(also_at_import=True),
     )
     if message is not None and not 0 < len(message.strip()) <= MESSAGE_CHARACTERS_AT_MOST:
         raise InvalidQuestion(
@@ -271,6 +273,7 @@ def gate_question(
         ),
         answer=_nothing_more,
         timeout=gate.timeout,
+        place=gate.place,
     )
 
 
@@ -345,22 +348,7 @@ class NeedsHolder(Protocol):
     """An asker that has the answers to the questions of a tool's `needs` marks."""
 
     def needed(self, question: Question[T]) -> T:
-        """Return the answer to a question of `needs`, for a `def` tool, which cannot await.
-
-        The library runs such a tool in a worker thread, where it may block. The body may call
-        `needed` repeatedly, and awaiting the same question returns the same answer.
-
-        Args:
-            question: The same question as in `needs`.
-
-        Returns:
-            The answer.
-
-        Raises:
-            InvalidQuestion: The tool has no such `needs` mark, or its `skip_if` skipped the
-                question. In a tool, the error is InvalidUse and names the line.
-            NoAsker: No tool call is active.
-        """
+        """Return the answer to a question of `needs`, as the verb `needed` does."""
         ...
 
 
@@ -373,6 +361,7 @@ class Need:
     skip_if: SkipIf | None = None
     on_complete: OnComplete | None = None
     decline_message: str | None = None
+    place: str | None = None  # the line of the mark
 
 
 @verb
@@ -441,6 +430,7 @@ def needs(
         skip_if=skip_if,
         on_complete=on_complete,
         decline_message=decline_message,
+        place=place_of_call(also_at_import=True),
     )
 
     def mark(tool: F) -> F:

@@ -22,7 +22,7 @@ from flows.oauth.responses import TokenSet, read_person
 KEY, USER, TENANT = "key", "user", "tenant"
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
 # Refusals of the moment: they say nothing about the key (RFC 9110, 15.5; RFC 6585, 4; RFC 8470).
-_PASSING = frozenset({408, 425, 429})
+PASSING = frozenset({408, 425, 429})
 
 
 class KeyRefused(ElicitError):
@@ -71,7 +71,7 @@ def tested(client: Client, token: str, *, now: datetime) -> Talk[Grant]:
     reply = yield from asked_who(provider, provider.person, access=access)
     assert reply is not None
     status, label = reply.status_code, provider.label
-    if 400 <= status < 500 and status not in _PASSING:
+    if 400 <= status < 500 and status not in PASSING:
         raise KeyRefused(
             f"{label} refuses this {declared.label} (HTTP {status}). Copy it again, or make a new "
             "one."

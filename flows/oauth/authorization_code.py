@@ -7,7 +7,7 @@ the server created the state and that the browser is the same.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -259,10 +259,12 @@ class OauthFlow:
         code: str,
         now: datetime,
         callback: Mapping[str, str] | None = None,
+        on_tokens: Callable[[TokenSet], None] = lambda _: None,
     ) -> Talk[Grant]:
         """Redeem the code, once, and return the grant with the account's person.
 
-        `callback` are the parameters that `members_of` returns.
+        `callback` are the parameters that `members_of` returns. `on_tokens` receives the tokens
+        before the provider is asked whose they are, so that a caller can revoke them if that fails.
 
         Raises:
             Failed: The provider refused, did not say whose account it is, or named an API at a host
@@ -283,6 +285,7 @@ class OauthFlow:
             key=stored.dpop_key,
         )
         granted = tokens_in(reply, provider, now=now, is_bound=stored.dpop_key is not None)
+        on_tokens(granted.tokens)
         others = {"reply": granted.members, "callback": callback or {}, "tenant": stored.tenant}
         person, details = yield from _person(client, stored, granted, others, now=now)
         must_reach(provider, details)

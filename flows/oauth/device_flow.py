@@ -5,7 +5,7 @@ code is sent to another person, and the account belongs to the person who entere
 person is therefore shown before the account is used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from flows.oauth.requests import ApiAccess, ask, ask_proven, asked_who, post
 from flows.oauth.responses import (
     Person,
     TokenReply,
+    TokenSet,
     details_in,
     members_of,
     read_person,
@@ -115,8 +116,14 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     )
 
 
-def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pending]:
-    """Check whether the person has answered.
+def poll(
+    client: Client,
+    code: DeviceCode,
+    *,
+    now: datetime,
+    on_tokens: Callable[[TokenSet], None] = lambda _: None,
+) -> Talk[Grant | Pending]:
+    """Check whether the person has answered. `on_tokens` is as in `OauthFlow.finish`.
 
     Raises:
         Denied: The person declined.
@@ -151,6 +158,7 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         asked_for = _seconds(members_of(reply, provider).get("interval"))
         return _not_yet(refusal, code, provider, asked_for=asked_for)
     granted = tokens_in(reply, provider, now=now, is_bound=code.dpop_key is not None)
+    on_tokens(granted.tokens)
     person, details = yield from _person(client, code, granted, now=now)
     must_reach(provider, details)
     return Grant(

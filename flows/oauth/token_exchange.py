@@ -85,23 +85,15 @@ def exchanged(
     assert how is not None
     asks = provider.asks(scopes)
     more = {} if not asks else {provider.scope_parameter: provider.scope_separator.join(asks)}
-    is_proven = False
-    values: dict[str, str]
-    match how.kind:
-        case "token_exchange":
-            values = {**_exchange(subject, how), "requested_token_type": f"{_TYPE}access_token"}
-            values |= {**_target(how), **more}
-        case "jwt_bearer":
-            values = {"grant_type": f"{_GRANT}jwt-bearer", "assertion": subject.text, **more}
-        case "id_jag":
-            assertion = yield from _assertion(client, subject, more, issuer_client, now=now)
-            values, is_proven = {"grant_type": f"{_GRANT}jwt-bearer", "assertion": assertion}, True
-    extra = {} if how.kind == "id_jag" else dict(how.extra)
-    granted = yield from _tokens(client, {**values, **extra}, now=now)
+    assertion = ""
+    if how.kind == "id_jag":
+        assertion = yield from _assertion(client, subject, more, issuer_client, now=now)
+    values = at_provider(how, subject, more, assertion=assertion)
+    granted = yield from _tokens(client, values, now=now)
     issued = granted.members.get("issued_token_type")
     if how.kind == "token_exchange" and issued not in _ACCESS:
         raise _unproven(provider, "issued another kind of token")
-    is_proven = _must_be_theirs(granted, subject, provider) or is_proven
+    is_proven = _must_be_theirs(granted, subject, provider) or how.kind == "id_jag"
     access = ApiAccess(token=granted.tokens.access_token, now=now)
     assert provider.person is not None
     reply = yield from asked_who(provider, provider.person, access=access)
@@ -128,6 +120,32 @@ def exchanged(
         details=details,
         asked=asks,
     )
+
+
+def at_provider(
+    how: TokenExchange, subject: SubjectToken, more: Mapping[str, str], *, assertion: str
+) -> dict[str, str]:
+    """Return the token request to the provider. `more` has the scopes.
+
+    `assertion` is what the issuer asserts about the person (ID-JAG).
+    """
+    match how.kind:
+        case "token_exchange":
+            values = {**_exchange(subject, how), "requested_token_type": f"{_TYPE}access_token"}
+            return {**values, **_target(how), **more, **dict(how.extra)}
+        case "jwt_bearer":
+            bearer = {"grant_type": f"{_GRANT}jwt-bearer", "assertion": subject.text}
+            return {**bearer, **more, **dict(how.extra)}
+        case "id_jag":
+            return {"grant_type": f"{_GRANT}jwt-bearer", "assertion": assertion}
+
+
+def at_issuer(
+    how: TokenExchange, subject: SubjectToken, more: Mapping[str, str], *, audience: str
+) -> dict[str, str]:
+    """Return the request to the person's issuer for an assertion for the provider (ID-JAG)."""
+    values = {**_exchange(subject, how), **_target(how), **more, **dict(how.extra)}
+    return {**values, "requested_token_type": _ID_JAG, "audience": audience}
 
 
 def _exchange(subject: SubjectToken, how: TokenExchange) -> dict[str, str]:
@@ -165,12 +183,10 @@ def _assertion(
         raise Failed(f"{provider.label} has no issuer to ask for an assertion.")
     issuer = issuer_client.provider
     found = yield from discover(issuer)
-    values = {**_exchange(subject, how), **_target(how), **more, **dict(how.extra)}
-    values |= {"requested_token_type": _ID_JAG, "audience": audience}
     request = post(
         issuer_client,
         endpoint=found.token,
-        values=values,
+        values=at_issuer(how, subject, more, audience=audience),
         client_auth=found.client_auth(issuer.client_auth),
         now=now,
     )

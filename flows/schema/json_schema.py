@@ -227,7 +227,7 @@ def _kind(found: Mapping[str, Json], path: str) -> Kind:
         case "object":
             refuse(f"{path}.type", "a form is flat, so a field cannot be an object")
         case None:
-            refuse(path, "the field has no type")
+            refuse(path, "its JSON Schema has no type, perhaps because of a PlainValidator")
         case _:
             refuse(
                 f"{path}.type", f"{named!r} is not one of string, number, integer, boolean, array"
@@ -359,7 +359,7 @@ def _without_class_texts(schema: Mapping[str, Json]) -> Mapping[str, Json]:
 def _only(found: Mapping[str, Json], path: str, known: set[str]) -> None:
     for key in found:
         if key not in known | _SILENT and not key.startswith("x-"):
-            refuse(f"{path}.{key}", "a form does not support this keyword")
+            refuse(f"{path}.{key}", f"a form does not support the keyword {key!r}")
 
 
 def _mapping(value: Json, path: str) -> Mapping[str, Json]:

@@ -11,9 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
-from enum import Enum
-from types import NoneType, UnionType
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import typing_extensions
@@ -22,8 +20,9 @@ from pydantic_core import ErrorDetails
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidSchema
+from flows.schema.advice import in_python, must_be_answerable, not_described, written_type
 from flows.schema.fields import TYPED, Fault, Field, Kind, Limits, fault_in
-from flows.schema.json_schema import SchemaReading, read, refuse
+from flows.schema.json_schema import SchemaReading, read
 from flows.schema.sensitive import looks_secret
 
 __all__ = [
@@ -114,7 +113,7 @@ def schema_of(asked: Any) -> Schema[Any]:
         return Schema(json=found.json, fields=found.fields, typed=_value)
     if not isinstance(asked, type):
         is_type = typing.get_origin(asked) is not None
-        given = _written_type(asked) if is_type else f"an instance of {type(asked).__name__}"
+        given = written_type(asked) if is_type else f"an instance of {type(asked).__name__}"
         raise InvalidSchema(
             "A schema must be str, a model, a dataclass, a TypedDict or a JSON Schema, not "
             f"{given}."
@@ -146,7 +145,9 @@ def with_secrets(schema: Schema[T]) -> Schema[T]:
         )
         if is_secret:
             if field.default:
-                refuse(f"$.properties.{field.name}.default", "a secret has none")
+                raise InvalidSchema(
+                    f"The field {field.name!r} is a secret, so it has no default: remove it."
+                )
             kept = {key: value for key, value in shown.items() if key != "default"}
             properties[field.name] = {**kept, "writeOnly": True}
         default = None if is_secret else field.default
@@ -331,64 +332,18 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
         adapter: TypeAdapter[Any] = TypeAdapter(_readable(asked))
         described = adapter.json_schema()
     except (PydanticUserError, NameError, TypeError) as err:
-        words = str(err).partition("\n")[0].rstrip(".")
-        raise InvalidSchema(
-            f"{asked.__name__} cannot be asked as a form: {words}. Change the schema in the code "
-            "that asks: the same question fails every time."
-        ) from err
+        raise not_described(asked, err) from err
     try:
         found = read(described, is_a_models=True)
     except InvalidSchema as error:
-        raise _in_python(asked, error) from None
+        raise in_python(asked, error) from None
+    must_be_answerable(asked, adapter.core_schema)
     return Schema(
         json=found.json,
         fields=found.fields,
         typed=_typed_by(adapter, found),
         has_rules=has_rules(adapter.core_schema),
     )
-
-
-def _in_python(asked: type[Any], error: InvalidSchema) -> InvalidSchema:
-    """Return the error in the words of Python: the field with its annotation, not a JSON path."""
-    about, why = asked.__name__, error.why
-    fields = typing.get_type_hints(asked, include_extras=False)
-    if error.path.startswith(("$.type", "$.items")) or not (fields or error.path == "$"):
-        about, why = f"`{about}`", "it has no fields. Use a model with one field of this type"
-    for name, hint in fields.items():
-        if (error.path + ".").startswith(f"$.properties.{name}."):
-            about, why = f"{asked.__name__}.{name}: `{_written_type(hint)}`", _advice(hint) or why
-    return InvalidSchema(
-        f"{about} cannot be asked as a form: {why}. Change the schema in the code that asks: the "
-        "same question fails every time."
-    )
-
-
-def _advice(hint: Any) -> str | None:
-    """Return what to write instead of an annotation that no form can show."""
-    inner = [one for one in typing.get_args(hint) if one is not NoneType]
-    if typing.get_origin(hint) in (typing.Union, UnionType):
-        one_type = "a field has one type, with or without `| None`"
-        return _advice(inner[0]) if len(inner) == 1 else one_type
-    listed = typing.get_origin(hint) or hint
-    if isinstance(listed, type) and issubclass(listed, list | set | frozenset | tuple | Sequence):
-        is_text = issubclass(listed, str | bytes)
-        is_of_choices = any(
-            typing.get_origin(one) is typing.Literal
-            or (isinstance(one, type) and issubclass(one, Enum))
-            for one in inner
-        )
-        if not (is_text or is_of_choices):
-            return "use list[Literal[...]] or a list of an Enum, so that the person can choose"
-    if hint in (time, timedelta, bytes, complex, object, Any):
-        return "use str, int, float, bool, Decimal, date, datetime, Literal[...] or an Enum"
-    return None
-
-
-def _written_type(hint: Any) -> str:
-    """Return an annotation as an author writes it: `list[str]`, `int | None`."""
-    if isinstance(hint, type) and typing.get_origin(hint) is None:
-        return hint.__name__
-    return re.sub(r"\b(?:[a-z_]+\.)+", "", str(hint))
 
 
 def _readable(asked: type[Any]) -> type[Any]:

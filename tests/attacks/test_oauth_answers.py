@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,10 +14,13 @@ from joserfc.jws import JWSRegistry
 
 from flows.elicitation.flow import CallbackParams
 from flows.elicitation.states import Elicitation
-from flows.errors import Failed
+from flows.errors import Failed, InvalidQuestion
+from flows.oauth import api_key
 from flows.oauth.account import BearerAuth, KeyTransport
 from flows.oauth.authorization_code import Mixed
+from flows.oauth.provider import Client, PersonProbe, Provider, ProviderKey, TokenExchange
 from flows.oauth.responses import TOKEN_BYTES_AT_MOST
+from flows.oauth.token_exchange import SubjectToken, exchanged
 from flows.providers import github, openid
 from tests.support.clock import NOON
 from tests.support.oauth_flow import (
@@ -374,3 +378,86 @@ async def test_redirect_to_another_host_does_not_receive_access_token():
     ) as client:
         await client.get("https://api.github.com/user")
     assert seen == [("api.github.com", "Bearer gho_x"), ("evil.example", None)]
+
+
+CRM = Provider(
+    name="crm",
+    label="CRM",
+    authorize="https://crm.example/authorize",
+    token="https://crm.example/token",
+    api="https://crm.example",
+    person=PersonProbe(url="https://crm.example/me", id="id", label="email"),
+)
+MINE = SubjectToken(text="the.persons.token", issuer=ISSUER, subject="ann", claim=("sub",))
+
+
+def heard(talk: Any, answer: Callable[[httpx.Request], httpx.Response]) -> list[httpx.Request]:
+    """Answer each request of a talk that has to fail, and return the requests."""
+    requests = list[httpx.Request]()
+
+    def run() -> None:
+        request = next(talk)
+        while True:
+            requests.append(request)
+            reply = answer(request)
+            reply.request = request
+            request = talk.send(reply)
+
+    with pytest.raises((Failed, api_key.KeyRefused)):
+        run()
+    return requests
+
+
+@pytest.mark.parametrize("kind", ["token_exchange", "jwt_bearer"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        httpx.Response(307, headers={"location": "https://evil.example/token"}),
+        httpx.Response(200, html="<h1>Sign in</h1>"),
+        httpx.Response(200, json={"access_token": "x" * (TOKEN_BYTES_AT_MOST + 1)}),
+        httpx.Response(200, json={"token_endpoint": "https://evil.example/token"}),
+    ],
+)
+def test_exchange_sends_token_of_a_person_to_no_other_host(kind: Any, reply: httpx.Response):
+    provider = replace(CRM, exchange=TokenExchange(issuer=ISSUER, kind=kind))
+    client = Client(provider=provider, client_id="id", client_secret="a long secret")
+    talk = exchanged(client, MINE, scopes=(), issuer_client=None, now=NOON)
+    requests = heard(talk, lambda _: reply)
+    assert [one.url.host for one in requests] == ["crm.example"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"issuer": "https://evil.example"},
+        {"token_endpoint": "http://crm.example/token"},
+        {"token_endpoint": "https://evil.example/token", "issuer": "https://evil.example"},
+    ],
+)
+@pytest.mark.parametrize("kind", ["token_exchange", "id_jag"])
+def test_metadata_of_another_issuer_gets_no_token_of_a_person(kind: Any, change: Any):
+    how = TokenExchange(issuer=ISSUER, kind=kind, audience="https://crm.example")
+    who = PersonProbe(url=f"{ISSUER}/userinfo", id="sub", label="sub")
+    provider = replace(ACME, api=ISSUER, api_hosts=(), person=who, exchange=how)
+    client = Client(provider=provider, client_id="id", client_secret="a long secret")
+    people = Client(provider=ACME, client_id="id", client_secret="a long secret")
+    talk = exchanged(client, MINE, scopes=(), issuer_client=people, now=NOON)
+    requests = heard(talk, lambda _: httpx.Response(200, json={**METADATA, **change}))
+    assert {one.method for one in requests} == {"GET"}
+    assert all(MINE.text not in str(one.url) for one in requests)
+
+
+def test_redirected_test_of_a_key_sends_the_key_to_no_other_host():
+    provider = Provider(
+        name="acme",
+        label="Acme",
+        api="https://api.acme.example",
+        key=ProviderKey(page="https://acme.example/keys"),
+        person=PersonProbe(url="https://api.acme.example/me", id="id", label="id"),
+    )
+    client = Client(provider=provider, client_id="", client_secret="")
+    away = httpx.Response(307, headers={"location": "https://evil.example/me"})
+    requests = heard(api_key.tested(client, "sk-live", now=NOON), lambda _: away)
+    assert [one.url.host for one in requests] == ["api.acme.example"]
+    with pytest.raises(InvalidQuestion, match="its host is not in api_hosts"):
+        replace(provider, person=PersonProbe(url="https://evil.example/me", id="id", label="id"))

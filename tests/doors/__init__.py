@@ -30,6 +30,6 @@ such a list (modules are discovered automatically):
 
 `world.ask` asks the same question at any door of ASKING, so one probe usually covers all of these.
 A probe that needs tools of its own registers them with `@world_tools`. To add a door, add it to
-`Door` and to one of the groups. The test then names every rule without a cell for it. Afterwards
-rewrite docs/reference/doors.md with `python -m tests.doors`.
+`Door` and to one of the groups. The test then names every rule without a cell for it. Afterwards,
+`python -m tests.doors` updates docs/reference/threat-table.md.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.doors`: write docs/reference/doors.md."""
+"""`python -m tests.doors`: write the section of docs/reference/threat-table.md."""
 
 from tests.doors.document import DOCUMENT, document
 

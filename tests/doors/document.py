@@ -1,26 +1,32 @@
-"""docs/reference/doors.md: the table of rules and entry points."""
+"""The rules and entry points in docs/reference/threat-table.md."""
 
 from pathlib import Path
 from typing import Final
 
 from tests.doors.rules import Door, Rule, rules
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "doors.md"
-_HEAD: Final = """# Rules and entry points
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "threat-table.md"
+_UNTIL: Final = "<!-- Written until here. -->\n"
+_HEAD: Final = """## Rules and entry points
 
-<!-- Written by `python -m tests.doors`; change tests/doors, not this page. -->
+<!-- Written by `python -m tests.doors`; change tests/doors, not this section. -->
 
-Each rule on this page applies at every entry point of the server: MCP tools, the HTTP API, pages,
+Each of these rules applies at every entry point of the server: MCP tools, the HTTP API, pages,
 webhooks, commands, stores and so on. A rule that tools follow and the HTTP API does not is a
 defect. For each rule, "Tested at" lists the entry points where a test in
 [tests/doors](../../tests/doors) tries to break the rule. The table lists the other entry points,
-and says why they cannot break it. [Threats](../explanation/threats.md) says who attacks, and how.
+and says why they cannot break it.
 """
 
 
 def document() -> str:
-    """Return the complete page."""
-    return "\n".join([_HEAD, *(_section(rule) for rule in rules())])
+    """Return the page with the section of rules, and with the text around it as it is now."""
+    before, heading, rest = DOCUMENT.read_text("utf-8").partition(_HEAD.partition("\n")[0])
+    _, until, after = rest.partition(_UNTIL)
+    assert heading, "the page has no section of rules"
+    assert until, "the section of rules has no end"
+    sections = "\n".join([_HEAD, *(_section(rule) for rule in rules())])
+    return f"{before}{sections}\n{_UNTIL}{after}"
 
 
 def _section(rule: Rule) -> str:
@@ -32,7 +38,7 @@ def _section(rule: Rule) -> str:
     rows = [f"| {', '.join(doors)} | {reason} |" for reason, doors in reasons.items() if reason]
     return "\n".join(
         [
-            f"## {rule.says}",
+            f"### {rule.says}",
             "",
             f"Source: {rule.source}. Tested at: {', '.join(tried)}.",
             "",

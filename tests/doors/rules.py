@@ -12,7 +12,7 @@ from tests.doors.world import World
 
 
 class Door(StrEnum):
-    """A way in or out of the server, as docs/reference/doors.md names it."""
+    """A way in or out of the server, as docs/reference/threat-table.md names it."""
 
     TOOL_2025 = "MCP tool, 2025-11-25"
     TOOL_2026 = "MCP tool, 2026-07-28"

@@ -1,4 +1,4 @@
 """Habits of providers, and wrong set-ups: two tables that tests check, cell by cell.
 
-`python -m tests.habits` writes both tables into docs/reference/providers.md.
+`python -m tests.habits` writes both tables into docs/how-to/providers.md.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.habits`: write the tables into docs/reference/providers.md."""
+"""`python -m tests.habits`: write the tables into docs/how-to/providers.md."""
 
 from tests.habits.document import DOCUMENT, document
 

@@ -1,4 +1,4 @@
-"""Two sections of docs/reference/providers.md: the habits of providers, and wrong set-ups."""
+"""Two sections of docs/how-to/providers.md: the habits of providers, and wrong set-ups."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -10,7 +10,7 @@ from tests.habits.habit import Habit, Known, Stage
 from tests.habits.rows import KNOWN, PLAYED
 from tests.habits.setups import SETUPS, SIGN_INS, Setup, SignInSetup
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "providers.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "how-to" / "providers.md"
 BEGIN: Final = "<!-- Written by `python -m tests.habits` from here. -->\n"
 _HEAD: Final = """
 ## Habits of providers

@@ -8,7 +8,8 @@ import httpx
 from flows.elicitation.flow import SetupReport
 from flows.errors import Failed
 from flows.oauth.provider import Client, Provider
-from flows.oauth.registration import RegisteredClient, examined
+from flows.oauth.registered_client import RegisteredClient
+from flows.oauth.registration import examined
 from tests.support.clock import NOON
 from tests.support.strict_provider import (
     RETURN,

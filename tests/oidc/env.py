@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import httpx
 from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[import-untyped]
 
-from flows.oauth.provider import Client, Provider
+from flows.oauth.provider import Client, PersonProbe, Provider
 from flows.providers import openid
 from tests.support.clock import Clock
 from tests.support.mcp_server import new_browser
@@ -120,6 +120,21 @@ class OpenIdProvider:
         if not line:
             raise RuntimeError(f"The provider does not answer: {error_of(self._process)}")
         return line
+
+
+class OauthServer(OpenIdProvider):
+    """A server without OpenID Connect, which publishes no metadata."""
+
+    def declared(self, name: str = "acme", **changes: Any) -> Provider:
+        return Provider(
+            name=name,
+            label=name.title(),
+            authorize=f"{self.issuer}/authorize",
+            token=f"{self.issuer}/token",
+            api=self.issuer,
+            person=PersonProbe(url=f"{self.issuer}/me", id="id", label="email"),
+            **changes,
+        )
 
 
 class Guest:
@@ -285,6 +300,7 @@ async def bearer_of(
 
 def _installed() -> dict[str, str]:
     """Return the installed versions."""
-    files = (PACKAGES / name / "package.json" for name in ("oidc-provider", "oauth2-mock-server"))
+    wanted = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
+    files = (PACKAGES / name / "package.json" for name in wanted)
     packages = (json.loads(file.read_text("utf-8")) for file in files if file.is_file())
     return {one["name"]: one["version"] for one in packages}

@@ -6,12 +6,16 @@ from dataclasses import replace
 import pytest
 from joserfc.jwk import ECKey
 
-from flows.oauth.registration import RegisteredClient, examined
-from tests.oidc.env import OpenIdProvider, real_time, registration
+from flows.oauth.provider import Client
+from flows.oauth.registered_client import RegisteredClient
+from flows.oauth.registration import examined
+from flows.providers import openid
+from tests.oidc.env import OauthServer, OpenIdProvider, real_time, registration
 from tests.oidc.settings import (
     CLIENTS,
     KEYS,
     MOCK_SERVER,
+    NODE_OAUTH2_SERVER,
     Setting,
     account_works,
     people_are_known,
@@ -36,6 +40,25 @@ async def test_account_and_person_of_oauth2_mock_server_are_known(node: str) -> 
     with OpenIdProvider(node, program="mock_server.mjs") as server:
         await account_works(server, MOCK_SERVER)
         await people_are_known(server, MOCK_SERVER)
+
+
+async def test_account_of_node_oauth2_server_works_and_doctor_says_why_nobody_signs_in(
+    node: str,
+) -> None:
+    with OauthServer(node, program="node_oauth2_server.mjs") as server:
+        await account_works(server, NODE_OAUTH2_SERVER)
+        issuer = Client(
+            provider=openid("signin", server.issuer), client_id="id", client_secret="secret"
+        )
+        async with new_browser() as http:
+            pages = RegisteredClient(
+                client=issuer, redirect_uri="http://127.0.0.1:1/signin/callback", claim=("sub",)
+            )
+            talk = examined(pages, now=real_time()())
+            report = await Outbound(http, allow_loopback=True).run(talk)
+    (wrong,) = report.findings
+    assert "does not publish its endpoints" in wrong.says
+    assert "ELICIT_ISSUER must equal the issuer" in (wrong.fix or "")
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)

@@ -40,6 +40,7 @@ class Network(httpx.AsyncBaseTransport):
         self.scopes = "repo"
         self.person: dict[str, Any] = OCTOCAT
         self.life_seconds: int | None = 3600
+        self.has_refresh_token = False
         self.exchanges = 0
         self.token: Answer = self._token
 
@@ -57,6 +58,8 @@ class Network(httpx.AsyncBaseTransport):
         }
         if self.life_seconds is not None:
             reply["expires_in"] = self.life_seconds
+        if self.has_refresh_token:
+            reply["refresh_token"] = f"renew-{self.exchanges}"
         return httpx.Response(200, json=reply)
 
 

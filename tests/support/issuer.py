@@ -18,7 +18,9 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
+from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client
+from flows.oauth.token_trial import MADE_UP
 from flows.providers import openid
 from tests.support.mcp_server import Page, Person
 from tests.support.serving import serving_at
@@ -29,6 +31,11 @@ from webapp.settings.identity import PROVIDER, IdentitySettings, IssuerSettings
 CLIENT_ID = "the pages"
 CLIENT_SECRET = "the secret of the pages"
 LIFE_SECONDS = 600
+
+
+def is_made_up(token: str) -> bool:
+    """Return True for the token with which the server tries its registration when it starts."""
+    return (unsigned_claims(token) or {}).get("sub") == MADE_UP
 
 
 class Issuing:
@@ -145,6 +152,8 @@ class Issuing:
             case "/token":
                 sent = {k: v[0] for k, v in parse_qs(body.decode()).items()}
                 if self.token_exchange is not None and "subject_token" in sent:
+                    if is_made_up(sent["subject_token"]):
+                        return 400, [], {"error": "invalid_request"}
                     status, reply = self.token_exchange(sent)
                     return status, [], reply
                 return self._exchange(sent)

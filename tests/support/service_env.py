@@ -155,6 +155,7 @@ def call_of(
     client_id: str | None = None,
     version: str | None = None,
     teams: tuple[str, ...] = (),
+    teams_until: datetime | None = None,
 ) -> Call:
     """Return one request of a tool call."""
     return Call(
@@ -165,6 +166,7 @@ def call_of(
             is_client_verified=client_id is not None,
             name=subject,
             teams=teams,
+            teams_until=teams_until,
         ),
         ToolCall(
             server=server,

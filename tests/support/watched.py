@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flows import Money, elicit
 from webapp.testing import AskedPerson
-from webapp.testing.application import URL
+from webapp.testing._application import URL
 
 METRICS_TOKEN = "metrics-of-a-test-which-nobody-else-reads"
 WATCHED = {"ELICIT_METRICS": METRICS_TOKEN}

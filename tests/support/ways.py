@@ -5,6 +5,7 @@ library changes from test to test. With `--whole`, as in `make soak`, it runs on
 """
 
 import zlib
+from collections.abc import Sequence
 from inspect import signature
 
 import pytest
@@ -14,11 +15,14 @@ from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN
 REVISIONS = (LEGACY, MODERN)
 
 
-def run_each_way(metafunc: pytest.Metafunc, *, every: bool = False) -> None:
+def run_each_way(
+    metafunc: pytest.Metafunc, *, every: bool = False, revisions: Sequence[str] = REVISIONS
+) -> None:
     """Parametrize a test with the libraries and revisions that its fixtures use.
 
     With `every`, a test that uses both runs with each pair, otherwise with two of the four. The
-    choice depends on the test's name, so that the suite as a whole covers all pairs.
+    choice depends on the test's name, so that the suite as a whole covers all pairs. `revisions`
+    are the two names that the tests use for them.
     """
     is_whole = metafunc.config.getoption("--whole")
     is_odd = bool(zlib.crc32(metafunc.definition.originalname.encode()) % 2)
@@ -26,12 +30,12 @@ def run_each_way(metafunc: pytest.Metafunc, *, every: bool = False) -> None:
     has_library = "library" in metafunc.fixturenames
     if has_library and "revision" in metafunc.fixturenames:
         if every or is_whole:
-            pairs = [(library, revision) for library in LIBRARIES for revision in REVISIONS]
+            pairs = [(library, revision) for library in LIBRARIES for revision in revisions]
         else:
-            pairs = list(zip(libraries, REVISIONS, strict=True))
+            pairs = list(zip(libraries, revisions, strict=True))
         metafunc.parametrize(("library", "revision"), pairs)
     elif has_library:
         names_library = "library" in signature(metafunc.function).parameters
         metafunc.parametrize("library", LIBRARIES if names_library or is_whole else libraries[:1])
     elif "revision" in metafunc.fixturenames:
-        metafunc.parametrize("revision", REVISIONS)
+        metafunc.parametrize("revision", revisions)

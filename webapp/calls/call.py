@@ -208,6 +208,7 @@ class Call:
             client=self.tool.calling_client,
             asker=self.caller.name,
             teams=self.caller.teams,
+            teams_until=self.caller.teams_until,
             bearer=self.caller.bearer,
             account=self.used.accounts.get(digest),
             is_later_leg=digest in self.used.of_earlier_legs,

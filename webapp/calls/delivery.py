@@ -235,6 +235,7 @@ class OwnersReach:
         *,
         owner: str,
         teams: Collection[str] = (),
+        teams_until: datetime | None = None,
         run: str,
         leg: str,
         tool: str,
@@ -248,6 +249,7 @@ class OwnersReach:
     ) -> None:
         self._owner = owner
         self._teams = teams
+        self._teams_until = teams_until
         self._run = run
         self._leg = leg
         self._tool = tool
@@ -296,8 +298,9 @@ class OwnersReach:
         await keys.invalidate(owner, connection, refused=refused, tool=self._tool, client=by)
 
     def _holder_of(self, connection: str) -> str:
-        connections = self._accounts.connections
-        return connections.holder_of(connection, owner=self._owner, teams=self._teams)
+        connections, until = self._accounts.connections, self._teams_until
+        teams = self._teams if until is None or self.now() < until else ()
+        return connections.holder_of(connection, owner=self._owner, teams=teams)
 
     async def spend(self, receipt_id: str) -> Json:
         return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)

@@ -11,9 +11,10 @@ function again.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -34,7 +35,6 @@ from webapp.calls.presenter import Batch, PresentedQuestion
 from webapp.calls.run import OPEN_AT_LEAST, join_key
 from webapp.deadline import Deadline
 from webapp.elicitations.aliases import give_alias, must_be_alias
-from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import still_applies
@@ -50,6 +50,24 @@ SAYS_CHARACTERS = 80
 # Called before each question. It raises if the step cannot be asked together with the run's earlier
 # questions.
 Check: TypeAlias = Callable[[Run, Step], None]
+# Returns the outcome that another call has claimed, if one answer serves both calls.
+Shared: TypeAlias = Callable[[], Awaitable[Outcome[T] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking(Generic[T]):
+    """A question at its place in the body, with the waiter for its answer."""
+
+    question: Question[T]
+    step: Step
+    waiter: Waiter
+    is_ordered: bool
+    shared: Shared[T]
+
+
+class _AnsweredMeanwhile(Exception):
+    def __init__(self, outcome: Outcome[Any]) -> None:
+        self.outcome = outcome
 
 
 class Questions:
@@ -72,12 +90,11 @@ class Questions:
         group: Batch,
         *,
         is_ordered: bool,
-        shared: Callable[[], Awaitable[Outcome[T] | None]],
+        shared: Shared[T],
     ) -> Outcome[T]:
         """Ask the question at this place: find or start it, show it, wait for it and claim it.
 
-        The questions of one group are shown together. `shared` returns the outcome that another
-        call has claimed, if one answer serves both calls.
+        The questions of one group are shown together.
         """
         call, tracer = self._call, self._elicitations.telemetry.tracer
         with (
@@ -86,31 +103,24 @@ class Questions:
         ):
             call.waiters.add(waiter)
             group.join(waiter)
+            asking = _Asking(question, step, waiter, is_ordered, shared)
             try:
                 while True:
                     with suppress(Erased):  # the store lost the elicitation: ask again
-                        return await self._answered(
-                            question, step, waiter, group, is_ordered=is_ordered, shared=shared
-                        )
+                        return await self._answered(asking, group)
                     await call.run.reload(writes_again=True)
+            except _AnsweredMeanwhile as known:
+                return known.outcome
             finally:
                 call.waiters.discard(waiter)
 
-    async def _answered(
-        self,
-        question: Question[T],
-        step: Step,
-        waiter: Waiter,
-        group: Batch,
-        *,
-        is_ordered: bool,
-        shared: Callable[[], Awaitable[Outcome[T] | None]],
-    ) -> Outcome[T]:
+    async def _answered(self, asking: _Asking[T], group: Batch) -> Outcome[T]:
+        question, step, waiter = asking.question, asking.step, asking.waiter
         call, before = self._call, self._run.value.at(step)
         until = call.presenter.limit(step.kind, now=call.clock(), timeout=question.timeout)
         limit = Deadline(until - call.clock(), ticks=call.elicitations.ticks)
         while True:
-            current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
+            current = await self._start_or_join(asking)
             if current.is_open_there and not current.status.is_final:
                 current = await call.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:
@@ -129,7 +139,7 @@ class Questions:
                 await call.run.name(claimed, step)
                 return await self._outcome(question, claimed)
             if claimed is None:
-                if (outcome := await shared()) is not None:
+                if (outcome := await asking.shared()) is not None:
                     return outcome
                 await self._take_over()
                 await self._wait_for_the_other(waiter, limit=limit)
@@ -183,7 +193,7 @@ class Questions:
         call = self._call
         is_yes = claimed.status is Status.ACCEPTED
         try:
-            content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
+            content = await call.kinds.answer(claimed, call.caller) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
             call.used.use(claimed)
             raise
@@ -192,19 +202,18 @@ class Questions:
         faults = call.faults.get(claimed.id, ())
         return outcome_of(question, claimed, content=content, faults=faults)
 
-    async def _start_or_join(
-        self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
-    ) -> Elicitation:
+    async def _start_or_join(self, asking: _Asking[T]) -> Elicitation:
         """Find, join or start the elicitation at this place, and return it.
 
-        `waiter` is registered first, so that it receives the elicitation's changes.
+        The waiter is registered first, so that it receives the elicitation's changes.
         """
+        question = asking.question
         if question.elicitation_id is not None:
             must_be_alias(question.elicitation_id)
         async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
             if self._call.has_ended:  # another question ended the request: do not start a new one
                 raise CallOver
-            current = await self._find_or_start(question, step, waiter, is_ordered=is_ordered)
+            current = await self._find_or_start(asking)
             note(current)
             if question.elicitation_id is not None:
                 await self._name(question.elicitation_id, current)
@@ -244,9 +253,8 @@ class Questions:
             lambda e: states.join(e, leg=self._call.leg, run=self._run.value.id),
         )
 
-    async def _find_or_start(
-        self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
-    ) -> Elicitation:
+    async def _find_or_start(self, asking: _Asking[T]) -> Elicitation:
+        question, step, waiter = asking.question, asking.step, asking.waiter
         client, pepper = self._call.caller.client, self._elicitations.owners.pepper
         join = join_key(question, step, self._tool, client=client, pepper=pepper)
         worded: Question[Any] | None = None
@@ -259,9 +267,7 @@ class Questions:
             changed: list[Value] = []
             superseded: Sequence[Elicitation] = ()
             if current is None:
-                new = await self._new(
-                    question, step, join, run, previous, standing=standing, worded=worded
-                )
+                new = await self._new(asking, join, run, previous, standing=standing, worded=worded)
                 if new is None:
                     continue
                 worded, room, current = new
@@ -271,14 +277,14 @@ class Questions:
                 current = self._joined(question, current, run)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
-                asking = AskedStep(
+                asked = AskedStep(
                     place=step,
                     elicitation_id=current.id,
-                    is_ordered=is_ordered,
+                    is_ordered=asking.is_ordered,
                     says=question.message[:SAYS_CHARACTERS],
                     after=self._call.rounds,
                 )
-                run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
+                run = runs.ask(run, asked, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
             waiter.run = run.id  # an identical call may have stored its run first
             self._elicitations.waiters.add(waiter, run.id)
@@ -309,8 +315,7 @@ class Questions:
 
     async def _new(
         self,
-        question: Question[Any],
-        step: Step,
+        asking: _Asking[Any],
         join: str,
         run: Run,
         previous: Sequence[Elicitation],
@@ -323,16 +328,19 @@ class Questions:
         The plugins change a question only once, even if the write is repeated. Return None if the
         first write was refused. The caller then looks for a question that has ended and may have
         the answer.
+
+        Raises:
+            _AnsweredMeanwhile: Another call has used the answer since this body looked for one.
         """
-        plugins, admit = (
-            self._elicitations.plugins,
-            partial(
-                self._kinds.quotas.room,
-                run,
-                client_id=self._call.caller.client,
-                tool=self._tool,
-                standing=standing,
-            ),
+        if (outcome := await asking.shared()) is not None:
+            raise _AnsweredMeanwhile(outcome)
+        question, step, plugins = asking.question, asking.step, self._elicitations.plugins
+        admit = partial(
+            self._kinds.quotas.room,
+            run,
+            client_id=self._call.caller.client,
+            tool=self._tool,
+            standing=standing,
         )
         try:
             if worded is None and plugins.hear_asking:
@@ -469,15 +477,7 @@ class Questions:
             described=self._described(request),
         )
         link = self._call.links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
-        by = AskedBy(
-            owner=run.owner,
-            server=self._tool.server,
-            tool=self._tool.tool,
-            version=self._tool.version,
-            client=self._tool.calling_client,
-            asker=self._call.caller.name,
-            teams=self._call.caller.teams,
-        )
+        by = self._call.asked_by(step.digest)
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         started = Elicitation(
             id=id,

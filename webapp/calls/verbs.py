@@ -28,7 +28,9 @@ from flows.errors import (
     InvalidQuestion,
     NotAllowed,
     NotSupported,
+    QuestionChanged,
 )
+from flows.kinds.form import changed_part
 from flows.kinds.gate import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from flows.requests import is_for_good
@@ -84,6 +86,7 @@ class Verbs:
         return OwnersReach(
             owner=call.run.value.owner,
             teams=call.caller.teams,
+            teams_until=call.caller.teams_until,
             run=call.run.value.id,
             leg=call.leg,
             tool=call.tool.tool,
@@ -325,9 +328,17 @@ class Verbs:
             return self._given(question, step, known)
         # Check the order only if this call continues another: a new call may ask in any order.
         if is_ordered and call.run.is_continued:
-            runs.check_order(run, step, seen=self._seen, says=question.message)
+            await self._must_repeat(run, step, question)
         self._seen[step] = is_ordered
         return step
+
+    async def _must_repeat(self, run: Run, step: Step, question: Question[Any]) -> None:
+        """Check that the body repeated its earlier questions. Raises QuestionChanged."""
+        left_out = runs.not_repeated(run, step, seen=self._seen)
+        if left_out is not None:
+            before = await self.call.elicitations.get(left_out.elicitation_id)
+            differs = None if before is None else changed_part(before, question.request)
+            raise QuestionChanged(expected=left_out.says, asked=question.message, differs=differs)
 
     def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
         """Return a known answer, which has no place in the run and is not checked for order."""

@@ -24,6 +24,7 @@ from flows.errors import ElicitError, Failed, NotConfigured, StoreUnavailable, U
 from flows.oauth.authorization_code import Grant
 from flows.oauth.device_flow import DeviceCode, Pending, poll, start
 from flows.oauth.provider import Client
+from flows.oauth.responses import TokenSet
 from webapp.cli.arguments import add_port
 from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.operator import operate
@@ -150,7 +151,14 @@ async def _answered(
             )
         if client is None or current is None or current.status.is_final:
             raise Failed("The tool no longer waits for the account.")
-        answer = await service.outbound.run(poll(client, code, now=clock()), to=client)
+        redeemed = list[TokenSet]()
+        talk = poll(client, code, now=clock(), on_tokens=redeemed.append)
+        try:
+            answer = await service.outbound.run(talk, to=client)
+        except Failed:
+            for tokens in redeemed:
+                await accounts.code_exchange.revoke_unidentified(asked, tokens, code)
+            raise
         if not isinstance(answer, Pending):
             return answer
         code = replace(code, interval=answer.interval)

@@ -28,7 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         default=f"http://{DEFAULT_HOST}:{DEFAULT_PORT}",
-        help="the server's address; default: %(default)s",
+        help="the server's address, with or without /mcp; default: %(default)s",
     )
     parser.add_argument(
         "--no-browser",

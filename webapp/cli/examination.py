@@ -21,7 +21,8 @@ from msgspec import Struct
 from flows.elicitation.flow import SetupFinding
 from flows.errors import Failed
 from flows.oauth.provider import Provider
-from flows.oauth.registration import RegisteredClient, examined
+from flows.oauth.registered_client import RegisteredClient
+from flows.oauth.registration import examined
 from flows.payments.registry import Gateways
 from webapp.connecting import clock_finding, registrations_of
 from webapp.events.addresses import EventAddress

@@ -40,9 +40,11 @@ class Page(HTMLParser):
         super().__init__()
         self.heading = ""
         self.forms: list[WalkedForm] = []
+        self.faults: list[str] = []  # the errors of a form, as the page lists them first
         self.seconds_left: int | None = None
         self._form: WalkedForm | None = None
         self._is_heading = False
+        self._lists_faults = False
         self.feed(html)
         self.close()
         self.heading = " ".join(self.heading.split())
@@ -54,6 +56,10 @@ class Page(HTMLParser):
             self.seconds_left = int(left)
         if tag == "h1":
             self._is_heading = True
+        elif tag == "div" and given.get("class") == "faults":
+            self._lists_faults = True
+        elif tag == "li" and self._lists_faults:
+            self.faults.append("")
         elif tag == "form" and (given.get("method") or "").lower() == "post":
             self._form = WalkedForm(action=given.get("action") or "")
             self.forms.append(self._form)
@@ -73,12 +79,16 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "h1":
             self._is_heading = False
+        elif tag in {"ul", "div"}:
+            self._lists_faults = False
         elif tag == "form":
             self._form = None
 
     def handle_data(self, data: str) -> None:
         if self._is_heading:
             self.heading += data
+        elif self._lists_faults and self.faults:
+            self.faults[-1] += data.strip("\n")
 
 
 async def walk(

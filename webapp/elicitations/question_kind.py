@@ -6,6 +6,7 @@ in an author's code that has no table in `elicit.toml`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ class AskedBy:
     account: str | None = None  # the account that this call already received for the question
     is_later_leg: bool = False  # True if an earlier request of the call received the account
     teams: tuple[str, ...] = ()  # the names of the owner's teams, according to this call
+    teams_until: datetime | None = None  # when the call no longer proves the owner's teams
     issuer: str | None = None  # of the owner's verified subject
     bearer: SubjectToken | None = field(default=None, repr=False)  # the owner's own access token
 

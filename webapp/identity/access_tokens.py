@@ -8,7 +8,7 @@ text of a token leaves this module only in a `SubjectToken`, for a declared exch
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -217,9 +217,14 @@ def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subjec
             subject,
             claims=token.approves_by,
             signed_in_at=token.signed_in_at,
+            expires_at=_end_of(token),
             bearer=token.subject_token,
         )
     return identity.as_on_our_pages(subject, claims)
+
+
+def _end_of(token: AccessToken) -> datetime | None:
+    return None if token.expires_at is None else datetime.fromtimestamp(token.expires_at, UTC)
 
 
 def log_refusal(refusal: BadBearer) -> None:

@@ -57,6 +57,7 @@ class Subject:
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
     bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
+    expires_at: datetime | None = None  # of the access token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class Caller:
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
     teams: tuple[str, ...] = ()  # the names of the person's teams
+    teams_until: datetime | None = None  # the end of the token that names the teams
     # the person's own access token, which only a declared exchange may send elsewhere
     bearer: SubjectToken | None = field(default=None, repr=False, compare=False)
 
@@ -445,6 +447,7 @@ class Identity:
             claims=subject.claims,
             signed_in_at=subject.signed_in_at,
             teams=self._teams_of(subject.issuer, subject.claims),
+            teams_until=subject.expires_at,
             bearer=subject.bearer,
         )
         if subject.issuer in self._rules.issuers:

@@ -133,6 +133,14 @@ class Kinds:
             **{kind.traits.name: kind(elicitations=elicitations) for kind in own},
         }
 
+    async def answer(self, claimed: Elicitation, caller: Caller) -> Json:
+        """Return the content of an accepted elicitation, for `Question.answer`.
+
+        Raises Failed if the account or payment is gone, or if the caller can no longer use it.
+        """
+        self.accounts.must_be_member(claimed, until=caller.teams_until)
+        return await self[claimed.kind].answer(claimed)
+
     def __getitem__(self, name: str) -> QuestionKind:
         return self._by_name[name]
 

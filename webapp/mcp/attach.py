@@ -52,6 +52,7 @@ from webapp.mcp.tools import (
     ServedTool,
     has_tool,
     low_level_of,
+    middleware_of,
     title_of,
     tool_of,
     version_of,
@@ -109,13 +110,8 @@ def attach(
     tokens that name no issuer. `connections` has the calls that come over stdio. Raises TypeError
     if `server` is of another type, and ValueError if the author gave the server no name.
     """
-    middleware = getattr(low_level_of(server), "middleware", None)
-    if not isinstance(middleware, list):
-        raise TypeError(
-            f"{type(server).__name__} is not an MCPServer, a FastMCP server or a low-level Server."
-        )
+    parts = middleware_of(server)
     must_be_named(server)
-    parts = cast("list[object]", middleware)
     share_request_state(server, parts, service.request_state_keys)
     mask_tool_logs()
     # A HostedServer may start again. The middleware of its earlier start then belongs to a closed
@@ -132,8 +128,11 @@ def attach(
 
 
 def is_served(server: Any) -> bool:
-    """Return True if a running application is attached to this server."""
-    parts = getattr(low_level_of(server), "middleware", ())
+    """Return True if a running application is attached to this server.
+
+    Raises TypeError if `server` is no server of any library.
+    """
+    parts = middleware_of(server)
     return any(isinstance(part, Middleware) and not part.has_ended for part in parts)
 
 

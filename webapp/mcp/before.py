@@ -54,7 +54,14 @@ from flows.errors import (
     NotAsked,
 )
 from flows.kinds.gate import GatePolicy, Need, arguments_text, digest_of_arguments, gate_question
-from flows.question import Outcome, Question, asking, current_asker, current_body
+from flows.question import (
+    Outcome,
+    Question,
+    asking,
+    current_asker,
+    current_body,
+    reporting_errors,
+)
 from webapp.calls.leases import Fact
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
@@ -146,12 +153,13 @@ async def _ask_needs(
 async def _ask_need(
     verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, need_id: str
 ) -> None:
-    facts = [verbs.fact(question.request) for question in need.questions]
+    with reporting_errors(need.place):
+        facts = [verbs.fact(question.request) for question in need.questions]
     # A need that this call has asked is not skipped later: the places in the run would change.
     skip_if = need.skip_if if need.skip_if and not await _has_asked(verbs, facts) else None
     if skip_if is not None and await _author(verbs, skip_if, arguments):
         return
-    outcomes = [await _yes(verbs, question, need.decline_message) for question in need.questions]
+    outcomes = [await _yes(verbs, question, need) for question in need.questions]
     pairs = list(zip(need.questions, outcomes, strict=True))
     # Convert the answers before the body: an answer that the author's type refuses does not count.
     answers = [question.answer(outcome.content) for question, outcome in pairs]
@@ -161,13 +169,13 @@ async def _ask_need(
         verbs.prefetched.put(fact, outcome, key=question.key)
 
 
-async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
+async def _yes(verbs: Verbs, question: Question[Any], need: Need) -> Outcome[Json]:
     """Return the outcome with the unconverted answer. Raise the error for a refusal."""
-    unconverted: Question[Json] = replace(question, answer=_unchanged)
-    unconverted.discard()  # nobody awaits this copy: `ask` below asks the question
-    outcome = await verbs.ask(unconverted)
+    place = question.place or need.place
+    unconverted: Question[Json] = replace(question, answer=_unchanged, place=place)
+    outcome = await unconverted.outcome()
     if outcome.error is not None:
-        verbs.last_error = _in_other_words(outcome.error, decline_message)
+        verbs.last_error = _in_other_words(outcome.error, need.decline_message)
         raise verbs.last_error
     return outcome
 

@@ -156,6 +156,9 @@ async def _finished(
     """Return the result of a body that ended, or the result for `error` if it is not None."""
     if error is not None:
         own = error_result(error, protocol_version=protocol_version)
+        if error.place is not None:  # a mistake of the tool's author, who reads the log
+            about = {"tool": call.tool.tool, "code": error.name, "why": str(error)}
+            _log.error("tool.misused_verb", extra=about)
         if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):
             if isinstance(error, StoreUnavailable):
                 _log.warning("store.unavailable", extra={"why": error.why})

@@ -8,6 +8,7 @@ which the library looks it up for a call.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 import mcp_types as types
@@ -89,6 +90,25 @@ def low_level_of(server: Any) -> Any:
     """Return the low-level server, which each library stores under a different name."""
     inner = getattr(server, "_mcp_server", None) or getattr(server, "_lowlevel_server", None)
     return inner or server
+
+
+def middleware_of(server: Any) -> list[object]:
+    """Return the middleware of a server of any library. Raises TypeError for another object."""
+    found = getattr(low_level_of(server), "middleware", None)
+    if isinstance(found, list):
+        return cast("list[object]", found)
+    kind = f"the module {server.__name__}" if isinstance(server, ModuleType) else None
+    inside = [
+        f"{server.__name__}.{name}"
+        for name, value in (vars(server).items() if kind else ())
+        if type(value).__module__.startswith(("mcp.", "fastmcp."))
+        and isinstance(getattr(low_level_of(value), "middleware", None), list)
+    ]
+    instead = f"Pass {' or '.join(inside)}." if inside else "Pass the object of the server."
+    raise TypeError(
+        f"{kind or type(server).__name__} is not an MCPServer, a FastMCP server or a low-level "
+        f"Server. {instead}"
+    )
 
 
 async def tool_of(

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Asked, Elicitation, Json, Status
-from flows.elicitation.traits import ConnectedBefore
+from flows.elicitation.traits import ConnectedBefore, traits_of
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
@@ -122,9 +122,26 @@ class Accounts:
         }
         return {**facts, **{key: value for key, value in named.items() if value is not None}}
 
+    def must_be_member(self, claimed: Elicitation, *, until: datetime | None) -> None:
+        """Check that the call still proves the team whose account answers. Raises Failed."""
+        if traits_of(claimed.kind).gives == "account":
+            self._must_be_member(self.terms(claimed).team, until=until)
+
+    def _must_be_member(self, team: str | None, *, until: datetime | None) -> None:
+        if team is not None and until is not None and self.now() >= until:
+            raise Failed(
+                "The access token of this call has expired, so it no longer proves that the caller "
+                f"is in the team {self.connections.label_of_team(team)}. Call again with a new "
+                "token."
+            )
+
     def _holder(self, client: Client, by: AskedBy) -> str:
-        """Return the owner of the accounts that can be used: the asker's team, or the asker."""
+        """Return the owner of the accounts that can be used: the asker's team, or the asker.
+
+        Raises Failed if the call no longer proves that the asker is in the team.
+        """
         team = self.connections.team_for(client.provider.name, by.teams)
+        self._must_be_member(team, until=by.teams_until)
         return self.connections.holder(by.owner, team)
 
     def _holder_of(self, elicitation: Elicitation) -> str:
@@ -182,11 +199,8 @@ class Accounts:
         person has disconnected the account, or no longer shares it with the tool or its client,
         for any scopes. Only a provider that the operator declared can use an exchange.
         """
-        how, bearer, provider = client.provider.exchange, by.bearer, client.provider
-        is_any = request.account is None and not self.connections.team_for(provider.name, by.teams)
-        if how is None or bearer is None or not client.is_operators or not is_any:
-            return None
-        if bearer.issuer != how.issuer:
+        bearer, provider = by.bearer, client.provider
+        if bearer is None or not self._may_exchange(request, client, by, issuer=bearer.issuer):
             return None
         found = self.connections.new_exchanged(client, request.scopes, by=by)
         stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
@@ -219,6 +233,13 @@ class Accounts:
         await self.connections.note_use(stored, by.tool, by.client, owner=by.owner)
         return self.connections.content(stored, scopes=request.scopes)
 
+    def _may_exchange(
+        self, request: AccountRequest, client: Client, by: AskedBy, *, issuer: str | None
+    ) -> bool:
+        how, name = client.provider.exchange, client.provider.name
+        is_any = request.account is None and not self.connections.team_for(name, by.teams)
+        return client.is_operators and is_any and how is not None and how.issuer == issuer
+
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
         client = self._clients.of(request.provider)
         if not found.is_shared(by.tool, by.client):
@@ -240,11 +261,12 @@ class Accounts:
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
-        how = client.provider.exchange
-        is_exchanged = how is not None and by.issuer == how.issuer and client.is_operators
-        if client.provider.service_account or is_exchanged:
+        if client.provider.service_account:
             return True
         key = self.connections.key(client, server=by.server)
+        is_exchanged = self._may_exchange(request, client, by, issuer=by.issuer)
+        if is_exchanged and not await self.connections.must_ask_for_exchanged(key, by):
+            return True
         tenant = _tenant(request, client)
         found = await self.connections.find(
             self._holder(client, by), key, account=request.account, tenant=tenant

@@ -21,7 +21,7 @@ from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, Store
 from flows.oauth.connection import Connection
 from flows.oauth.device_flow import DeviceCode
 from flows.oauth.keep_alive import planned
-from flows.oauth.responses import Person
+from flows.oauth.responses import Person, TokenSet
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import is_passing
 from webapp.elicitations.complete import complete_elicitation
@@ -131,7 +131,10 @@ class CodeExchange:
     async def _exchange(
         self, current: Elicitation, code: str, callback: Mapping[str, str] | None, *, now: datetime
     ) -> None:
-        talk = self._flow.finish(current, code=code, now=now, callback=callback)
+        redeemed = list[TokenSet]()
+        talk = self._flow.finish(
+            current, code=code, now=now, callback=callback, on_tokens=redeemed.append
+        )
         assert current.attempt is not None
         stored = msgspec.convert(current.attempt.kept, StoredAttempt)
         try:
@@ -140,6 +143,8 @@ class CodeExchange:
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             hidden = (code, stored.verifier)
             noted = await self._note(current, error, step="exchange", hidden=hidden)
+            for tokens in redeemed:
+                await self.revoke_unidentified(current, tokens, stored)
             if await self._can_press_again(current, error):
                 return
             if not isinstance(noted, Denied | Failed):
@@ -229,6 +234,30 @@ class CodeExchange:
         await self._revoke(
             self._connection(current, grant, token=code.token, client_auth=code.client_auth)
         )
+
+    async def revoke_unidentified(
+        self, current: Elicitation, tokens: TokenSet, asked: StoredAttempt | DeviceCode
+    ) -> None:
+        """Revoke tokens of which the provider did not say whose they are.
+
+        If the person has connected an account there before, the tokens may be that account's, and
+        many providers revoke all grants of a person together. Nothing is revoked then.
+        """
+        grant = Grant(
+            tokens=tokens,
+            scopes=(),
+            person=Person(id="", label=""),
+            issuer="",
+            tenant=asked.tenant if isinstance(asked, StoredAttempt) else None,
+            dpop_key=asked.dpop_key,
+        )
+        unknown = self._connection(current, grant, token=asked.token, client_auth=asked.client_auth)
+        try:
+            if not await self._connections.of_key(unknown.owner, unknown.key):
+                await self._revoke(unknown)
+        except Exception as error:  # noqa: BLE001 - the question has to be settled in any case
+            about = {"provider": unknown.provider, "id": current.id}
+            _log.warning("account.not_revoked", extra=about, exc_info=error)
 
     async def _revoke(self, refused: Connection) -> None:
         if await self._connections.read(refused.owner, refused.id) is not None:

@@ -167,7 +167,8 @@ class Payments:
             return _json(in_hand(await self.usable(claimed)))
         except PaymentGone as error:
             await self._elicitations.change(claimed.id, self._used_up_in_vain)
-            raise Failed(f"The payment was {error.became}.", elicitation_id=claimed.id) from error
+            why = f"The payment was {error.became}."
+        raise Failed(why, elicitation_id=claimed.id)  # a cause would hide the tool's own line
 
     async def usable(self, claimed: Elicitation) -> Payment:
         """Return the payment that a run has claimed, so that no other run uses or refunds it.

@@ -22,7 +22,7 @@ from webapp.languages import known_tag
 from webapp.settings.parsers import each
 from webapp.settings.table import setting
 
-# A start page has at most 25 kB with its logo: docs/pages.md has the weight of each.
+# A start page has at most 25 kB with its logo: docs/how-to/pages.md has the weight of each.
 IMAGE_BYTES_AT_MOST: Final = 8 * 1024
 IMAGE_PIXELS_AT_MOST: Final = 1024  # each side
 CONTRAST: Final = 4.5  # WCAG 2.2, 1.4.3 (AA) for text
@@ -343,7 +343,7 @@ class Brand:
         otherwise="all that there are, English first",
         says="the languages of the pages, such as `de, en`. A browser gets the one that it asks "
         "for, or else the first; with one language, every page is in it: "
-        "[translating](../how-to/translating.md)",
+        "[translating](../how-to/pages.md#languages)",
     )
     website: str | None = None
     own: frozenset[str] = frozenset()

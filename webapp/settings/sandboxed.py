@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flows.providers.simulated import simulated
 from webapp.settings.settings import Settings
 
 if TYPE_CHECKING:  # most servers have no sandbox
@@ -12,7 +13,8 @@ if TYPE_CHECKING:  # most servers have no sandbox
 def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
     """Return the settings with the sandbox in place of the providers that are not configured.
 
-    The sandbox simulates account providers that have no credentials, and payment providers if no
+    The sandbox simulates account providers that have no credentials (among them all with API
+    keys, which people bring), and payment providers if no
     merchant account is configured.
 
     Raises ValueError unless the server is on loopback.
@@ -20,11 +22,16 @@ def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
     if not settings.is_local:
         raise ValueError("The sandbox is for a server on this machine only.")
     played = {
-        name: provider.at(sandbox.url)
+        name: found
         for name, provider in settings.providers.items()
-        if provider.sandbox is not None and name not in settings.credentials
+        if name not in settings.credentials
+        and (found := simulated(provider, sandbox.url)) is not None
     }
-    credentials = dict.fromkeys(played, (sandbox.client_id, sandbox.client_secret))
+    credentials = {
+        name: (sandbox.client_id, sandbox.client_secret)
+        for name, provider in played.items()
+        if provider.key is None
+    }
     return replace(
         settings,
         providers={**settings.providers, **played},

@@ -258,7 +258,7 @@ class Settings:
         "ELICIT_TEMPLATES",
         parse=folders,
         says="a folder with templates that replace the built-in ones, and with a folder `static` "
-        "of files for them: [templates](templates.md)",
+        "of files for them: [templates](../how-to/pages.md#templates)",
         names_file=True,
     )
     brand: Brand = field(default_factory=Brand)

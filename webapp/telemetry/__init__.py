@@ -3,7 +3,7 @@
 `observer` is the protocol that other packages call at a few places: a store operation ended, a
 question was asked, ended or woke a call, a provider answered, a webhook arrived, the sweeper
 finished a round. Without telemetry its methods do nothing. `families` is the table of all metrics,
-from which docs/reference/metrics.md is written. `metrics` counts them for Prometheus and is the
+from which docs/how-to/monitoring.md is written. `metrics` counts them for Prometheus and is the
 only file that imports the Prometheus library. It is imported only if ELICIT_METRICS is set.
 
 `work` is the unit of work of a task: one request, one call, or one row of the sweeper. The first

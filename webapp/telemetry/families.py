@@ -1,6 +1,6 @@
 """The table of all metric families: their names, kinds, labels and help texts.
 
-`metrics` exports only these, and docs/reference/metrics.md is written from this table.
+`metrics` exports only these, and the table in docs/how-to/monitoring.md is written from this table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -178,7 +178,7 @@ UNRESOLVED = MetricFamily(
     labels=("status",),
     says="Payments with an unknown outcome: `waiting` (the server polls the provider), "
     "`unanswered` (the server stopped polling) or `otherwise` (the payment differs from the "
-    "request). See [elicit payments](commands.md#elicit-payments).",
+    "request). See [elicit payments](../reference/commands.md#elicit-payments).",
 )
 UNRESOLVED_AGE = MetricFamily(
     name="elicit_payments_unresolved_oldest_seconds",

@@ -24,11 +24,11 @@ from typing import Any
 import httpx
 
 from flows.hooks import StartedQuestion, after
-from flows.providers import PROVIDERS
+from flows.providers.simulated import simulated
 from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.http.client import Outbound, Transport
-from webapp.http.exchange import PEER_KEY, ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import PEER_KEY, ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.local_peer import Peer
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
@@ -36,9 +36,10 @@ from webapp.settings.approver_tables import read_approvers
 from webapp.settings.identity import with_approvers
 from webapp.settings.settings import BadSettings, Settings, read_settings
 from webapp.sweeper import fall_due
-from webapp.testing.application import MODERN, URL, TestedApplication
+from webapp.testing._acts import Act
+from webapp.testing._application import MODERN, URL, PersonClient, TestedApplication, must_be_client
 from webapp.testing.person import AskedPerson
-from webapp.testing.told import OutsideReached, Told
+from webapp.testing.told import NeverAsked, OutsideReached, StillOpen, Told
 from webapp.testing.webhooks import ProviderWebhooks
 
 SANDBOX_URL = "http://127.0.0.1:8766"
@@ -97,19 +98,31 @@ async def elicit_person(
 
     Raises:
         BadSettings: A setting is invalid.
+        ValueError: The revision or an elicitation mode is unknown.
         InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
+    must_be_client(revision, declares)
     is_made = not hasattr(server, "list_tools") and callable(server)
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[AssertionError]()
     failed: BaseException | None = None
-    network = InProcess(outside=outside, fail=failures.append, apis=_simulated_apis())
+    apis = _simulated_apis(read)
+    network, server_network = (
+        InProcess(outside=outside, fail=failures.append, apis=apis) for _ in range(2)
+    )
+    responders = Responders()
+
+    def answer_at(origin: str, app: ASGIApp) -> None:
+        network.answer_at({origin: app})
+        server_network.answer_at({origin: responders.responding_first(app)})
+
     sandbox = new_sandbox(url=SANDBOX_URL, serves=URL)
     async with AsyncExitStack() as stack:
         http_client = await stack.enter_async_context(httpx.AsyncClient(transport=network))
         sandbox_app = SandboxApp(sandbox, clock=clock, deliver=http_client.send, pause=_at_once)
-        network.answer_at({SANDBOX_URL: sandbox_app})
+        answer_at(SANDBOX_URL, sandbox_app)
+        server_client = await stack.enter_async_context(httpx.AsyncClient(transport=server_network))
         guard = await stack.enter_async_context(asyncio.TaskGroup())
 
         async def started(question: StartedQuestion) -> None:
@@ -127,29 +140,28 @@ async def elicit_person(
             settings=read,
             clock=clock,
             sandbox=sandbox,
-            outbound=Outbound(http_client, allow_loopback=True, resolve=_here, transport=network),
+            outbound=Outbound(
+                server_client, allow_loopback=True, resolve=_here, transport=server_network
+            ),
             transport=network,
             plugins=[_Listener(started), *plugins],
-            serve=lambda asgi: network.answer_at({URL: OwnUsers(asgi, uid=_UID)}),
+            serve=lambda asgi: answer_at(URL, OwnUsers(asgi, uid=_UID)),
             tasks=guard,
             browsers=stack,
             replays=replays if replay or watch else None,
             failures=failures,
         )
-        person = AskedPerson(
-            app,
-            subject=None,
-            revision=revision,
-            declares=declares,
-            webhooks=ProviderWebhooks(
-                sandbox_app.sales, http_client.send, settle=lambda: fall_due(app.service)
-            ),
-            places=(URL, SANDBOX_URL),
+        webhooks = ProviderWebhooks(
+            sandbox_app.sales, http_client.send, settle=lambda: fall_due(app.service)
         )
+        app.new_person = lambda *who, **client: _SimulatedPerson(
+            app, webhooks, *who, **client
+        ).join()
+        person = _SimulatedPerson(app, webhooks, None, revision=revision, declares=declares)
         try:  # the start is inside too, so that its errors are raised without an ExceptionGroup
             await app.open()
             stack.push_async_callback(app.close)
-            stack.push_async_callback(person.leave)
+            stack.push_async_callback(responders.finish)
             await person.join()
             yield person
             person.must_be_done()
@@ -161,6 +173,59 @@ async def elicit_person(
                 raised.add_note(says)
     if failed is not None:
         raise failed
+
+
+class _SimulatedPerson(AskedPerson):
+    """A person as the kit creates, awaits and ends them."""
+
+    def __init__(
+        self,
+        app: TestedApplication,
+        webhooks: ProviderWebhooks,
+        subject: str | None,
+        *,
+        revision: str,
+        declares: Collection[str],
+    ) -> None:
+        self.clock, self.webhooks = app.clock, webhooks
+        self.replayed, self.refused = [], []
+        self._app, self._places = app, (URL, SANDBOX_URL)
+        self._client = PersonClient(
+            app,
+            subject="person" if subject is None and app.has_approvers else subject,
+            revision=revision,
+            declares=declares,
+            callback=self.elicitation_callback,
+        )
+        self._plan, self._later, self._shown = self._client.plan, [], {}
+        self._done, self._left, self._unseen, self._acting = set(), set(), set(), set()
+
+    async def join(self) -> AskedPerson:
+        """Open the browser and connect the client that `call` uses."""
+        self._browser = await self._app.browsers.enter_async_context(self._app.browser())
+        await self._client.connect()
+        return self
+
+    async def is_awaited(self, id: str, *, at_most: timedelta) -> None:
+        """Fail a question that is still open after `at_most`, because nobody acts on it."""
+        await asyncio.sleep(at_most.total_seconds())
+        asked = await self._get(id)
+        if not asked.status.is_final:
+            await self._fail(
+                asked, StillOpen(self._told(asked), last_call=str(self._app.last_call))
+            )
+
+    def must_be_done(self) -> None:
+        """Raise the first failure of the test that was not raised yet.
+
+        Raises:
+            NeverAsked: A planned action is left over.
+        """
+        self._raise_failure()
+        plan = [each for client in self._app.clients for each in client.plan]
+        if plan:
+            says = [each.says if isinstance(each, Act) else each.value for each in plan]
+            raise NeverAsked(says, last_call=str(self._app.last_call))
 
 
 class _Listener:
@@ -183,8 +248,10 @@ def _settings(own: Mapping[str, str], *, approvers: Mapping[str, Mapping[str, ob
     identity = with_approvers(found.identity, tables, problems)
     if problems:
         raise BadSettings(problems)
-    # With the uid of `nobody`, as in a container, the person would be an anonymous caller.
-    return replace(found, uid=_UID, identity=identity)
+    # With the uid of `nobody`, as in a container, the person would be an anonymous caller. Errors
+    # must not name a file that the test has not passed.
+    config = found.config if "ELICIT_CONFIG" in own else None
+    return replace(found, uid=_UID, identity=identity, config=config)
 
 
 def _must_be_asyncio() -> None:
@@ -197,12 +264,12 @@ def _must_be_asyncio() -> None:
         ) from None
 
 
-def _simulated_apis() -> Mapping[str, str]:
+def _simulated_apis(settings: Settings) -> Mapping[str, str]:
     """Return the real address of each API that the sandbox simulates, by the simulated address."""
     return {
-        provider.at(SANDBOX_URL).api: provider.api
-        for provider in PROVIDERS.values()
-        if provider.sandbox is not None
+        found.api: provider.api
+        for provider in settings.providers.values()
+        if (found := simulated(provider, SANDBOX_URL)) is not None
     }
 
 
@@ -248,8 +315,11 @@ class InProcess(Transport):
             self._fail(error)
             raise error
         reply = await to.handle_async_request(request)
-        if reply.status_code == HTTPStatus.NOT_FOUND and self._outside is not None:
-            url = str(request.url)
+        url = str(request.url)
+        # The test's own keys are known only outside.
+        is_key = reply.status_code == HTTPStatus.UNAUTHORIZED and f"{SANDBOX_URL}/apis/" in url
+        is_unknown = is_key or reply.status_code == HTTPStatus.NOT_FOUND
+        if is_unknown and self._outside is not None:
             for simulated, real in self._apis.items():
                 if url.startswith(f"{simulated}/"):
                     # `Host` is the simulated one, so httpx must set it again.
@@ -277,6 +347,49 @@ class InProcess(Transport):
         return httpx.Response(
             reply.status_code, headers=reply.headers, content=body, extensions=reply.extensions
         )
+
+
+class Responders:
+    """The applications that answer the server's own requests.
+
+    `httpx.ASGITransport` returns a response only after its background task. The sandbox sends its
+    webhooks in that task. A server that holds a lock until the response arrives, and takes the
+    same lock for the webhook, would wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._running = set[asyncio.Future[None]]()
+
+    def responding_first(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that returns after the response and continues in a task."""
+
+        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+            has_responded = asyncio.Event()
+
+            async def forward(message: Message) -> None:
+                await send(message)
+                if message["type"] == "http.response.body" and not message.get("more_body"):
+                    has_responded.set()
+
+            running: asyncio.Future[None] = asyncio.ensure_future(app(scope, receive, forward))
+            running.add_done_callback(lambda _: has_responded.set())
+            try:
+                await has_responded.wait()
+            except asyncio.CancelledError:
+                running.cancel()
+                await asyncio.wait([running])
+                raise
+            if running.done():
+                running.result()
+            else:
+                self._running.add(running)
+                running.add_done_callback(self._running.discard)
+
+        return respond
+
+    async def finish(self) -> None:
+        """Wait for all background tasks."""
+        await asyncio.gather(*self._running)
 
 
 class OwnUsers:

@@ -7,14 +7,12 @@ once, and the test fails too.
 import asyncio
 import re
 from collections.abc import Collection, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import httpx
 from anyio import CancelScope
 from mcp import Client
 from mcp.client.session import ClientRequestContext
-from mcp.server.auth.provider import AccessToken
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from flows.crypto.tokens import Purpose
@@ -23,27 +21,24 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
+from webapp.deadline import HandClock
 from webapp.records.ids import owner_of
 from webapp.sweeper import fall_due
-from webapp.testing.acts import ACCEPT, CANCEL, Act, Errand, Pause
-from webapp.testing.application import (
+from webapp.testing._acts import ACCEPT, AGAIN, CANCEL, Act, Errand, Pause
+from webapp.testing._application import (
     LIMITS,
     MODERN,
     URL,
-    ConnectedClient,
-    TestedApplication,
+    PersonClient,
     calling_as,
 )
 from webapp.testing.planned import PlannedActions
 from webapp.testing.told import (
     Heard,
-    NeverAsked,
-    StillOpen,
     Told,
     UnexpectedForm,
     UnexpectedQuestion,
 )
-from webapp.testing.webhooks import ProviderWebhooks
 
 if TYPE_CHECKING:
     from webapp.calls.replay import ReplayedCall
@@ -65,53 +60,23 @@ class AskedPerson(PlannedActions):
     `elicitation_callback` (a client of the `mcp` library) or `elicitation_handler` (FastMCP).
     """
 
-    def __init__(
-        self,
-        app: TestedApplication,
-        *,
-        subject: str | None,
-        revision: str,
-        declares: Collection[str],
-        webhooks: ProviderWebhooks,
-        places: Collection[str],
-        first: "AskedPerson | None" = None,
-    ) -> None:
-        """Create a person. `subject` is None for the user of this machine."""
-        super().__init__(app, webhooks=webhooks, places=places)
-        self.clock = app.clock
-        self.replayed: list[ReplayedCall] = []  # calls that ended in replay mode
-        self._subject = subject
-        self._revision = revision
-        self._declares = frozenset(declares)
-        self.people: list[AskedPerson] = [self] if first is None else first.people
-        self._done: set[str] = set()  # ids of the questions that the person acted on
-        self._left: set[str] = set()  # those that the person leaves open during this call
-        self._shown: dict[str, _Shown] = {}  # those that the client still shows after their call
-        self._unseen: set[str] = set()  # those that the client does not show
-        self._acting: set[asyncio.Task[ElicitResult]] = set()
-        self._calling: CancelScope | None = None
-        self._call: _CallOf = ("", {})
-        self._is_lost = False
-        self._browser: httpx.AsyncClient
-        self._connection: ConnectedClient | None = None
-
-    async def join(self) -> None:
-        """Open the browser and connect the client that `call` uses."""
-        if self._subject is None and self._app.has_approvers:
-            self._subject = "person"
-        self._browser = await self._app.browsers.enter_async_context(self._app.browser())
-        await self.connect()
-
-    async def leave(self) -> None:
-        """Close the clients of all people."""
-        for person in self.people:
-            await person.disconnect()
+    clock: HandClock
+    replayed: "list[ReplayedCall]"  # calls that ended in replay mode
+    _client: PersonClient
+    _done: set[str]  # ids of the questions that the person acted on
+    _left: set[str]  # those that the person leaves open during this call
+    _shown: dict[str, _Shown]  # those that the client still shows after their call
+    _unseen: set[str]  # those that the client does not show
+    _acting: set[asyncio.Task[ElicitResult]]
+    _calling: CancelScope | None = None
+    _call: _CallOf = ("", {})
+    _is_lost: bool = False
+    _browser: httpx.AsyncClient
 
     @property
     def client(self) -> Client:
         """The client that `call` uses, for its other methods (`list_tools()`)."""
-        assert self._connection is not None
-        return self._connection.client
+        return self._client.connected
 
     # People and processes.
 
@@ -127,19 +92,13 @@ class AskedPerson(PlannedActions):
         `subject` is their name at the issuer where people sign in. Their accounts, payments and
         answers are their own. Their client is as the first person's, unless you say otherwise.
         """
-        if self._app.owner_of(subject) in [one.owner for one in self.people]:
+        if self._app.owner_of(subject) in [one.owner for one in self._app.clients]:
             raise AssertionError(f"{subject!r} is already a person of this test.")
-        person = AskedPerson(
-            self._app,
-            subject=subject,
-            revision=revision or self._revision,
-            declares=self._declares if declares is None else declares,
-            webhooks=self.webhooks,
-            places=self._places,
-            first=self,
+        person: AskedPerson = await self._app.new_person(
+            subject,
+            revision=revision or self._client.revision,
+            declares=self._client.declares if declares is None else declares,
         )
-        await person.join()
-        self.people.append(person)
         return person
 
     async def restarts(self) -> None:
@@ -149,12 +108,10 @@ class AskedPerson(PlannedActions):
         the payment provider and people's browsers stay. If the test passed a function that makes
         the server, the function makes a new one.
         """
-        for person in self.people:
-            await person.disconnect()
         await self._app.close()
         await self._app.open()
-        for person in self.people:
-            await person.connect()
+        for client in self._app.clients:
+            await client.connect()
 
     async def posts(
         self,
@@ -196,14 +153,14 @@ class AskedPerson(PlannedActions):
         """Return the result, or None if the same call has to be made again."""
         result: CallToolResult | None = None
         try:
-            with CancelScope() as self._calling, calling_as(self._token):
+            with CancelScope() as self._calling, calling_as(self._client.token):
                 result = await self.client.call_tool(tool, dict(arguments))
         finally:
             self._calling = None
             self._app.hold(nothing=False)
         if self._is_lost:
-            await self.disconnect()
-            await self.connect()
+            self._is_lost = False
+            await self._client.connect()
             return None
         if result is not None:
             return Heard.of(result)
@@ -219,11 +176,13 @@ class AskedPerson(PlannedActions):
             return False
         pause = self._next_pause()
         if pause is Pause.DISCONNECTED:
-            await self.disconnect()
-            await self.connect()
+            await self._client.connect()
         if pause is not None:
             return pause is not Pause.LEFT_OPEN
-        if (await self._act(asked, link=link, is_form=False)).action == "cancel":
+        result = await self._act(asked, link=link, is_form=False)
+        if result is AGAIN:
+            return await self.follows(link)
+        if result.action == "cancel":
             return False
         return not self._failures and (await self._get(asked.id)).status is not Status.EXPIRED
 
@@ -274,61 +233,32 @@ class AskedPerson(PlannedActions):
 
     # Internals.
 
-    @property
-    def owner(self) -> str:
-        """The owner tag of this person's data in the store."""
-        return self._app.owner_of(self._subject)
-
-    @property
-    def _token(self) -> AccessToken | None:
-        """The access token of this person's calls, which names no client."""
-        if self._subject is None:
-            return None
-        claims = {"iss": self._app.issuer}
-        return AccessToken(
-            token=self._subject, client_id="", scopes=[], subject=self._subject, claims=claims
-        )
-
     def _is_own(self, owner: str) -> bool:
         """Return True for this person's data. Data of unknown owners is the first person's."""
-        others = [one.owner for one in self.people if one is not self]
-        return owner not in others if self is self.people[0] else owner == self.owner
-
-    async def connect(self) -> None:
-        """Connect a new client for `call`, as after a lost connection."""
-        self._is_lost = False
-        self._connection = await ConnectedClient.open(
-            self._app,
-            revision=self._revision,
-            declares=self._declares,
-            callback=self.elicitation_callback,
-            token=self._token,
-        )
-
-    async def disconnect(self) -> None:
-        """Close the connection of the client that `call` uses."""
-        if self._connection is not None:
-            await self._connection.close()
+        own, clients = self._client, self._app.clients
+        others = [one.owner for one in clients if one is not own]
+        return owner not in others if own is clients[0] else owner == own.owner
 
     async def _answer(self, params: Any) -> ElicitResult:
-        if isinstance(params, ElicitRequestURLParams):
-            asked, link = await self._asked_by(params.url), params.url
-        else:
-            found = await self._asked_in_form(str(params.message))
-            if found is None:
-                self._failures.append(UnexpectedForm(str(params.message)))
-                return CANCEL
-            asked, link = found, self._app.service.links.of(found, now=self.clock())
-        is_form = not isinstance(params, ElicitRequestURLParams)
+        is_form, message = not isinstance(params, ElicitRequestURLParams), str(params.message)
+        found = await (self._asked_in_form(message) if is_form else self._asked_by(params.url))
+        if found is None:
+            self._failures.append(UnexpectedForm(message))
+            return CANCEL
+        asked = found
+        link = self._app.service.links.of(asked, now=self.clock()) if is_form else params.url
         pause = Pause.UNSEEN if asked.id in self._unseen else self._next_pause()
         if pause is not None:
             await self._pause(pause, asked, link=link, is_form=is_form)
             return ACCEPT
-        return await self._act(asked, link=link, is_form=is_form)
+        if is_form and asked.id in self._done:
+            return await self._fail(asked, AssertionError(f"The form was shown again: {message}"))
+        result = await self._act(asked, link=link, is_form=is_form)
+        return await self._answer(params) if result is AGAIN else result
 
     def _next_pause(self) -> Pause | None:
-        if self.plan and isinstance(self.plan[0], Pause):
-            return cast("Pause", self.plan.popleft())
+        if self._plan and isinstance(self._plan[0], Pause):
+            return cast("Pause", self._plan.popleft())
         return None
 
     async def _pause(self, pause: Pause, asked: Elicitation, *, link: str, is_form: bool) -> None:
@@ -338,7 +268,7 @@ class AskedPerson(PlannedActions):
         """
         if self._calling is None:
             raise AssertionError(f"The action {pause.value!r} needs person.call(...).")
-        is_modern = self._revision == MODERN
+        is_modern = self._client.revision == MODERN
         if pause is Pause.DISCONNECTED:
             self._is_lost = True
             self._calling.cancel()
@@ -361,19 +291,18 @@ class AskedPerson(PlannedActions):
         for id, (call, link) in [*self._shown.items()]:
             if call != self._call:
                 continue
-            asked, pause = await self._get(id), None
-            if not (asked.status.is_final or id in self._done):
-                pause = self._next_pause()
+            asked, pause, result = await self._get(id), None, AGAIN
+            while result is AGAIN and not (asked.status.is_final or id in self._done):
+                pause, result = self._next_pause(), ACCEPT
                 if pause is None:
-                    await self._act(asked, link=link, is_form=False)
+                    result = await self._act(asked, link=link, is_form=False)
             if pause is Pause.LEFT_OPEN:
                 self._left.add(id)
                 self._app.hold(nothing=True)
                 continue
             del self._shown[id]
             if pause is Pause.DISCONNECTED:
-                await self.disconnect()
-                await self.connect()
+                await self._client.connect()
 
     async def _act(self, asked: Elicitation, *, link: str, is_form: bool) -> ElicitResult:
         if asked.id in self._done:
@@ -383,11 +312,11 @@ class AskedPerson(PlannedActions):
         await self._app.learn_ids()
         act = await self._planned_for(asked)
         if act is None:
-            planned = self.plan.popleft() if self.plan else None
+            planned = self._plan.popleft() if self._plan else None
             says = planned.says if isinstance(planned, Act) else planned and planned.value
             return await self._fail(asked, UnexpectedQuestion(self._told(asked), planned=says))
-        if self._subject is not None:
-            await self._app.sign_in(self._browser, self._subject)
+        if self._client.subject is not None:
+            await self._app.sign_in(self._browser, self._client.subject)
         errand = Errand(
             app=self._app, browser=self._browser, asked=asked, link=link, is_form=is_form
         )
@@ -395,6 +324,8 @@ class AskedPerson(PlannedActions):
         self._acting.add(acting)  # a client stops its callback when the question has ended
         acting.add_done_callback(self._acting.discard)
         result = await asyncio.shield(acting)
+        if act.leaves_open:
+            self._done.discard(asked.id)
         if result.action == "cancel" and not (await self._get(asked.id)).status.is_final:
             self._done.discard(asked.id)  # the question is still open, and can be answered later
         return result
@@ -417,9 +348,9 @@ class AskedPerson(PlannedActions):
         page = traits_of(asked.kind).page
         others = [await self._get(told.id) for told in self.asked if told.id not in self._done]
         is_alone = all(other.status.is_final for other in others)
-        for act in [*self.plan][: 1 if is_alone else None]:
+        for act in [*self._plan][: 1 if is_alone else None]:
             if isinstance(act, Act) and (act.pages is None or page in act.pages):
-                self.plan.remove(act)
+                self._plan.remove(act)
                 return act
         return None
 
@@ -431,12 +362,15 @@ class AskedPerson(PlannedActions):
         return CANCEL
 
     async def _asked_in_form(self, message: str) -> Elicitation | None:
+        found: Elicitation | None = None
         for told in reversed(self.asked):
             asked = await self._get(told.id)
-            is_open = told.id not in self._done and not asked.status.is_final
-            if is_open and message.startswith(asked.asked.message):
-                return asked
-        return None
+            # A form that is shown again begins with the errors of the last answer.
+            if not asked.status.is_final and f"\n\n{asked.asked.message}" in f"\n\n{message}":
+                if told.id not in self._done:
+                    return asked
+                found = found or asked
+        return found
 
     async def _get(self, id: str) -> Elicitation:
         found = await self._app.service.elicitations.get(id)
@@ -461,27 +395,6 @@ class AskedPerson(PlannedActions):
     def _raise_failure(self) -> None:
         if self._failures:
             raise self._failures.pop(0)
-
-    async def is_awaited(self, id: str, *, at_most: timedelta) -> None:
-        """Fail a question that is still open after `at_most`, because nobody acts on it."""
-        await asyncio.sleep(at_most.total_seconds())
-        asked = await self._get(id)
-        if not asked.status.is_final:
-            await self._fail(
-                asked, StillOpen(self._told(asked), last_call=str(self._app.last_call))
-            )
-
-    def must_be_done(self) -> None:
-        """Raise the first failure of the test that was not raised yet.
-
-        Raises:
-            NeverAsked: A planned action is left over.
-        """
-        self._raise_failure()
-        plan = [each for person in self.people for each in person.plan]
-        if plan:
-            says = [each.says if isinstance(each, Act) else each.value for each in plan]
-            raise NeverAsked(says, last_call=str(self._app.last_call))
 
     @property
     def _failures(self) -> list[AssertionError]:

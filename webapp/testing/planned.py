@@ -1,7 +1,7 @@
 """The planned actions of a test's person, in the order of the questions."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import httpx
@@ -9,24 +9,25 @@ from mcp_types import ElicitResult
 
 from flows.elicitation.states import Json
 from flows.elicitation.traits import traits_of
-from webapp.testing import acts
-from webapp.testing.acts import ACCEPT, VALUE, Act, Do, Errand, Pause
-from webapp.testing.application import TestedApplication
+from webapp.testing import _acts as acts
+from webapp.testing._acts import ACCEPT, VALUE, Act, Do, Errand, Pause
+from webapp.testing._application import TestedApplication
 from webapp.testing.told import Told
 from webapp.testing.webhooks import ProviderWebhooks
 
 
 class PlannedActions:
-    """The actions that a person will do. Each method plans one action."""
+    """The actions that a person will do. Each method plans one action.
 
-    def __init__(
-        self, app: TestedApplication, *, webhooks: ProviderWebhooks, places: Collection[str]
-    ) -> None:
-        self.webhooks = webhooks
-        self._app = app
-        self._places = places
-        self.plan: deque[Act | Pause] = deque()
-        self._later: list[Callable[[], Awaitable[object]]] = []
+    `refused` has the errors, by field, of each answer of `answers_wrongly`.
+    """
+
+    webhooks: ProviderWebhooks
+    refused: list[Mapping[str, str]]
+    _app: TestedApplication
+    _places: Collection[str]
+    _plan: deque[Act | Pause]
+    _later: list[Callable[[], Awaitable[object]]]
 
     def accepts(self, **content: Json) -> None:
         """Accept any question. `content` fills in a form."""
@@ -65,7 +66,8 @@ class PlannedActions:
     def types_key(self, key: str, *, user: str | None = None, tenant: str | None = None) -> None:
         """Type an API key, or a user name and a password, for an account.
 
-        The provider's API tests it: simulate the API with `outside` of `elicit_person`.
+        The API tests it: simulate the API with `outside` of `elicit_person`. For a provider of
+        `elicit.toml`, the sandbox accepts `sandbox-key-octocat` and `sandbox-key-hubot` too.
         """
         given = {"tenant": tenant, "user": user, "key": key}
         fields = {name: value for name, value in given.items() if value is not None}
@@ -107,6 +109,16 @@ class PlannedActions:
     def fills(self, **content: Json) -> None:
         """Fill in a form with these answers."""
         self._will("fill in a form", partial(acts.answer, content=content), "form", "confirm")
+
+    def answers_wrongly(self, *value: str, **fields: Json) -> None:
+        """Give an answer to a form or a secret that is refused, by your `check` or as invalid.
+
+        The next planned action answers the same question. A client's form without a `check` is not
+        shown again: the tool gets InvalidAnswer.
+        """
+        content = {VALUE: value[0]} if value else fields
+        does = partial(acts.answer, content=content, refused=self.refused)
+        self._first("answer wrongly", does, "form", "secret")
 
     def visits(self, **fields: str) -> None:
         """Follow a `url` question to the author's own pages and fill in their forms."""
@@ -150,20 +162,28 @@ class PlannedActions:
         """Let an approver decline a request, on their page."""
         self._decide("be refused", by, approves=False, words=reason)
 
+    def delegates(self, to: str, *, by: str | None = None) -> None:
+        """Let an approver hand a request to `to`, another subject of their table.
+
+        The next planned action decides the request. `by` is the subject of the approver who hands
+        it over, by default one of the table.
+        """
+        self._first(f"hand it to {to}", partial(acts.delegate, by=by, to=to), acts.DECISION)
+
     def leaves_open(self) -> None:
         """Do nothing yet: `call` returns what the model sees, and the same call continues later."""
-        self.plan.append(Pause.LEFT_OPEN)
+        self._plan.append(Pause.LEFT_OPEN)
 
     def sees_nothing(self) -> None:
         """Let the client show nothing of a question, so that the model passes the link on.
 
         The next planned action then answers the question.
         """
-        self.plan.append(Pause.UNSEEN)
+        self._plan.append(Pause.UNSEEN)
 
     def disconnects(self) -> None:
         """Lose the client's connection at a question. `call` connects again and calls again."""
-        self.plan.append(Pause.DISCONNECTED)
+        self._plan.append(Pause.DISCONNECTED)
 
     def never_comes(self) -> None:
         """Open nothing until the question expires."""
@@ -184,4 +204,8 @@ class PlannedActions:
         self._will(says, does, acts.DECISION)
 
     def _will(self, says: str, do: Do, *pages: str) -> None:
-        self.plan.append(Act(says=says, do=do, pages=frozenset(pages) or None))
+        self._plan.append(Act(says=says, do=do, pages=frozenset(pages) or None))
+
+    def _first(self, says: str, do: Do, *pages: str) -> None:
+        """Plan an action after which the question is still open."""
+        self._plan.append(Act(says=says, do=do, pages=frozenset(pages), leaves_open=True))

@@ -21,6 +21,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
+from flows.errors import NotAccepted
 from flows.oauth.authorization_code import AccountTerms
 from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms
@@ -144,7 +145,7 @@ class NeverAsked(AssertionError):
     """The test planned an action that no tool asked for."""
 
     def __init__(self, planned: Sequence[str], *, last_call: str) -> None:
-        self.planned = tuple(planned)
+        self.planned: tuple[str, ...] = tuple(planned)
         super().__init__(
             f"No tool asked for these planned actions of elicit_person: {', '.join(planned)}. "
             "Remove them from the test, or check why the tool did not ask. A tool does not ask "
@@ -182,14 +183,14 @@ class OutsideReached(AssertionError):
 _CHARACTERS_AT_MOST = 2000
 
 
-class LastCall(logging.Handler):
+class LastCall(logging.Filter):
     """The text that the last call returned, and the exception of its tool with file and line.
 
     Also the last page that a person saw, with its status, headline and address.
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__()
         self._heard: str | None = None
         self._raised: BaseException | None = None
         self._seen: str | None = None
@@ -228,16 +229,23 @@ class LastCall(logging.Handler):
         low_level_of(server).middleware.insert(0, self._called)
         loggers = [logging.getLogger(name) for name in TOOL_LOGGERS]
         for logger in loggers:
-            logger.addHandler(self)
+            logger.addFilter(self)
         try:
             yield
         finally:
             for logger in loggers:
-                logger.removeHandler(self)
+                logger.removeFilter(self)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Store the exception of a tool that the library logs."""
-        self._raised = root_cause(record) or self._raised
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Store the exception of a tool that the library logs.
+
+        An answer such as a decline is no error of the tool, so its traceback is removed.
+        """
+        cause = root_cause(record)
+        self._raised = cause or self._raised
+        if isinstance(cause, NotAccepted):
+            record.exc_info = (type(cause), cause, None)
+        return True
 
     async def _called(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext

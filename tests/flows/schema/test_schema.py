@@ -187,7 +187,7 @@ def test_all_plain_text_fields_on_secret_page_are_secret() -> None:
 
 
 def test_secret_field_with_default_is_refused() -> None:
-    with pytest.raises(InvalidQuestion, match=r"\$\.properties\.a\.default"):
+    with pytest.raises(InvalidQuestion, match="The field 'a' is a secret"):
         with_secrets(of(a={"type": "string", "default": "x"}))
     schema = with_secrets(of(a={"type": "string", "default": ""}))
     assert schema.fields[0].default is None

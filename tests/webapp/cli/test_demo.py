@@ -191,7 +191,7 @@ async def test_server_without_callable_tools_error_shows_commands(tmp_path):
     text = OWN[: OWN.index("@mcp.tool()")] + OWN[OWN.index("@mcp.tool(annotations") :]
     text = text[: text.rindex("@mcp.tool()")]
     async with own_server(tmp_path, text) as server:
-        end = await called("demo", "--url", server.url, home=tmp_path)
+        end = await called("demo", "--url", f"{server.url}/mcp/", home=tmp_path)
     assert (end.status, end.out) == (1, "")
     assert end.err.startswith(
         f"elicit: The server at {server.url} has no tool that can be called without arguments. "

@@ -23,7 +23,7 @@ from flows import (
     Refund,
     elicit,
 )
-from flows.elicitation.states import Status
+from flows.elicitation.states import Elicitation, Status
 from flows.payments.receipt import ReceiptStatus
 from flows.providers import github
 from tests.support.api_people import people_env
@@ -482,10 +482,12 @@ async def test_unknown_approver_raises_and_is_no_decline(shop: Programs, way: st
 async def known_city(city: str) -> None: ...
 
 
-async def test_check_of_a_program_is_refused(shop: Programs) -> None:
+@pytest.mark.parametrize("verb", [elicit.form, elicit.secret])
+async def test_check_of_a_program_is_refused(shop: Programs, here: AskingEnv, verb: Any) -> None:
     async with shop.elicit():
         with pytest.raises(InvalidQuestion, match="check=known_city does not work over the HTTP"):
-            await elicit.form("Which city?", initial="Ulm", check=known_city)
+            await verb("Which city?", check=known_city)
+    assert await here.service.elicitations.all(Elicitation) == []
 
 
 async def listed(shop: Programs, *, key: str | None = None, **more: Any) -> list[ListedQuestion]:

@@ -14,7 +14,7 @@ from flows import Money, elicit
 from flows.providers import github
 from webapp.testing import elicit_person
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "tutorials" / "writing-tools.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "writing-tools.md"
 ACCOUNT = elicit.oauth(github, scopes=["repo"])
 TEA = elicit.payment(Money("9.00", "EUR"), "Tea")
 KEY = elicit.secret("The key of the tea room")

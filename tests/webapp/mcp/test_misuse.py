@@ -5,23 +5,25 @@ from collections.abc import Awaitable, Callable
 from datetime import time, timedelta
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 from pydantic import BaseModel
 
-from flows import InvalidQuestion, Money, elicit, supports_elicitation
+from flows import InvalidQuestion, Money, Question, elicit, supports_elicitation
 from flows.oauth.account import account_of
 from flows.payments.receipt import Receipt
 from flows.providers import github, openid
 from tests.support.checkouts import payment
-from tests.support.mcp_server import caller_of, text_of
+from tests.support.mcp_server import MODERN, caller_of, new_server, text_of
+from webapp.testing import elicit_person
 
 Misuses: TypeAlias = dict[str, tuple[Callable[[], Any], str]]
 ANY: Any = elicit  # misuses are errors for type checkers too
 PRICE = Money("9.00", "EUR")
 SITE = "https://a.example"
+STRING = {"type": "string"}
 
 
 class Street(BaseModel):
@@ -88,6 +90,10 @@ async def check(meal: Meal) -> None:
     """Stand for the check of a form."""
 
 
+async def check_again(meal: Meal) -> None:
+    """Stand for another check of the same form."""
+
+
 async def text() -> str:
     return SITE
 
@@ -133,13 +139,13 @@ FORGOTTEN_AWAIT: Misuses = {
     ),
     "once not awaited": (
         lambda: [ANY.once("work", lambda: 1).close()],
-        "write `await` before elicit.once",
+        "write `await` before elicit.once. The work",
     ),
     "end not awaited": (
         lambda: [ANY.on_end(release, key="a").close()],
-        "write `await` before elicit.on_end",
+        "write `await` before elicit.on_end. The work",
     ),
-    "spend not awaited": (lambda: [receipt().spend().close()], "write `await` before Receipt.s"),
+    "spend not awaited": (lambda: [receipt().spend().close()], "before Receipt.spend. The work"),
     "invalidate not awaited": (
         lambda: [account().invalidate().close()],
         "write `await` before Account.invalidate",
@@ -266,8 +272,8 @@ QUESTIONS: Misuses = {
         "[approvers.fynance] in elicit.toml is not set",
     ),
     "arguments that are no JSON": (
-        lambda: elicit.confirm("Sure?", arguments={"order": object()}),
-        "The arguments are not JSON",
+        lambda: elicit.confirm("Sure?", arguments={"order": {"lines": [1, object()]}}),
+        "arguments['order']['lines'][1] is of the type object",
     ),
     "questions in a list": (
         lambda: ANY.together([elicit.confirm("Sure?")]),
@@ -297,12 +303,19 @@ WORK: Misuses = {
     "work is a result": (lambda: ANY.once("work", {"id": 1}), "without calling it"),
     "work is None": (lambda: ANY.once("work", None), "without calling it"),
     "work with two arguments": (lambda: ANY.once("work", with_two), "more than one argument"),
+    "completion with a date": (
+        lambda: ANY.complete_elicitation("a", {"at": [time()]}),
+        "content['at'][0] is of the type time",
+    ),
     "work returns a set": (lambda: ANY.once("work", lambda: {1}), "it is not JSON"),
     "end without a key": (lambda: ANY.on_end(release), "'key'"),
     "end with a lambda": (lambda: ANY.on_end(lambda _: None, key="a"), "on_end(release_seat"),
     "end with None": (lambda: ANY.on_end(None, key="a"), "callback must be a function"),
     "end with two parameters": (lambda: ANY.on_end(with_two, key="a"), "must take one argument"),
-    "end with an object": (lambda: ANY.on_end(release, ANY, key="a"), "payload is not JSON"),
+    "end with an object": (
+        lambda: ANY.on_end(release, {"seat": ANY}, key="a"),
+        "payload['seat'] is of the type module",
+    ),
     "mode misspelt": (lambda: ANY.can("urls"), "form or url"),
     "mode of capabilities misspelt": (lambda: supports_elicitation({}, "urls"), "form or url"),
     "context as capabilities": (lambda: supports_elicitation(3), "ctx.session.client_capabilities"),
@@ -350,6 +363,71 @@ async def test_misuse_is_answered_with_the_line_and_what_to_write(server, revisi
     assert heard == {}
 
 
+# Questions that differ each time the body starts, each with the name of the part that differs.
+CHANGED: dict[str, tuple[Callable[[int], Question[Any]], str]] = {
+    "message": (lambda n: elicit.confirm(f"Pay {n}?"), "'Pay 2?' where it had asked 'Pay 1?'"),
+    "argument": (
+        lambda n: elicit.confirm("Pay?", arguments={"to": "Ada", "at": n}),
+        "'Pay?' again, but arguments['at'] differed",
+    ),
+    "initial value": (
+        lambda n: elicit.form("Meal?", Meal, initial={"dish": str(n)}),
+        "'Meal?' again, but initial['dish'] differed",
+    ),
+    "schema": (
+        lambda n: elicit.form("Meal?", {"type": "object", "properties": {f"f{n}": STRING}}),
+        "'Meal?' again, but the schema differed",
+    ),
+    "check": (
+        lambda n: elicit.form("Meal?", Meal, check=check if n == 1 else check_again),
+        "'Meal?' again, but check differed",
+    ),
+    "key of a secret": (
+        lambda n: elicit.secret("Key?", name=f"key_{n}"),
+        "'Key?' again, but its details differed",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", CHANGED)
+async def test_question_that_differs_after_restart_names_its_line_and_part(library, part):
+    server, starts = new_server(library), iter(range(1, 3))
+
+    @server.tool()
+    async def ask() -> str:
+        return str(await CHANGED[part][0](next(starts)))
+
+    async with caller_of(server, MODERN) as (_, caller):
+        first = await caller.asked("ask")
+        result = await caller.answered("ask", after=first)
+        assert CHANGED[part][1] in text_of(result)
+        assert f"The code is at {Path(__file__).name}:" in text_of(result)
+        assert (result.meta or {}).get("code") == "ELICITATION_QUESTION_CHANGED"
+
+
+# Marks with names that no setting declares.
+MISSPELT: dict[str, Callable[[], Any]] = {
+    "approver of a gate": lambda: elicit.gate(approver="manger"),
+    "approver of a need": lambda: elicit.needs(elicit.confirm("Sure?", approver="manger")),
+    "provider of a need": lambda: elicit.needs(elicit.oauth("manger")),
+    "seller of a need": lambda: elicit.needs(elicit.payment(PRICE, "It", provider="manger")),
+}
+
+
+@pytest.mark.parametrize("mark", MISSPELT)
+async def test_misspelt_name_in_a_mark_names_the_line_of_the_mark(server, revision, mark):
+    @server.tool()
+    @MISSPELT[mark]()
+    async def marked() -> str:
+        return "done"
+
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("marked")
+        assert "[" in (text := text_of(result))
+        assert f"The code is at {Path(__file__).name}:" in text
+        assert (result.meta or {}).get("code") == "ELICITATION_NOT_CONFIGURED"
+
+
 async def test_amount_that_the_model_chose_is_not_the_authors_mistake(server, revision):
     @server.tool()
     async def pay(amount: str) -> str:
@@ -371,10 +449,58 @@ async def test_verb_of_a_task_that_has_just_been_created_is_not_forgotten(server
         assert text_of(await caller.result("work")) == "started"
 
 
+async def test_misuse_is_logged_for_the_author(server, revision, caplog):
+    @server.tool()
+    async def ask() -> str:
+        return str(await ANY.confirm(""))
+
+    async with caller_of(server, revision) as (_, caller):
+        await caller.result("ask")
+    (record,) = [one for one in caplog.records if one.message == "tool.misused_verb"]
+    logged = vars(record)
+    assert (logged["tool"], logged["code"]) == ("ask", "ELICITATION_INVALID_USE")
+    assert f"{Path(__file__).name}:" in logged["why"]
+
+
+async def test_disputed_payment_names_the_line_of_the_tool_in_a_test(server, revision):
+    @server.tool()
+    async def buy() -> str:
+        paid = await elicit.payment(PRICE, "A report")
+        return f"{await elicit.form('Name?')} {paid.id}"
+
+    async def test() -> None:
+        async with elicit_person(server, revision=revision, declares=()) as person:
+            person.pays()
+            person.leaves_open()
+            await person.call("buy")
+            await person.webhooks.report_dispute((await person.payments())[0])
+            assert (await person.call("buy")).text == ""
+
+    with pytest.raises(AssertionError) as failed:
+        await test()
+    assert f"The tool raised Failed at {__file__}:" in failed.value.__notes__[0]
+
+
+@pytest.mark.parametrize("wrong", [pytest, "shop:mcp", str, 3])
+async def test_object_that_is_no_server_is_refused(wrong):
+    with pytest.raises(TypeError, match="is not an MCPServer, a FastMCP server or"):
+        async with elicit_person(wrong):
+            pass
+
+
+async def test_module_of_a_server_is_refused_with_the_name_of_the_server(library):
+    shop = ModuleType("shop")
+    vars(shop)["mcp"] = new_server(library)
+    with pytest.raises(TypeError, match=r"the module shop is not .* Pass shop\.mcp\."):
+        async with elicit_person(shop):
+            pass
+
+
 def test_name_that_is_no_verb_is_no_attribute():
     assert not hasattr(elicit, "pay")
-    with pytest.raises(AttributeError, match=r"Perhaps elicit\.payment is meant"):
+    with pytest.raises(AttributeError, match=r"Perhaps elicit\.payment is meant\.$") as raised:
         _ = ANY.pay
+    assert (type(raised.value), raised.value.name) == (AttributeError, "pay")
 
 
 def test_misuse_outside_a_tool_is_an_ordinary_exception():

@@ -1,6 +1,7 @@
 """Accounts in the service: who is asked, who is not, and how an exchange ends."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, NoReturn, cast
@@ -35,6 +36,11 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.sandbox import new_sandbox
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
+
+
+def ok(**content: Any) -> httpx.Response:
+    return httpx.Response(200, json=content)
+
 
 LIST: dict[str, Any] = {"server": "s", "tool": "list"}
 
@@ -340,6 +346,55 @@ async def test_internal_error_during_exchange_fails_question_and_is_logged(
         assert await status_of(service, elicitation) is Status.FAILED
         assert "exchange.failed" in caplog.messages
         assert "a-code" not in caplog.text
+
+
+class Nameless(Network):
+    """A provider whose API names nobody while `fault` is set, and which notes revocations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: httpx.Response | None = None
+        self.revoked: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            self.revoked.append(json.loads(request.content)["access_token"])
+            if self.fault is not None and self.fault.status_code == 502:
+                raise httpx.ConnectError("nobody there", request=request)
+            return httpx.Response(204)
+        if request.url.path.endswith("/user") and self.fault is not None:
+            return self.fault
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("fault", [httpx.Response(500), httpx.Response(502), ok(), ok(id=[])])
+async def test_grant_is_revoked_if_the_provider_names_nobody(fault: httpx.Response) -> None:
+    # finding: XO3
+    network = Nameless()
+    network.fault = fault
+    async with serving_accounts(network) as service:
+        asked = Asking(service, "repo")
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed):
+            await asked.account()
+        assert network.revoked == ["key-1-of-octocat"]
+        assert await stored(service) == []
+
+
+async def test_grant_of_nobody_is_not_revoked_together_with_a_connected_account() -> None:
+    network = Nameless()
+    async with serving_accounts(network) as service:
+        await connect(service, "repo")
+        network.fault = ok()
+        asked = Asking(service, "gist", arguments=2)
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed):
+            await asked.account()
+        assert network.revoked == []
+        network.fault = None
+        assert (await Asking(service, "repo", arguments=3).account()).label == "octocat"
 
 
 @pytest.mark.parametrize(

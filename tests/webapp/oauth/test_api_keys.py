@@ -16,7 +16,7 @@ from flows.providers import PersonProbe, Provider, ProviderKey, github
 from tests.support.key_apis import ACME, ASKED, DESK, KEY, Api
 from tests.support.mcp_server import new_server
 from webapp.testing import AskedPerson, elicit_person
-from webapp.testing.application import LEGACY, MODERN
+from webapp.testing._application import LEGACY, MODERN
 
 
 def server_of(provider: Provider, path: str = "/me", **more: Any) -> Any:

@@ -28,11 +28,12 @@ from tests.support.api_program import program_at
 from tests.support.approving import AT_ONCE
 from tests.support.asking_env import asking_env
 from tests.support.clock import Clock
-from tests.support.issuer import Issuing, issuing
+from tests.support.issuer import Issuing, is_made_up, issuing
 from tests.support.living import living
 from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, new_server
 from tests.support.serving import serving_at
 from tests.support.shared_stores import STORES
+from webapp.elicitations.question_kind import AskedBy
 from webapp.http.exchange import Receive, Scope, Send
 from webapp.identity.api_keys import KeyScope
 from webapp.stores.opening import open_store
@@ -63,7 +64,9 @@ class Crm:
         status, content = 200, {}
         if scope["path"] == "/token":
             sent = {name: values[0] for name, values in parse_qs(body).items()}
-            if "code" in sent:  # the server tries its client secret when it starts
+            if "code" in sent or is_made_up(
+                subject_in(sent)
+            ):  # the server tries its registration at start
                 status, content = 400, {"error": "invalid_grant"}
             else:
                 self.asked.append(sent)
@@ -152,13 +155,17 @@ def by_token(crm: Crm, issuer: Issuing, **claims: Any) -> Reply:
     """Return a reply with a token that names the person of the subject token."""
 
     def reply(sent: dict[str, str]) -> tuple[int, Any]:
-        subject = claims_in(sent.get("subject_token") or sent["assertion"])["sub"]
+        subject = claims_in(subject_in(sent))["sub"]
         token = issuer.signed(
             **{"iss": issuer.url, "sub": subject, "aud": CRM, "n": len(crm.asked), **claims}
         )
         return crm.issues(token, claims.get("sub", subject))
 
     return reply
+
+
+def subject_in(sent: dict[str, str]) -> str:
+    return sent.get("subject_token") or sent.get("assertion", "")
 
 
 def claims_in(token: str) -> dict[str, Any]:
@@ -325,7 +332,13 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
         ann = await env.signed_in("ann", f"{env.here.url}/connections")
         assert "ann@crm.example" in (await ann.visit(f"{env.here.url}/connections")).text
         (row,) = await env.here.connections()
-        await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
+        accounts = env.here.service.kinds.accounts
+        by = AskedBy(owner=row.owner, server=row.server, tool="customers", issuer=env.issuer.url)
+        request = AccountRequest(provider="crm", scopes=("read",))
+        assert await accounts.is_connected(request, by)
+        assert not await accounts.is_connected(replace(request, account="eve"), by)
+        await accounts.keys.disconnect(row.owner, row.id)
+        assert not await accounts.is_connected(request, by)
         env.here.clock.tick(days=3)
         for scope in ("read", "write"):
             assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)

@@ -5,12 +5,14 @@ The server has an issuer where people sign in, and the sandbox as the provider o
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows import elicit
+from flows.errors import Failed
 from flows.oauth.teams import Team
 from flows.providers import github
 from tests.support.account_env import (
@@ -34,7 +36,9 @@ from tests.support.issuer import Issuing, issuing
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, Person, new_server
+from tests.support.service_env import call_of
 from tests.support.shared_stores import STORES
+from webapp.calls.verbs import Verbs
 from webapp.cli.purge import purge_owner
 from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
@@ -351,6 +355,45 @@ async def test_answer_of_a_question_about_the_team_is_not_taken_over_after_leavi
         await give_up(left)
         again = Asking(service, "repo", teams=("engineering",))
         assert (await again.account()).team == "engineering"
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_call_that_outlives_its_token_gets_no_account_of_the_team(is_asked: bool) -> None:
+    identity, clock = IdentitySettings(teams=(team_of("tests"),)), Clock()
+    until = clock() + timedelta(minutes=10)
+    member: dict[str, Any] = {"teams": ("engineering",), "teams_until": until}
+    async with serving_accounts(Network(), identity=identity, clock=clock) as service:
+        if not is_asked:
+            await connect(service, "repo", subject="ann", **member)
+            clock.tick(minutes=10)
+        held = Asking(service, "repo", subject="ann", arguments=2, **member)
+        if is_asked:
+            _, state = await opened(service, held)
+            clock.tick(minutes=10)
+            await come_home(service, state)
+        with pytest.raises(Failed, match="no longer proves that the caller is in the team"):
+            await held.account()
+        member["teams_until"] = until + timedelta(hours=1)
+        again = Asking(service, "repo", subject="bob", arguments=3, **member)
+        assert (await again.account()).team == "engineering"
+
+
+async def test_token_is_not_renewed_for_a_call_that_outlives_its_own() -> None:
+    identity, clock, network = IdentitySettings(teams=(team_of("tests"),)), Clock(), Network()
+    network.has_refresh_token = True
+    until = clock() + timedelta(minutes=10)
+    member: dict[str, Any] = {"teams": ("engineering",), "teams_until": until}
+    async with serving_accounts(network, identity=identity, clock=clock) as service:
+        await connect(service, "repo", subject="ann", **member)
+        (row,) = await stored(service)
+        call = call_of(service, subject="bob", **member)
+        await call.run.load()
+        resources = Verbs(call).resources
+        clock.tick(minutes=9)
+        renewed = await resources.renew(row.id, row.access_token)
+        assert renewed not in (None, row.access_token)
+        clock.tick(minutes=1)
+        assert await resources.renew(row.id, str(renewed)) is None
 
 
 async def test_team_of_another_server_on_the_same_store_does_not_see_the_account() -> None:

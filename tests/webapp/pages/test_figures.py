@@ -1,4 +1,4 @@
-"""The figures in docs/pages.md: every page keeps the limits, and the table is up to date."""
+"""The figures in docs/how-to/pages.md: every page keeps the limits, and the table is up to date."""
 
 import pytest
 from playwright.async_api import Browser
@@ -22,7 +22,7 @@ from tests.support.page_states import ASKING
 
 
 def table() -> str:
-    """Return the figures in docs/pages.md."""
+    """Return the figures in docs/how-to/pages.md."""
     return FILE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
 
 

@@ -45,6 +45,36 @@ async def test_call_with_other_arguments_joins_the_open_question(shop: Shop, rev
         assert (len(await shop.payments()), len(await shop.asked())) == (1, 1)
 
 
+async def test_repeated_call_asks_nobody_if_the_shared_question_is_delivered_meanwhile(
+    shop: Shop,
+) -> None:
+    # finding: XM1
+    started, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(receipt: Receipt) -> str:
+        started.set()
+        await goes_on.wait()
+        return f"paid {receipt.price}"
+
+    shop.body = wait
+    async with buying(shop) as buy:
+        other = buy.caller.call("report", topic="coffee")
+        (asked,) = await shop.asked()
+        await eventually(lambda: _waits(shop, asked.id) > 1)
+        other.cancel()
+        await eventually(lambda: _waits(shop, asked.id) == 1)
+        await buy.pay()
+        await soon(started.wait())
+        async with shop.service.kinds.quotas.turn(asked.owner):
+            again = buy.caller.call("report", topic="coffee")
+            await eventually(lambda: bool(shop.service.kinds.quotas.turn(asked.owner)._waiters))
+            goes_on.set()
+            assert await buy.result() == "paid 9.00 EUR"
+            await results_are_noted_of(shop, {"spent"})
+        assert text_of(await soon(again)) == "paid 9.00 EUR"
+        assert (len(await shop.payments()), len(await shop.asked())) == (1, 1)
+
+
 async def test_call_of_another_client_joins_the_open_question(shop: Shop) -> None:
     # finding: XM1
     async with buying(shop) as buy, shop.env.caller(LEGACY, name="another") as caller:

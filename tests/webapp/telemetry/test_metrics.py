@@ -39,7 +39,7 @@ from webapp.telemetry.metrics import SHARED, Metrics, counted_together
 from webapp.telemetry.observer import UNOBSERVED
 from webapp.telemetry.work import Telemetry
 from webapp.testing import elicit_person
-from webapp.testing.application import URL
+from webapp.testing._application import URL
 
 LABEL = re.compile(r"[a-z0-9][a-z0-9_ .]{0,30}|\+Inf|[0-9.]+")
 

@@ -1,5 +1,6 @@
 """Fixtures: an author's server, on either library."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ from flows import Money, elicit
 from flows.providers import github
 from tests.support.mcp_server import new_server
 from tests.support.ways import run_each_way
+from webapp.testing import AskedPerson, elicit_person
 
 TEA = Money("9.00", "EUR")
 DECLARES = {"both": ("form", "url"), "url": ("url",), "form": ("form",), "nothing": ()}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    run_each_way(metafunc)
+    run_each_way(metafunc, revisions=("2025-11-25", "2026-07-28"))
 
 
 @dataclass
@@ -71,3 +73,18 @@ def shop(library: str) -> Any:
             return client.headers["user-agent"]
 
     return server
+
+
+async def a_test(
+    server: Any,
+    *plan: Callable[[AskedPerson], None],
+    tool: str = "",
+    arguments: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """Run an author's test: plan the person's actions, then call the tool."""
+    async with elicit_person(server, **options) as person:
+        for each in plan:
+            each(person)
+        if tool:
+            await person.call(tool, **(arguments or {}))

@@ -94,6 +94,44 @@ async def test_escalated_request_is_approved_by_other_table(office, declares):
         assert (await person.call("ship", order="A-1")).text == "accepted: shipped"
 
 
+@pytest.mark.parametrize("declares", DECLARES)
+async def test_approver_delegates_request(office, revision, declares):
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    tables: Any = {"finance": {"subjects": ["flora", "frank", "max"], "delegate": True}}
+    async with elicit_person(office, approvers=tables, **options) as person:
+        person.delegates("frank")
+        person.approves(by="frank")
+        assert (await person.call("refund", order="A-1")).text == "A-1 is paid back"
+        person.delegates("frank", by="max")
+        person.delegates("flora", by="frank")
+        person.refuses(by="flora", reason="Not paid yet")
+        assert "Not paid yet" in (await person.call("refund", order="A-2")).text
+
+
+@pytest.mark.parametrize(
+    ("delegate", "plan", "words"),
+    [
+        (False, {"to": "frank"}, r"flora cannot hand over .*`delegate`: True in the table 'fina"),
+        (True, {"to": "eve"}, r"flora hands the request to eve.*listed in the table 'finance'"),
+        (True, {"to": "frank", "by": "eve"}, r"eve cannot decide 'Run refund\?'"),
+    ],
+)
+async def test_delegation_that_page_refuses_fails_test(office, delegate, plan, words):
+    tables: Any = {"finance": {"subjects": ["flora", "frank", "max"], "delegate": delegate}}
+    async with elicit_person(office, approvers=tables) as person:
+        person.delegates(**plan)
+        with pytest.raises(AssertionError, match=words):
+            await person.call("refund", order="A-1")
+
+
+async def test_missing_approvers_table_is_reported_without_a_file_of_the_kit(office):
+    async with elicit_person(office) as person:
+        heard = await person.call("refund", order="A-1")
+    assert heard.code == "ELICITATION_NOT_CONFIGURED"
+    assert "Write [approvers.finance] in elicit.toml" in heard.text
+    assert "The code is at" not in heard.text  # the gate is elicit's
+
+
 async def test_claims_table_has_approvers(office):
     tables = {"finance": {"claims": {"groups": ["finance"]}, "needs": 2}}
     async with elicit_person(office, approvers=tables) as person:

@@ -1,7 +1,6 @@
 """The simulated person of a test: their actions, the model's responses, and the stored state."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -22,7 +21,7 @@ from starlette.routing import Route
 from flows import Link, elicit
 from flows.providers import github
 from tests.support.mcp_server import new_server, text_of
-from tests.webapp.testing.conftest import DECLARES, TEA, Profile
+from tests.webapp.testing.conftest import DECLARES, TEA, Profile, a_test
 from webapp.testing import (
     AskedPerson,
     NeverAsked,
@@ -254,6 +253,22 @@ async def test_server_is_restored_and_can_be_used_again(shop):
     assert holder.middleware == before
 
 
+@pytest.mark.parametrize(
+    ("client", "says"),
+    [
+        ({"declares": ["forms"]}, r"'form' and 'url'.* It is \['forms'\]\."),
+        ({"declares": "url"}, r"collection of .* It is 'url'\."),
+        ({"revision": "2025-06-18"}, "must be '2026-07-28' or '2025-11-25', not '2025-06-18'"),
+    ],
+)
+async def test_unknown_mode_or_revision_is_refused(shop, client, says):
+    with pytest.raises(ValueError, match=says):
+        await a_test(shop, **client)
+    async with elicit_person(shop) as person:
+        with pytest.raises(ValueError, match=says):
+            await person.another("ann", **client)
+
+
 async def test_two_servers_can_be_tested_together():
     one, other = new_server("mcp"), new_server("fastmcp")
     for server in (one, other):
@@ -414,21 +429,6 @@ async def test_external_request_fails_unless_test_responds():
 
 class Plain(BaseModel):
     name: str
-
-
-async def a_test(
-    server: Any,
-    *plan: Callable[[AskedPerson], None],
-    tool: str = "",
-    arguments: dict[str, Any] | None = None,
-    **options: Any,
-) -> None:
-    """Run an author's test: plan the person's actions, then call the tool."""
-    async with elicit_person(server, **options) as person:
-        for each in plan:
-            each(person)
-        if tool:
-            await person.call(tool, **(arguments or {}))
 
 
 def _plain(server: Any) -> Any:

@@ -22,7 +22,7 @@ REFUNDS, SEATS = (
     for sample in [*samples_of("approvals.md"), *samples_of("payments.md")]
     if sample.startswith(("# refunds.py", "# seats.py"))
 )
-BOOKINGS = "\n\n".join(sample for sample in samples_of("questions.md") if "Booking" in sample)
+BOOKINGS = "\n\n".join(sample for sample in samples_of("writing-tools.md") if "Booking" in sample)
 STRICT = FIRST.replace("async def", "@pytest.mark.asyncio\nasync def")
 ANYIO = FIRST + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
 MARKED = "import pytest\n\npytestmark = pytest.mark.anyio\n\n\n"

@@ -1,10 +1,13 @@
 """The payment provider's side of a test: refunds, disputes, valid and forged webhooks."""
 
+import asyncio
+
 import pytest
 
 from flows import Money, elicit
 from tests.support.mcp_server import new_server
 from tests.webapp.testing.conftest import TEA
+from webapp.testing.in_process import Responders
 
 
 async def test_repeated_webhooks_count_once(elicit_person, shop):
@@ -91,6 +94,37 @@ async def test_refund_and_lost_dispute_of_other_providers(elicit_person, library
         statuses = {payment.what: payment.status for payment in await person.payments()}
         assert statuses["cup"] == "refunded"
         assert statuses["pot"] in ("disputed", "refunded")
+
+
+async def test_server_receives_response_before_its_webhook():
+    has_returned, messages = asyncio.Event(), []
+
+    async def respond(_scope, _receive, send):
+        await send({"type": "http.response.start"})
+        await send({"type": "http.response.body"})
+        await has_returned.wait()
+        messages.append("webhook")
+
+    async def receive():
+        raise AssertionError("The request has no body.")
+
+    async def send(message):
+        messages.append(message["type"])
+
+    responders = Responders()
+    await responders.responding_first(respond)({}, receive, send)
+    assert messages == ["http.response.start", "http.response.body"]
+    has_returned.set()
+    await responders.finish()
+    assert messages[2:] == ["webhook"]
+
+
+async def test_error_before_response_is_raised_to_the_server():
+    async def fail(_scope, _receive, _send):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await Responders().responding_first(fail)({}, None, None)
 
 
 async def test_held_report_of_dispute_arrives_when_released(elicit_person, shop):

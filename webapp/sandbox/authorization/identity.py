@@ -2,18 +2,20 @@
 
 import hashlib
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
+from flows.oauth.id_token import signed_claims
 from webapp.sandbox.authorization.granted import ACCESS_LIFE, Issued, SandboxPerson
 from webapp.sandbox.authorization.habits import OIDC
 from webapp.sandbox.settings import Sandbox
 
 _ALGORITHM = "ES256"
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a name
 
 
 class SandboxIdentity:
@@ -50,6 +52,21 @@ class SandboxIdentity:
         header = {"alg": _ALGORITHM, "kid": self._key.kid}
         return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
 
+    def exchanged(self, subject: Mapping[str, Any], *, audience: str) -> str:
+        """Return an access token for the person whom these claims of another issuer name."""
+        now = self._clock()
+        times = {"iat": int(now.timestamp()), "exp": int((now + ACCESS_LIFE).timestamp())}
+        claims = {**subject, "aud": audience, **times}
+        header = {"alg": _ALGORITHM, "kid": self._key.kid, "typ": "at+jwt"}
+        return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
+
+    def claims_in(self, token: str) -> Mapping[str, Any] | None:
+        """Return the claims of a token of `exchanged` that has not expired, or None."""
+        claims = signed_claims(token, [self._key.as_dict(private=False)], algorithms=[_ALGORITHM])
+        if claims is None or claims["exp"] <= self._clock().timestamp():
+            return None
+        return claims
+
     def claims(self, person: SandboxPerson, *, scopes: tuple[str, ...]) -> dict[str, Any]:
         """Return the claims about a person that these scopes allow."""
         claims: dict[str, Any] = {"sub": f"sandbox-{person.number}"}
@@ -80,7 +97,10 @@ class SandboxIdentity:
             "scopes_supported": list(OIDC.scopes),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": ["authorization_code", "refresh_token"],
+            "grant_types_supported": [
+                *("authorization_code", "refresh_token", "client_credentials"),
+                TOKEN_EXCHANGE,
+            ],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [_ALGORITHM],
             "token_endpoint_auth_methods_supported": ways_to_say_who,

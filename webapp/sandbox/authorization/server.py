@@ -14,6 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from webapp.http.parts import AnyRequest, provided
+from webapp.sandbox.authorization.apis import keys_page, me
 from webapp.sandbox.authorization.client import basic_of, bearer_of, is_client
 from webapp.sandbox.authorization.granted import PEOPLE, AuthorizationGrants, Family, person_of
 from webapp.sandbox.authorization.habits import (
@@ -268,7 +269,7 @@ def authorization_parts(
 
 
 def authorization_routes() -> list[Router]:
-    """Return the routes below /oidc, /github and /slack, and their metadata under /.well-known."""
+    """Return the routes below /oidc, /github, /slack, /apis and /keys, and the metadata."""
     return [
         Router(
             "/",
@@ -284,6 +285,11 @@ def authorization_routes() -> list[Router]:
             "/",
             route_handlers=[*_common(SLACK), slack_test, slack_revoke],
             dependencies=provided(server="slack", grants="slack_grants", sandbox="sandbox"),
+        ),
+        Router(
+            "/",
+            route_handlers=[keys_page, me],
+            dependencies=provided(grants="oidc_grants", identity="identity", pages="pages"),
         ),
     ]
 

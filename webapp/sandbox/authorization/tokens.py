@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from litestar import MediaType, Response
 
+from flows.oauth.id_token import unsigned_claims
 from webapp.http.parts import AnyRequest
 from webapp.sandbox.authorization.client import require_client
 from webapp.sandbox.authorization.granted import (
@@ -23,12 +24,13 @@ from webapp.sandbox.authorization.habits import (
     PlayedFault,
     PlayedRefusal,
 )
-from webapp.sandbox.authorization.identity import SandboxIdentity
+from webapp.sandbox.authorization.identity import TOKEN_EXCHANGE, SandboxIdentity
 from webapp.sandbox.authorization.requests import Parameters, Repeated
 from webapp.sandbox.pages import NO_STORE
 from webapp.sandbox.settings import Sandbox
 
 _REFRESH_LIFE_SECONDS = 184 * 24 * 60 * 60
+_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a name
 _HUGE_TOKEN_BYTES = 100_000
 _TEAM = {"id": "T0SANDBOX", "name": "Sandbox workspace"}
 
@@ -100,12 +102,35 @@ class SandboxTokens:
                 )
                 says_ok = {"ok": True} if self.habits.says_ok else {}
                 return {**says_ok, **self._reply(one)}
+            case "client_credentials" if self.habits.is_openid:
+                return self._own(form)
+            case grant if grant == TOKEN_EXCHANGE and self.habits.is_openid:
+                return self._exchanged(form)
             case "":
                 raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The grant_type is missing.")
             case _:
                 raise GrantRefused(
                     PlayedRefusal.UNSUPPORTED_GRANT_TYPE, "This grant_type is not offered."
                 )
+
+    def _own(self, form: Parameters) -> dict[str, Any]:
+        """Reply with a token of the client's own account, which is nobody's (RFC 6749, 4.4)."""
+        scope = form.get("scope")
+        claims = {"iss": self.identity.issuer, "sub": self.sandbox.client_id, "scope": scope or ""}
+        token = self.identity.exchanged(claims, audience=self.identity.issuer)
+        return _bearer(token, **({} if scope is None else {"scope": scope}))
+
+    def _exchanged(self, form: Parameters) -> dict[str, Any]:
+        """Reply with a token for the same person (RFC 8693). The signature is not verified.
+
+        The person of a sandbox's account is made up anyway.
+        """
+        claims = unsigned_claims(_required(form, "subject_token"))
+        if claims is None or not isinstance(claims.get("sub"), str):
+            raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The subject_token names nobody.")
+        audience = form.get("audience") or form.get("resource") or self.identity.issuer
+        token = self.identity.exchanged(claims, audience=audience)
+        return _bearer(token, issued_token_type=_ACCESS_TOKEN)
 
     def _reply(self, issued: Issued) -> dict[str, Any]:
         reply: dict[str, Any] = {
@@ -159,6 +184,11 @@ class SandboxTokens:
                 headers=NO_STORE,
             )
         return Response(reply, status_code=HTTPStatus.OK, headers=NO_STORE)
+
+
+def _bearer(token: str, **more: Any) -> dict[str, Any]:
+    life = int(ACCESS_LIFE.total_seconds())
+    return {"access_token": token, "token_type": "Bearer", "expires_in": life, **more}
 
 
 def _misbehave(fault: PlayedFault) -> Response[Any]:

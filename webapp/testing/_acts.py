@@ -17,15 +17,16 @@ from mcp_types import ElicitResult
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.voting import Voting
 from flows.kinds.form import voting_of
-from flows.schema.schema import strings_of
+from flows.schema.schema import Schema, check, strings_of, without_blanks
 from webapp.demo.walker import Page, WalkedForm, walk
 from webapp.service import Service
-from webapp.testing.application import URL, TestedApplication
+from webapp.testing._application import URL, TestedApplication
 from webapp.testing.told import Told
 
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
 Do: TypeAlias = Callable[["Errand"], Awaitable[ElicitResult]]
 ACCEPT = ElicitResult(action="accept")
+AGAIN = ElicitResult(action="accept")  # the question is still open, and the next action follows
 CANCEL = ElicitResult(action="cancel")
 VALUE = "value"  # the field name of a question without a schema
 DECISION = "decision"  # the page of a question that approvers decide
@@ -34,11 +35,15 @@ _STEPS_AT_MOST = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """An action of the person, for questions whose page is in `pages` (None: any page)."""
+    """An action of the person, for questions whose page is in `pages` (None: any page).
+
+    With `leaves_open`, the next action answers the question.
+    """
 
     says: str
     do: Do
     pages: frozenset[str] | None = None
+    leaves_open: bool = False
 
 
 class Pause(StrEnum):
@@ -89,23 +94,59 @@ class Errand:
         _read(reply)
 
 
-async def answer(errand: Errand, content: Mapping[str, Json]) -> ElicitResult:
-    """Fill in a form on our page or in the client. Without fields, accept the question."""
-    if errand.is_form:
-        return ElicitResult(action="accept", content=cast("Any", dict(content)))
+async def answer(
+    errand: Errand, content: Mapping[str, Json], *, refused: list[Mapping[str, str]] | None = None
+) -> ElicitResult:
+    """Fill in a form on our page or in the client. Without fields, accept the question.
+
+    With `refused`, the form has to refuse the answer. Its errors by field are added to the list.
+    """
     kind = errand.service.kinds.on_page(errand.asked.kind)
     if kind is None:
         raise AssertionError(f"A question of kind {errand.asked.kind} has no form to fill in.")
     schema = kind.schema(errand.asked)
-    if others := content.keys() - {field.name for field in schema.fields}:
-        raise AssertionError(f"The form has no field {', '.join(sorted(others))}.")
-    fields = strings_of(schema, content)
+    fields = _written(schema, content)
+    if errand.is_form or refused is not None:
+        given = without_blanks(schema, dict(content))
+        faults = check(schema, given) or await errand.service.kinds.rules.faults(
+            errand.asked, given
+        )
+        if refused is not None and not faults:
+            raise AssertionError(
+                "The form accepts this answer of answers_wrongly(...). Plan fills(...) or "
+                "types(...) instead, or change the answer."
+            )
+        if refused is not None:
+            refused.append({fault.path: fault.message for fault in faults})
+        elif faults:
+            said = [f"{one.path}: {one.message}" if one.path else one.message for one in faults]
+            raise _not_accepted("form", " ".join(said))
+    if errand.is_form:
+        return ElicitResult(action="accept", content=cast("Any", dict(content)))
     form = _form(await errand.open(), lambda one: not one.action.endswith("/decline"))
     reply = await errand.press(form, **fields)
+    if refused is not None and not reply.has_redirect_location:
+        return AGAIN
     if not reply.has_redirect_location:
-        raise AssertionError(f"The page did not accept the form: {_text(reply)}")
+        raise _not_accepted("page", _text(reply))
     await errand.follow(reply)
     return ACCEPT
+
+
+def _written(schema: Schema[Any], content: Mapping[str, Json]) -> dict[str, list[str]]:
+    """Return the strings that a person types. Raise AssertionError for an unknown field."""
+    names = [field.name for field in schema.fields]
+    if others := content.keys() - set(names):
+        has = ", ".join(names) or "no fields"
+        raise AssertionError(f"The form has no field {', '.join(sorted(others))}: it has {has}.")
+    return strings_of(schema, content)
+
+
+def _not_accepted(what: str, says: str) -> AssertionError:
+    return AssertionError(
+        f"The {what} did not accept the answer: {says} If the test is about this, plan "
+        "answers_wrongly(...), and then the right answer."
+    )
 
 
 async def decline(errand: Errand) -> ElicitResult:
@@ -142,9 +183,7 @@ async def type_key(errand: Errand, fields: Mapping[str, str]) -> ElicitResult:
     if client is None or client.provider.key is None:
         raise AssertionError(f"{accounts.label(errand.asked)} has no API keys: plan connects().")
     schema = accounts.api_keys.schema(client, accounts.terms(errand.asked))
-    if others := fields.keys() - {field.name for field in schema.fields}:
-        raise AssertionError(f"The form has no field {', '.join(sorted(others))}.")
-    typed, page = strings_of(schema, fields), await errand.open()
+    typed, page = _written(schema, fields), await errand.open()
     form = _form(page, lambda one: not _is_beside(one))
     if any("/allow" in one.action for one in page.forms):  # "use another account"
         form = _form(_read(await errand.press(form)), lambda one: not _is_beside(one))
@@ -234,6 +273,49 @@ async def _decide_as(
     approves: bool,
     words: str,
 ) -> None:
+    address, page = await _request_of(subject, browser, errand)
+    button, voting = "approve" if approves else "decline", voting_of(errand.asked)
+    form = _form(page, lambda one: one.action.endswith(f"/{button}"))
+    pressed = await browser.post(
+        urljoin(address, form.action), data={**form.fields, "reason": words}
+    )
+    if not pressed.has_redirect_location:
+        is_commented = voting is None or voting.comment != "required" or bool(words.strip())
+        hint = "" if is_commented else f" Plan {button}s with a comment."
+        raise AssertionError(f"The inbox did not accept the decision: {_text(pressed)}.{hint}")
+    _read(await browser.get(urljoin(address, pressed.headers["location"])))
+
+
+async def delegate(errand: Errand, *, by: str | None, to: str) -> ElicitResult:
+    """Hand a request to the approver `to`, on the inbox page of another approver."""
+    voting = voting_of(errand.asked)
+    assert voting is not None
+    people = [by] if by else [one for one in _approvers(errand, voting) if one != to][:1]
+    for person in people:
+        async with errand.app.browser() as browser:
+            address, page = await _request_of(person, browser, errand)
+            form = next((one for one in page.forms if one.action.endswith("/delegate")), None)
+            if form is None:
+                raise AssertionError(
+                    f"{person} cannot hand over {errand.told.message!r}. Write `delegate`: True in "
+                    f"the table {voting.approver!r} of approvers. A person who has approved or "
+                    "handed over the request cannot do so."
+                )
+            data = {**form.fields, "to": to}
+            reply = await browser.post(urljoin(address, form.action), data=data)
+            if not reply.has_redirect_location:
+                raise AssertionError(
+                    f"The inbox did not accept that {person} hands the request to {to}: "
+                    f"{_text(reply)}. Choose a person who is listed in the table "
+                    f"{voting.approver!r} of approvers and has not decided yet."
+                )
+    return AGAIN
+
+
+async def _request_of(
+    subject: str | None, browser: httpx.AsyncClient, errand: Errand
+) -> tuple[str, Page]:
+    """Return the page of a request in the inbox of this person, and its address."""
     app, voting = errand.app, voting_of(errand.asked)
     assert voting is not None
     if subject is not None:
@@ -255,16 +337,7 @@ async def _decide_as(
             f"request waits for {' or '.join(voting.names(app.clock()))}. Add the subject to that "
             "table of approvers."
         )
-    button = "approve" if approves else "decline"
-    form = _form(_read(reply), lambda one: one.action.endswith(f"/{button}"))
-    pressed = await browser.post(
-        urljoin(address, form.action), data={**form.fields, "reason": words}
-    )
-    if not pressed.has_redirect_location:
-        needs = voting.comment == "required" and not words.strip()
-        hint = f" Plan {button}s with a comment." if needs else ""
-        raise AssertionError(f"The inbox did not accept the decision: {_text(pressed)}.{hint}")
-    _read(await browser.get(urljoin(address, pressed.headers["location"])))
+    return address, _read(reply)
 
 
 async def _inbox_id(errand: Errand, approver: str) -> str:
@@ -308,4 +381,6 @@ def _location(reply: httpx.Response) -> str:
 
 
 def _text(reply: httpx.Response) -> str:
-    return f"{Page(reply.text).heading or reply.text[:200]} ({reply.status_code})"
+    page = Page(reply.text)
+    faults = f": {'; '.join(page.faults)}" if page.faults else ""
+    return f"{page.heading or reply.text[:200]} ({reply.status_code}){faults}"

@@ -8,7 +8,16 @@ restored when the application closes.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
 URL = "http://127.0.0.1:8765"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
+MODES = ("form", "url")
 # A test cannot act while a call is open, so a call without a link in the client returns at once.
 LIMITS = CallLimits(link=timedelta())
 
@@ -71,7 +81,9 @@ class TestedApplication:
     last_call: LastCall = field(default_factory=LastCall)
     store: MemoryStore = field(default_factory=MemoryStore)
     server: Any = None
+    clients: "list[PersonClient]" = field(default_factory=list["PersonClient"])
 
+    new_person: Callable[..., Awaitable[Any]] = field(init=False)  # an AskedPerson
     asgi: ASGIApp = field(init=False)
     service: "Service" = field(init=False)
     _running: AsyncExitStack = field(init=False)
@@ -100,6 +112,9 @@ class TestedApplication:
         self.serve(app)
 
     async def close(self) -> None:
+        """Close the clients, then the application."""
+        for client in self.clients:
+            await client.close()
         await self._running.aclose()
 
     def _built(self, service: "Service") -> None:
@@ -163,6 +178,17 @@ class TestedApplication:
         browser.cookies.set(name, rest.partition(";")[0], domain="127.0.0.1", path="/")
 
 
+def must_be_client(revision: str, declares: Collection[str]) -> None:
+    """Raise ValueError for a revision or an elicitation mode that no client of a test can have."""
+    if revision not in (MODERN, LEGACY):
+        raise ValueError(f"revision must be {MODERN!r} or {LEGACY!r}, not {revision!r}.")
+    if isinstance(declares, str) or not set(declares) <= {*MODES}:
+        raise ValueError(
+            f"declares must be a collection of {' and '.join(map(repr, MODES))}, such as "
+            f"('url',), or () for a client that shows no questions. It is {declares!r}."
+        )
+
+
 @contextmanager
 def calling_as(token: AccessToken | None) -> Generator[None]:
     """Make the calls in the block with this access token, or without one."""
@@ -173,41 +199,70 @@ def calling_as(token: AccessToken | None) -> Generator[None]:
         auth_context_var.reset(before)
 
 
-class ConnectedClient:
-    """The connection of one client, in a task of its own: it can end at any time."""
+class PersonClient:
+    """The client of one person, with its planned actions. `subject` None: this machine's user.
 
-    def __init__(self, client: DeclaringClient, token: AccessToken | None) -> None:
-        self.client = client
-        self._token = token
-        self._ends = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+    Each connection is in a task of its own, so that it can end at any time.
+    """
 
-    @classmethod
-    async def open(
-        cls,
+    def __init__(
+        self,
         app: TestedApplication,
         *,
+        subject: str | None,
         revision: str,
-        declares: frozenset[str],
+        declares: Collection[str],
         callback: ElicitationFnT,
-        token: AccessToken | None,
-    ) -> "ConnectedClient":
-        client = DeclaringClient(
-            getattr(app.server, "_mcp_server", app.server),
-            mode="legacy" if revision == LEGACY else revision,
-            elicitation_callback=callback if declares else None,
-        )
-        client.declares = declares
-        connection = cls(client, token)
-        is_open = asyncio.get_running_loop().create_future()
-        connection._task = app.tasks.create_task(connection._run(is_open))
-        await is_open
-        return connection
+    ) -> None:
+        must_be_client(revision, declares)
+        self.subject, self.revision, self.declares = subject, revision, frozenset(declares)
+        self.plan: deque[Any] = deque()  # of _acts.Act and _acts.Pause
+        self._app = app
+        self._callback = callback
+        self._connected: DeclaringClient | None = None
+        self._ends = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        app.clients.append(self)
 
-    async def _run(self, is_open: asyncio.Future[None]) -> None:
+    @property
+    def connected(self) -> DeclaringClient:
+        assert self._connected is not None
+        return self._connected
+
+    @property
+    def owner(self) -> str:
+        """The owner tag of this person's data in the store."""
+        return self._app.owner_of(self.subject)
+
+    @property
+    def token(self) -> AccessToken | None:
+        """The access token of this person's calls, which names no client."""
+        if self.subject is None:
+            return None
+        claims = {"iss": self._app.issuer}
+        return AccessToken(
+            token=self.subject, client_id="", scopes=[], subject=self.subject, claims=claims
+        )
+
+    async def connect(self) -> None:
+        """Connect, again if the last connection was lost."""
+        await self.close()
+        server = self._app.server
+        client = DeclaringClient(
+            getattr(server, "_mcp_server", server),
+            mode="legacy" if self.revision == LEGACY else self.revision,
+            elicitation_callback=self._callback if self.declares else None,
+        )
+        client.declares = self.declares
+        self._connected, self._ends = client, asyncio.Event()
+        is_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = self._app.tasks.create_task(self._run(client, is_open))
+        await is_open
+
+    async def _run(self, client: DeclaringClient, is_open: asyncio.Future[None]) -> None:
         try:
-            with calling_as(self._token):
-                async with self.client:
+            with calling_as(self.token):
+                async with client:
                     is_open.set_result(None)
                     await self._ends.wait()
         except Exception as error:
