@@ -21,9 +21,10 @@ from urllib.parse import urlencode
 import httpx
 from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[import-untyped]
 
-from flows.oauth.provider import Client, Provider
+from flows.oauth.provider import Client, PersonProbe, Provider
 from flows.providers import openid
 from tests.support.clock import Clock
+from tests.support.mcp_server import new_browser
 from tests.support.oauth_env import parameter
 from tests.support.processes import close, error_of, open_process
 from tests.support.sandbox import Form
@@ -32,7 +33,7 @@ from webapp.connecting import utc_now
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"
 NO_NODE = "no node and npm on this machine"
-NO_PACKAGE = "npm cannot install oidc-provider on this machine"
+NO_PACKAGE = "npm cannot install the OpenID providers on this machine"
 PATIENCE_SECONDS = 300.0
 STEPS_AT_MOST = 20
 OUR_ID = "our id"
@@ -60,10 +61,10 @@ class Missing(Exception):
 class OpenIdProvider:
     """The provider's process. A new configuration replaces the previous one and all state."""
 
-    def __init__(self, *node: str) -> None:
+    def __init__(self, *node: str, program: str = "server.mjs") -> None:
         """Start the process. `node` is the program and the command that runs it, if any."""
         self._process = open_process(
-            *(*node, str(HERE / "server.mjs")),
+            *(*node, str(HERE / program)),
             name="the OpenID provider",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -119,6 +120,21 @@ class OpenIdProvider:
         if not line:
             raise RuntimeError(f"The provider does not answer: {error_of(self._process)}")
         return line
+
+
+class OauthServer(OpenIdProvider):
+    """A server without OpenID Connect, which publishes no metadata."""
+
+    def declared(self, name: str = "acme", **changes: Any) -> Provider:
+        return Provider(
+            name=name,
+            label=name.title(),
+            authorize=f"{self.issuer}/authorize",
+            token=f"{self.issuer}/token",
+            api=self.issuer,
+            person=PersonProbe(url=f"{self.issuer}/me", id="id", label="email"),
+            **changes,
+        )
 
 
 class Guest:
@@ -251,7 +267,10 @@ async def bearer_of(
     guest: Guest, resource: str | None, *, scope: str = "openid tools"
 ) -> dict[str, Any]:
     """Return the token reply for this resource, requested as MCP clients do (RFC 8707)."""
-    issuer, verifier = guest.at.issuer, secrets.token_urlsafe(32)
+    verifier = secrets.token_urlsafe(32)
+    async with new_browser() as http:
+        found = await http.get(f"{guest.at.issuer}/.well-known/openid-configuration")
+        places = found.json()
     named = {} if resource is None else {"resource": resource}
     asked = {
         "response_type": "code",
@@ -262,9 +281,9 @@ async def bearer_of(
         "code_challenge": create_s256_code_challenge(verifier),
         "code_challenge_method": "S256",
     }
-    back = await guest.walk(f"{issuer}/auth?{urlencode(asked)}")
+    back = await guest.walk(f"{places['authorization_endpoint']}?{urlencode(asked)}")
     reply = await guest.browser.post(
-        f"{issuer}/token",
+        places["token_endpoint"],
         data={
             "grant_type": "authorization_code",
             "client_id": ASSISTANT,
@@ -280,8 +299,8 @@ async def bearer_of(
 
 
 def _installed() -> dict[str, str]:
-    """Return the installed version."""
-    package = PACKAGES / "oidc-provider" / "package.json"
-    if not package.is_file():
-        return {}
-    return {"oidc-provider": json.loads(package.read_text("utf-8"))["version"]}
+    """Return the installed versions."""
+    wanted = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
+    files = (PACKAGES / name / "package.json" for name in wanted)
+    packages = (json.loads(file.read_text("utf-8")) for file in files if file.is_file())
+    return {one["name"]: one["version"] for one in packages}

@@ -7,6 +7,7 @@ tries the diagonal.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Final
 
 from joserfc.jwk import ECKey
@@ -32,6 +33,7 @@ class Setting:
     """A configuration of the provider, our registration there, and our settings for it.
 
     `declared` are fields of the provider's table, and `variables` the same for the issuer.
+    `person` is the id and the label of the person who signs in.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -40,6 +42,10 @@ class Setting:
     declared: Mapping[str, Any] = field(default_factory=dict[str, Any])
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     secret: str | None = None
+    person: tuple[str, str] = ("alice", "alice@acme.example")
+    me: str = "/me"  # the path of the API
+    lasts: timedelta = timedelta(minutes=4, seconds=30)  # until a refresh is due
+    revokes: bool = True
 
     def with_keys(self, keys: "Setting") -> "Setting":
         there, client = {**self.there, **keys.there}, {**self.client, **keys.client}
@@ -98,6 +104,19 @@ KEYS: Final[Mapping[str, Setting]] = {
     "ES256, signed userinfo": Setting(client={"userinfo_signed_response_alg": "ES256"}),
 }
 
+# Every client with any secret is right there, and its metadata offers public clients only.
+MOCK_SERVER: Final = Setting(
+    declared={"client_auth": "none", "unmentioned": ("openid", "email", "offline_access")},
+    variables={"ELICIT_ISSUER_CLIENT_AUTH": "none"},
+    secret="",
+    person=("johndoe", "johndoe"),
+    me="/userinfo",
+    lasts=timedelta(minutes=59, seconds=30),
+)
+
+# It has no revocation endpoint and no OpenID Connect, so nobody signs in there.
+NODE_OAUTH2_SERVER: Final = Setting(lasts=timedelta(minutes=59, seconds=30), revokes=False)
+
 
 async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
     """Connect an account, call the API, refresh the account, and disconnect it."""
@@ -127,10 +146,10 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         callback = await Guest("alice", at=acme, browser=browser).walk(leaves)
         await ends(person, await person.visit(callback))
         account = await asked.account()
-        assert (account.id, account.label) == ("alice", "alice@acme.example")
+        assert (account.id, account.label) == setting.person
         async with account.client() as api:
-            assert (await api.get("/me")).status_code == 200
-        clock.tick(minutes=4, seconds=30)
+            assert (await api.get(setting.me)).status_code == 200
+        clock.tick(seconds=setting.lasts.total_seconds())
         (connection,) = await here.connections()
         assert connection.refresh_token is not None
         renewed = await here.service.kinds.accounts.keys.working(connection)
@@ -138,7 +157,8 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         assert renewed.access_token != connection.access_token
         assert renewed.dpop_key == connection.dpop_key
         page = await press(await here.person(), here, "/disconnect")
-        assert "has confirmed that access is revoked" in said(page)
+        assert ("has confirmed that access is revoked" in said(page)) is setting.revokes
+        assert "is disconnected" in page.heading
 
 
 async def people_are_known(acme: OpenIdProvider, setting: Setting) -> None:

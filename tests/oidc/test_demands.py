@@ -6,10 +6,20 @@ from dataclasses import replace
 import pytest
 from joserfc.jwk import ECKey
 
+from flows.oauth.provider import Client
 from flows.oauth.registered_client import RegisteredClient
 from flows.oauth.registration import examined
-from tests.oidc.env import OpenIdProvider, real_time, registration
-from tests.oidc.settings import CLIENTS, KEYS, Setting, account_works, people_are_known
+from flows.providers import openid
+from tests.oidc.env import OauthServer, OpenIdProvider, real_time, registration
+from tests.oidc.settings import (
+    CLIENTS,
+    KEYS,
+    MOCK_SERVER,
+    NODE_OAUTH2_SERVER,
+    Setting,
+    account_works,
+    people_are_known,
+)
 from tests.support.mcp_server import new_browser
 from webapp.http.client import Outbound
 
@@ -24,6 +34,31 @@ async def test_accounts_and_people_of_each_setting_are_known(
     setting = client.with_keys(keys)
     await account_works(acme, setting)
     await people_are_known(acme, setting)
+
+
+async def test_account_and_person_of_oauth2_mock_server_are_known(node: str) -> None:
+    with OpenIdProvider(node, program="mock_server.mjs") as server:
+        await account_works(server, MOCK_SERVER)
+        await people_are_known(server, MOCK_SERVER)
+
+
+async def test_account_of_node_oauth2_server_works_and_doctor_says_why_nobody_signs_in(
+    node: str,
+) -> None:
+    with OauthServer(node, program="node_oauth2_server.mjs") as server:
+        await account_works(server, NODE_OAUTH2_SERVER)
+        issuer = Client(
+            provider=openid("signin", server.issuer), client_id="id", client_secret="secret"
+        )
+        async with new_browser() as http:
+            pages = RegisteredClient(
+                client=issuer, redirect_uri="http://127.0.0.1:1/signin/callback", claim=("sub",)
+            )
+            talk = examined(pages, now=real_time()())
+            report = await Outbound(http, allow_loopback=True).run(talk)
+    (wrong,) = report.findings
+    assert "does not publish its endpoints" in wrong.says
+    assert "ELICIT_ISSUER must equal the issuer" in (wrong.fix or "")
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
