@@ -54,8 +54,9 @@ class HttpSession:
             "ElementSendKeys": (f"element/{element}/value", "POST"),
             "GetElementText": (f"element/{element}/text", "GET"),
             "PerformActions": ("actions", "POST"),
+            "DeleteAllCookies": ("cookie", "DELETE"),
         }[name]
-        body = None if method == "GET" else arguments
+        body = arguments if method == "POST" else None
         answer = await self.client.request(method, f"{self.path}/{path}", json=body)
         value = answer.json()["value"]
         if answer.is_error:

@@ -1,13 +1,13 @@
 """Answers to all kinds of questions in three browsers, by a person whose client shows no links."""
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
-from pathlib import Path
 
 import httpx2
 import pytest
+import pytest_asyncio
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
@@ -19,6 +19,7 @@ from tests.browser.visits import REPOSITORIES
 from tests.crash.shop_env import no_certificates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+Browsers = Callable[[str], Awaitable[Driven]]
 Steps = Callable[[Driven], Awaitable[None]]
 
 
@@ -87,10 +88,27 @@ async def said(client: Client, tool: str, arguments: dict[str, str]) -> str:
     return content.text
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def browsers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browsers]:
+    """Provide a function that starts each browser once and returns it without cookies."""
+    started = dict[str, Driven]()
+    async with AsyncExitStack() as stack:
+
+        async def browser(name: str) -> Driven:
+            if name not in started:
+                opened = driven(name, tmp_path_factory.mktemp(name))
+                started[name] = await stack.enter_async_context(opened)
+            else:
+                await started[name].session.command("DeleteAllCookies")
+            return started[name]
+
+        yield browser
+
+
 # One axis: each kind in each browser, also in a run of the diagonal only.
 @pytest.mark.parametrize(("browser_name", "kind"), list(product(NAMES, KINDS)))
 async def test_person_answers_each_kind_of_question(
-    browser_name: str, kind: str, tmp_path: Path
+    browser_name: str, kind: str, browsers: Browsers
 ) -> None:
     tool, steps, result = KINDS[kind]
     arguments = {"way": "checkout"} if kind == "url" else {}
@@ -98,8 +116,8 @@ async def test_person_answers_each_kind_of_question(
     async with (
         opened as env,
         calling(env.url) as client,
-        driven(browser_name, tmp_path) as ann,
     ):
+        ann = await browsers(browser_name)
         text = await said(client, tool, arguments)
         (link,) = set(re.findall(rf"{env.url}/e/[\w.~-]+", text))
         await ann.open(link)

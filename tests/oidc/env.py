@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from flows.providers import openid
 from tests.support.clock import Clock
 from tests.support.mcp_server import new_browser
 from tests.support.oauth_env import parameter
+from tests.support.pinned import installing
 from tests.support.processes import close, error_of, open_process
 from tests.support.sandbox import Form
 from webapp.connecting import utc_now
@@ -193,8 +193,14 @@ def install() -> str:
     if node is None or npm is None:
         raise Missing(NO_NODE)
     wanted = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
-    if _installed() == wanted:
-        return node
+    with installing("oidc"):
+        if _installed() != wanted:
+            _install(npm)
+    assert _installed() == wanted
+    return node
+
+
+def _install(npm: str) -> None:
     with tempfile.TemporaryDirectory(dir=HERE, prefix="node_modules.") as folder:
         shutil.copy(HERE / "package.json", folder)
         options = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
@@ -207,10 +213,7 @@ def install() -> str:
         if done.returncode:
             raise Missing(NO_PACKAGE)
         shutil.rmtree(PACKAGES, ignore_errors=True)
-        with suppress(OSError):  # another run has already installed it
-            (Path(folder) / "node_modules").rename(PACKAGES)
-    assert _installed() == wanted
-    return node
+        (Path(folder) / "node_modules").rename(PACKAGES)
 
 
 def real_time() -> Clock:

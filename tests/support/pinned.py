@@ -1,14 +1,25 @@
 """Packages that only one folder of tests needs, installed into build/."""
 
+import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 BUILD = Path(__file__).parents[2] / "build"
+
+
+@contextmanager
+def installing(name: str) -> Iterator[None]:
+    """Let one process at a time install these packages, so that the workers of a run share them."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also if this process dies
+        yield
 
 
 @cache
@@ -16,8 +27,9 @@ def installed(pins: Path, name: str) -> Path:
     """Return the folder with the pinned packages. Install them if they are missing."""
     packages = BUILD / name
     kept = packages / pins.name
-    if not kept.is_file() or kept.read_bytes() != pins.read_bytes():
-        BUILD.mkdir(exist_ok=True)
+    with installing(name):
+        if kept.is_file() and kept.read_bytes() == pins.read_bytes():
+            return packages
         with tempfile.TemporaryDirectory(dir=BUILD, prefix=f"{name}.") as folder:
             subprocess.run(
                 [
@@ -30,6 +42,5 @@ def installed(pins: Path, name: str) -> Path:
             )
             shutil.copy(pins, f"{folder}/all")
             shutil.rmtree(packages, ignore_errors=True)
-            with suppress(OSError):  # another run installed it first
-                Path(f"{folder}/all").rename(packages)
+            Path(f"{folder}/all").rename(packages)
     return packages

@@ -6,10 +6,11 @@ The packages are installed once, into a folder outside git, from npm's configure
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests.support.pinned import installing
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"
@@ -40,8 +41,13 @@ def install(oldest: int) -> str:
     runs, npm = node(oldest), shutil.which("npm")
     if npm is None:
         raise Missing(NO_NODE)
-    if _is_installed():
-        return runs
+    with installing("typescript"):
+        if not _is_installed():
+            _install(npm)
+    return runs
+
+
+def _install(npm: str) -> None:
     with tempfile.TemporaryDirectory(dir=HERE, prefix="node_modules.") as folder:
         for name in WANTED:
             shutil.copy(HERE / name, folder)
@@ -56,10 +62,8 @@ def install(oldest: int) -> str:
             raise Missing(NO_PACKAGES)
         shutil.copy(HERE / WANTED[1], Path(folder) / "node_modules")
         shutil.rmtree(PACKAGES, ignore_errors=True)
-        with suppress(OSError):  # another run has already installed them
-            (Path(folder) / "node_modules").rename(PACKAGES)
+        (Path(folder) / "node_modules").rename(PACKAGES)
     assert _is_installed()
-    return runs
 
 
 def _is_installed() -> bool:

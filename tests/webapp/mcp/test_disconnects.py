@@ -148,9 +148,9 @@ async def test_disconnect_while_waiting_loses_nothing(server, revision):
         lost = await lost_call(env, caller, revision)
         (pending,) = await env.pending()
         await cut(lost)
-        link = await caller.link_in_result("buy")
-        assert env.id_of(link) == pending.id
         call = caller.call("buy")
+        link = await caller.link()
+        assert env.id_of(link) == pending.id
         await env.waited_for_by_another(link, pending.waiter)
         await env.complete(link, {"n": 1})
         assert text_of(await soon(call)) == "bought 1 {'n': 1}"
