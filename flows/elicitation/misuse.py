@@ -224,6 +224,19 @@ def must_be_listed(name: str, given: object) -> None:
         raise InvalidQuestion(f'{name} must be a list of texts, as in {name}=["..."].')
 
 
+def must_take(function: Callable[..., object] | None, number: int, *, name: str) -> None:
+    """Raise InvalidQuestion if the author's function cannot take this number of arguments."""
+    if function is None:
+        return
+    try:
+        inspect.signature(function).bind(*[None] * number)
+    except TypeError:
+        many = "1 argument" if number == 1 else f"{number} arguments"
+        raise InvalidQuestion(f"{name} must be a function that takes {many}.") from None
+    except ValueError:  # a function written in C has no signature
+        return
+
+
 class VerbParameters:
     """The parameters of a verb, to check a call before the verb runs."""
 

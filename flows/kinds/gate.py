@@ -17,7 +17,7 @@ from functools import partial
 from types import MethodType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
-from flows.elicitation.misuse import location_of_call, place_of_call
+from flows.elicitation.misuse import location_of_call, must_take, place_of_call
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import DescribedTool
 from flows.errors import InvalidQuestion
@@ -207,7 +207,7 @@ def gate(
             "out, or write what happens when the person accepts."
         )
     # Fail at import if the mark is invalid.
-    _ = gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False)
+    gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False).discard()
 
     def marked(function: Any) -> Any:
         if not (_open(function, mark) if off else _shut(function, mark)):
@@ -422,6 +422,8 @@ def needs(
             )
     if decline_message is not None and not decline_message.strip():
         raise InvalidQuestion("decline_message is empty. Leave it out, or write a message.")
+    must_take(skip_if, 1, name="skip_if")
+    must_take(on_complete, len(questions), name="on_complete")
     for question in questions:
         question.discard()  # each call asks the question, not the decorator
     need = Need(

@@ -50,10 +50,12 @@ class Together(Generic[T_co]):
                 raise AttributeError(name)
             bool(self)
 
-        def __getitem__(self, key: object) -> NoReturn:
+        def __getitem__(self, *_: object) -> NoReturn:
             bool(self)
 
         __iter__ = __len__ = __bool__
+        __add__ = __radd__ = __lt__ = __gt__ = __contains__ = __getitem__
+        __enter__ = __exit__ = __aenter__ = __aexit__ = __aiter__ = __getitem__
 
 
 @overload

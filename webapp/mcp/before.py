@@ -38,9 +38,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from flows.elicitation.misuse import InvalidUse
 from flows.elicitation.states import Json
 from flows.errors import (
     Cancelled,
@@ -65,6 +67,7 @@ from flows.question import (
 from webapp.calls.leases import Fact
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
+from webapp.importing import raised_at
 from webapp.mcp.received import not_shown, received
 from webapp.mcp.tools import ServedTool, tool_of, tools_of
 
@@ -157,7 +160,7 @@ async def _ask_need(
         facts = [verbs.fact(question.request) for question in need.questions]
     # A need that this call has asked is not skipped later: the places in the run would change.
     skip_if = need.skip_if if need.skip_if and not await _has_asked(verbs, facts) else None
-    if skip_if is not None and await _author(verbs, skip_if, arguments):
+    if skip_if is not None and await _author(verbs, skip_if, arguments, name="skip_if"):
         return
     outcomes = [await _yes(verbs, question, need) for question in need.questions]
     pairs = list(zip(need.questions, outcomes, strict=True))
@@ -190,12 +193,14 @@ async def _complete(
     verbs: Verbs, on_complete: Callable[..., object], answers: list[object], *, name: str
 ) -> None:
     async def work(_: str) -> None:
-        await _author(verbs, on_complete, *answers)
+        await _author(verbs, on_complete, *answers, name="on_complete")
 
     await verbs.once(name, work, again=None)
 
 
-async def _author(verbs: Verbs, function: Callable[..., object], *given: object) -> object:
+async def _author(
+    verbs: Verbs, function: Callable[..., object], *given: object, name: str
+) -> object:
     """Run an author's function and return its result. Its exceptions become ElicitErrors."""
     try:
         result = function(*given)
@@ -205,9 +210,11 @@ async def _author(verbs: Verbs, function: Callable[..., object], *given: object)
     except Exception as error:
         tool = verbs.call.tool.tool
         _log.exception("needs.failed", extra={"tool": tool})
-        raise ElicitError(
-            f"The tool {tool} could not start, because its code raised an error: see the server's "
-            "log."
+        file, _, line = raised_at(error).rpartition(":")
+        raise InvalidUse(
+            f"The tool {tool} could not start: its {name} raised {type(error).__name__}. The "
+            "server's log has the details.",
+            place=f"{Path(file).name}:{line}",
         ) from error
 
 

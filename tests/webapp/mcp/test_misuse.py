@@ -109,6 +109,15 @@ def account() -> Any:
     return account_of(content, resources)
 
 
+async def in_context(question: Any) -> None:
+    async with question:
+        pass
+
+
+async def each_of(question: Any) -> list[Any]:
+    return [each async for each in question]
+
+
 async def twice() -> Any:
     await elicit.once("work", lambda: 1)
     return await elicit.once("work", lambda: 1)
@@ -127,6 +136,15 @@ FORGOTTEN_AWAIT: Misuses = {
     "question in a loop": (lambda: list(ANY.form("Name?")), "write `await` before the q"),
     "questions as answers": (
         lambda: list(ANY.together(elicit.confirm("Sure?"))),
+        "write `await` before the q",
+    ),
+    "question plus text": (lambda: "You: " + ANY.form("Name?"), "write `await` before the q"),
+    "text in question": (lambda: "x" in ANY.form("Name?"), "write `await` before the q"),
+    "question compared": (lambda: ANY.form("Age?") > 17, "write `await` before the q"),
+    "question as context": (lambda: in_context(ANY.oauth(github)), "write `await` before the q"),
+    "question in async for": (lambda: each_of(ANY.form("Name?")), "write `await` before the q"),
+    "together in async for": (
+        lambda: each_of(ANY.together(elicit.confirm("Sure?"))),
         "write `await` before the q",
     ),
     "if together": (
@@ -292,6 +310,14 @@ QUESTIONS: Misuses = {
     "address of None": (lambda: ANY.url("Sign in", None), "url must be str or a function"),
     "gate of a text": (lambda: ANY.gate("Sure?"), "Write @gate or @gate(message=...)"),
     "need of a text": (lambda: ANY.needs("Sure?"), "needs(elicit.oauth(github))"),
+    "skip_if without a parameter": (
+        lambda: ANY.needs(elicit.confirm("Sure?"), skip_if=lambda: True),
+        "skip_if must be a function that takes 1 argument",
+    ),
+    "on_complete without parameters": (
+        lambda: ANY.needs(elicit.confirm("A?"), elicit.confirm("B?"), on_complete=lambda: None),
+        "on_complete must be a function that takes 2 arguments",
+    ),
     "unknown argument": (lambda: ANY.confirm("Sure?", tilmeout=3), "'tilmeout'"),
     "unknown verb": (lambda: ANY.pay(PRICE), "Perhaps elicit.payment is meant"),
 }
@@ -447,6 +473,18 @@ async def test_verb_of_a_task_that_has_just_been_created_is_not_forgotten(server
 
     async with caller_of(server, revision) as (_, caller):
         assert text_of(await caller.result("work")) == "started"
+
+
+async def test_error_in_skip_if_names_its_line(server, revision):
+    @server.tool()
+    @elicit.needs(elicit.confirm("Sure?"), skip_if=lambda given: bool(given["nothing"]))
+    async def marked() -> str:
+        return "done"
+
+    async with caller_of(server, revision) as (_, caller):
+        text = await caller.text("marked")
+        assert "could not start: its skip_if raised KeyError" in text
+        assert f"This is a bug in the code at {Path(__file__).name}:" in text
 
 
 async def test_misuse_is_logged_for_the_author(server, revision, caplog):
