@@ -18,8 +18,10 @@ A fault that no test has killed yet is tried by the tests that import its module
 room. `--only ID ...` selects faults, and `--write` records the outcomes.
 
 The faults P001 and following, with the operator `Planted`, are written by people: each breaks a
-promise that no test checked until a reviewer broke it. Add your fault to faults.json with the next
-id, then record the test that kills it: `python -m tests.mutation --only P005 --tests PATH --write`.
+promise that no test checked until a reviewer broke it. A fault with a `finding` undoes the
+correction of that finding, and is killed by a test that cites it (`# finding: XS2`). Add your fault
+to faults.json with the next id, then record the test that kills it: `python -m tests.mutation
+--only P005 --tests PATH --write`.
 `draw` keeps these faults, and pytest fails if one of them no longer has a place in the code.
 
 pytest runs no other part of this package: the trials take minutes, and drawing needs a tool that

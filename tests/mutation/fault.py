@@ -25,7 +25,8 @@ class Location:
 class Fault:
     """A fault: `original` lines that become `faulty`, and neighbours that identify them.
 
-    All lines are stored without the indentation of the first of `original`.
+    All lines are stored without the indentation of the first of `original`. `finding` is the id of
+    the finding whose correction the fault undoes.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Fault:
     original: tuple[str, ...]
     faulty: tuple[str, ...]
     after: tuple[str, ...]
+    finding: str | None = None
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> Self:
@@ -44,7 +46,7 @@ class Fault:
         return cls(**{**written, **lines})
 
     def written(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def place(self, sources: Mapping[str, Sequence[str]]) -> Location | None:
         """Return the current location, or None if the lines are gone or ambiguous.

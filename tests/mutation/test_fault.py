@@ -1,12 +1,14 @@
 """Frozen faults: found again by their text, drawn from every room, tried with likely tests."""
 
+import ast
 import json
+import re
 
 import pytest
 
 from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
 from tests.mutation.reach import marked
-from tests.mutation.rooms import shares, sources_of
+from tests.mutation.rooms import HOUSE, shares, sources_of
 from tests.mutation.trial import likely_files
 
 FAULT = Fault(
@@ -56,6 +58,25 @@ def test_each_planted_fault_has_a_location_and_is_killed() -> None:
     lost = [fault.id for fault in planted if fault.place(sources) is None]
     assert not lost, f"copy the changed lines of the code into faults.json, for {lost}"
     assert [outcomes[fault.id]["outcome"] for fault in planted] == ["killed"] * len(planted)
+
+
+# finding: XH1
+def test_each_fault_of_a_finding_is_killed_by_a_test_that_cites_it() -> None:
+    outcomes = json.loads(OUTCOMES.read_text())
+    planted = [fault for fault in faults_of() if fault.finding is not None]
+    assert len(planted) > 4
+    for fault in planted:
+        file, _, test = outcomes[fault.id]["test"].partition("[")[0].partition("::")
+        lines = (HOUSE / file).read_text("utf-8").splitlines()
+        (found,) = (
+            each
+            for each in ast.walk(ast.parse("\n".join(lines)))
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            and each.name == test.rpartition("::")[2]
+        )
+        first = min(each.lineno for each in (found, *found.decorator_list))
+        text = "\n".join(lines[first - 2 : found.end_lineno])
+        assert re.search(rf"# finding: .*\b{fault.finding}\b", text), fault.id
 
 
 # finding: XH2
