@@ -10,12 +10,13 @@ is a note, and an endpoint that accepts something made up is wrong.
 
 import secrets
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -27,7 +28,7 @@ from flows.oauth.api_key import PASSING
 from flows.oauth.authorization_code import VERIFIER_BYTES
 from flows.oauth.discovery import Metadata, shown
 from flows.oauth.dpop import ALGORITHM, new_key
-from flows.oauth.provider import Provider
+from flows.oauth.provider import Client, Provider
 from flows.oauth.registered_client import RegisteredClient, described, note, wrong
 from flows.oauth.requests import ApiAccess, Unreachable, ask_proven, asked_who, post
 from flows.oauth.responses import read_person, read_token_reply
@@ -145,6 +146,20 @@ def _made_up_subject(issuer: str) -> SubjectToken:
     return SubjectToken(text=text, issuer=issuer, subject=MADE_UP, claim=SUBJECT_CLAIM)
 
 
+def _other_ways(client: Client, ours: str, *, named: Sequence[str]) -> Iterator[str]:
+    """Yield the other ways to send the same secret that the metadata does not exclude."""
+    if ours == "post" and (not named or "client_secret_basic" in named):
+        yield "basic"
+    if ours != "basic":
+        return
+    if not named or "client_secret_post" in named:
+        yield "post"
+    if not named or "client_secret_basic" in named:
+        if any(quote(text, safe="") != text for text in (client.client_id, client.client_secret)):
+            yield "basic_raw"
+        yield "both"
+
+
 def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tried]:
     """Send the request to the token endpoint, and return the findings about the reply."""
     registration = trial.registration
@@ -156,9 +171,8 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
     try:
         reply = yield from _sent(trial, endpoint, ours, now=now)
         refusal = refusal_in(reply, provider)
-        other = {"basic": "post", "post": "basic"}.get(ours)
         is_refused = refusal is not None and _is_of_client(refusal)
-        if is_refused and other is not None and (not named or f"client_secret_{other}" in named):
+        for other in _other_ways(registration.client, ours, named=named) if is_refused else ():
             again = yield from _sent(trial, endpoint, other, now=now)
             second = refusal_in(again, provider)
             is_accepted = not again.is_error if second is None else _is_expected(trial, second)

@@ -252,6 +252,20 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
+    "token endpoint does not decode the secret": Setup(
+        there={"takes": "basic_raw"},
+        found=["accepts it sent as basic_raw", 'write client_auth = "basic_raw"'],
+        used=["exchange.failed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "token endpoint wants the client id in the body as well": Setup(
+        there={"takes": "both"},
+        found=["accepts it sent as both", 'write client_auth = "both"'],
+        used=["exchange.failed", "invalid_client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
 }
 
 

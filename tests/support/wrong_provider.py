@@ -150,10 +150,12 @@ class WrongProvider(httpx.AsyncBaseTransport):
 
     def _knows(self, request: httpx.Request, sent: Mapping[str, str]) -> bool:
         given = (sent.get("client_id", ""), sent.get("client_secret", ""))
-        if self.takes == "basic":
+        if self.takes in ("basic", "basic_raw", "both"):
             encoded = request.headers.get("authorization", "").removeprefix("Basic ")
             id, _, secret = base64.b64decode(encoded).decode().partition(":")
-            given = (unquote(id), unquote(secret))
+            if self.takes == "both" and "client_id" not in sent:
+                return False
+            given = (id, secret) if self.takes == "basic_raw" else (unquote(id), unquote(secret))
         return given == (self.client_id, self.secret)
 
     def _token(self, request: httpx.Request) -> httpx.Response:
