@@ -6,7 +6,7 @@ customer.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,22 +119,22 @@ class AccountEnv:
         return [record.status for record in await self.records(kind)]
 
     async def until(self, status: str, kind: str = "elicitation") -> None:
-        """Poll until a record has this status. A sweep can end before the server serves."""
-        async with asyncio.timeout(300):
-            while status not in await self.statuses(kind):  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0)
+        """Wait until a record has this status. A sweep can end before the server serves."""
+        await self._wait(kind, lambda statuses: status in statuses)
 
     async def come_to(self, kind: str, *statuses: str) -> None:
         """Wait for exactly these statuses. A delivery is stored after the result was sent."""
-        async with asyncio.timeout(300):
-            while sorted(await self.statuses(kind)) != sorted(statuses):  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await self._wait(kind, lambda found: sorted(found) == sorted(statuses))
 
     async def none_is(self, status: str, kind: str = "elicitation") -> None:
         """Wait until no record has this status."""
+        await self._wait(kind, lambda statuses: status not in statuses)
+
+    async def _wait(self, kind: str, are_right: Callable[[list[str]], bool]) -> None:
+        changes = self.store.watch()  # before the first read, so that no change is missed
         async with asyncio.timeout(300):
-            while status in await self.statuses(kind):  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0)
+            while not are_right(await self.statuses(kind)):
+                await anext(changes)
 
     @property
     def work(self) -> list[str]:

@@ -38,6 +38,7 @@ from webapp.stores import Store, open_store
 TOP = Path(__file__).parents[2]
 LEASE_OVER = 31
 GIVEN_AGAIN_OVER = 121
+_OPEN: "dict[str, ProcessPool]" = {}
 
 
 class ProcessPool:
@@ -61,6 +62,10 @@ class ProcessPool:
 
 @contextmanager
 def open_process_pool(module: str = "tests.crash.process_pool") -> Iterator[ProcessPool]:
+    """Start the process pool of this module, or use the one that an outer block has open."""
+    if module in _OPEN:
+        yield _OPEN[module]
+        return
     ours, theirs = socket.socketpair()
     command = (sys.executable, "-m", module)
     with ours:
@@ -69,8 +74,10 @@ def open_process_pool(module: str = "tests.crash.process_pool") -> Iterator[Proc
                 *command, name=module, stdin=theirs.fileno(), cwd=TOP, passes_on=True
             )
         try:
-            yield ProcessPool(ours)
+            _OPEN[module] = ProcessPool(ours)
+            yield _OPEN[module]
         finally:
+            _OPEN.pop(module, None)
             ours.close()
             close(process)
 

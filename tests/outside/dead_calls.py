@@ -9,8 +9,10 @@ import httpx
 from tests.crash.account_env import AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, Server, no_certificates, open_process_pool
 from tests.outside.by_command import told
+from tests.outside.sales import KEPT_IN
 from tests.support.shared_stores import STORES
 from tests.support.task_client import DECLARED, TaskClient
+from tests.support.ways import with_stores
 
 FINDING = "XD2"
 AGO = -90  # sets the server's clock back: for a command, the server's leases have expired
@@ -20,10 +22,9 @@ Leaves = Callable[[AccountEnv, Server, TaskClient, str], Awaitable[object]]
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
-            for store in ("sqlite", "postgres"):
-                for case, leaves in CASES.items():
-                    is_right = await _is_refunded(process_pool, store, leaves)
-                    yield f"the command refunds it after {case} ({store})", is_right
+            for (case, leaves), store in with_stores([*CASES.items()], KEPT_IN, whole=times > 1):
+                is_right = await _is_refunded(process_pool, store, leaves)
+                yield f"the command refunds it after {case} ({store})", is_right
 
 
 async def _is_refunded(process_pool: ProcessPool, store: str, leaves: Leaves) -> bool:

@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -15,7 +16,9 @@ from tests.crash.account_env import REFUNDS, AccountEnv, Customer, open_market
 from tests.crash.server import settings_of
 from tests.crash.shop_env import ProcessPool, no_certificates, open_process_pool
 from tests.outside.by_command import told
+from tests.outside.sales import KEPT_IN
 from tests.support.shared_stores import STORES
+from tests.support.ways import with_stores
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit, ServerRefused
 from webapp.connecting import connect
@@ -29,12 +32,11 @@ Takes = Callable[[AccountEnv, httpx.AsyncClient, str], Awaitable[object]]
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
-            for store in ("sqlite", "postgres"):
-                for by, takes in TAKES.items():
-                    for is_first in (False, True):
-                        when = "before its work" if is_first else "at its work"
-                        is_right = await _is_right(process_pool, store, takes, is_first=is_first)
-                        yield f"asked back by {by} {when} ({store})", is_right
+            orders = [*product((False, True), TAKES)]
+            for (is_first, by), store in with_stores(orders, KEPT_IN, whole=times > 1):
+                when = "before its work" if is_first else "at its work"
+                is_right = await _is_right(process_pool, store, TAKES[by], is_first=is_first)
+                yield f"asked back by {by} {when} ({store})", is_right
 
 
 async def _is_right(process_pool: ProcessPool, store: str, takes: Takes, *, is_first: bool) -> bool:

@@ -1,11 +1,21 @@
 """Tests that try each row of this folder once. Only `make soak` runs the long rows."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.crash.shop_env import open_process_pool
 from tests.outside.__main__ import main
 from tests.outside.rows import ROWS, Row
 
 SHORT = [row for row in ROWS if not getattr(row, "IS_LONG", False)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_pool() -> Iterator[None]:
+    """Open the process pool that many rows use, so that it starts once."""
+    with open_process_pool("tests.crash.account_server"):
+        yield
 
 
 @pytest.mark.parametrize("row", SHORT, ids=[row.FINDING for row in SHORT])

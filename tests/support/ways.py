@@ -5,14 +5,27 @@ library changes from test to test. With `--whole`, as in `make soak`, it runs on
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from inspect import signature
+from itertools import cycle, product
+from typing import TypeVar
 
 import pytest
 
 from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN
 
 REVISIONS = (LEGACY, MODERN)
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def with_stores(cases: Sequence[A], stores: Sequence[B], *, whole: bool) -> Iterable[tuple[A, B]]:
+    """Return each case with each store, or else with one store, in turn.
+
+    There are at least as many cases as stores, so that each store is used.
+    """
+    assert len(cases) >= len(stores)
+    return product(cases, stores) if whole else zip(cases, cycle(stores))
 
 
 def run_each_way(
