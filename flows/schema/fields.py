@@ -106,10 +106,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An error for the person who answered. `path` is the field's name, "" for the whole form."""
+    """An error for the person who answered. `path` is the field's name, "" for the whole form.
+
+    `is_of_tool`: the author's code raised an error, so nobody knows if the answer is valid.
+    """
 
     path: str
     message: str
+    is_of_tool: bool = False
 
 
 def fault_in(field: Field, value: Json) -> str | None:

@@ -62,6 +62,11 @@ def outcome_of(
     if faults:
         details = [(fault.path, fault.message) for fault in faults]
         error = InvalidAnswer(details, elicitation_id=claimed.id)
+    if any(fault.is_of_tool for fault in faults):
+        why = (
+            "the tool's code raised an error while it checked the answer. This is a bug in the tool"
+        )
+        error = Failed(f"{question.message!r}: {why}.", elicitation_id=claimed.id)
     answer: T | None = None
     if error is None:
         try:

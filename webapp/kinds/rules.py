@@ -238,6 +238,7 @@ def _broken(error: BaseException, *, is_secret: bool) -> Fault:
         path="",
         message="The tool could not check your answer, so nothing was sent. If this happens "
         f"again, tell the operator of this server the number {error_id}.",
+        is_of_tool=True,
     )
 
 

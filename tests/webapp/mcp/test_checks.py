@@ -208,6 +208,23 @@ async def test_client_that_repeats_wrong_answer_is_asked_a_few_times_only(server
         assert row.status == "failed"
 
 
+class Broken(Booking):
+    def model_post_init(self, _: object) -> None:
+        raise KeyError("room")
+
+
+async def test_error_in_the_tools_validator_does_not_blame_the_answer(server, revision):
+    @server.tool()
+    async def book() -> str:
+        return (await elicit.form("Which room?", Broken)).room
+
+    async with caller_of(server, revision, declares=FORM, fills=[WRONG]) as (_, caller):
+        result = await caller.result("book")
+        assert result.meta["code"] == "ELICITATION_FAILED"
+        assert "'Which room?'" in text_of(result)
+        assert "raised an error while it checked the answer. This is a bug" in text_of(result)
+
+
 async def test_check_runs_once_for_each_answer_of_a_client(server, revision):
     counted.clear()
 
