@@ -293,7 +293,9 @@ def test_sandbox_is_imported_only_by_its_servers() -> None:
     }
     serves["webapp/settings/sandboxed.py"] = serves["webapp/app.py"]
     serves["webapp/app.py"] = "webapp.sandbox"
-    kit = [f"webapp/testing/{name}.py" for name in ("_application", "in_process", "webhooks")]
+    kit = [
+        f"webapp/testing/{name}.py" for name in ("_acts", "_application", "in_process", "webhooks")
+    ]
     serves |= dict.fromkeys(kit, "webapp.sandbox")
     wrong = [
         f"{path} imports {imported}"

@@ -19,6 +19,7 @@ from flows.elicitation.voting import Voting
 from flows.kinds.form import voting_of
 from flows.schema.schema import Schema, check, strings_of, without_blanks
 from webapp.demo.walker import Page, WalkedForm, walk
+from webapp.sandbox.authorization.granted import PEOPLE, person_of
 from webapp.service import Service
 from webapp.testing._application import URL, TestedApplication
 from webapp.testing.told import Told
@@ -163,6 +164,9 @@ async def dismiss(_: Errand) -> ElicitResult:
 
 async def connect(errand: Errand, *, account: str | None, decision: str) -> ElicitResult:
     """Connect an account at the provider as `account`, or allow the connected account."""
+    if account is not None and person_of(account) is None:
+        people = " and ".join(person.login for person in PEOPLE)
+        raise AssertionError(f"The sandbox has no person {account!r}. It has {people}.")
     page = await errand.open()
     allow = next((one for one in page.forms if "/allow" in one.action), None)
     if allow is not None and account is None and decision == "approve":

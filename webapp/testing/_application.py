@@ -76,7 +76,7 @@ class TestedApplication:
     tasks: asyncio.TaskGroup
     browsers: AsyncExitStack
     replays: Callable[[], Replays] | None
-    failures: list[AssertionError] = field(default_factory=list[AssertionError])
+    failures: list[Exception] = field(default_factory=list[Exception])
     asked_of: dict[str, Told] = field(default_factory=dict[str, Told])
     last_call: LastCall = field(default_factory=LastCall)
     store: MemoryStore = field(default_factory=MemoryStore)

@@ -98,14 +98,20 @@ async def elicit_person(
 
     Raises:
         BadSettings: A setting is invalid.
+        TypeError: `server` is no server and no function.
         ValueError: The revision or an elicitation mode is unknown.
         InvalidQuestion: A tool asks for a model that no form can show.
     """
     _must_be_asyncio()
     must_be_client(revision, declares)
     is_made = not hasattr(server, "list_tools") and callable(server)
+    if not (is_made or hasattr(server, "list_tools")):
+        raise TypeError(
+            "elicit_person needs an MCPServer or a FastMCP server, or a function that makes one, "
+            f"not {type(server).__name__}."
+        )
     read = _settings(settings or {}, approvers=approvers or {})
-    clock, failures = HandClock(), list[AssertionError]()
+    clock, failures = HandClock(), list[Exception]()
     failed: BaseException | None = None
     apis = _simulated_apis(read)
     network, server_network = (
@@ -170,7 +176,7 @@ async def elicit_person(
         except BaseException as raised:  # noqa: BLE001 - the test's own, raised again below
             failed = raised
             if (says := str(app.last_call)) not in str(raised):
-                raised.add_note(says)
+                raised.add_note(says.replace(str(raised) or says, "the error above"))
     if failed is not None:
         raise failed
 
@@ -211,9 +217,9 @@ class _SimulatedPerson(AskedPerson):
         await asyncio.sleep(at_most.total_seconds())
         asked = await self._get(id)
         if not asked.status.is_final:
-            await self._fail(
-                asked, StillOpen(self._told(asked), last_call=str(self._app.last_call))
-            )
+            says = str(self._app.last_call)
+            is_done = id in self._done
+            await self._fail(asked, StillOpen(self._told(asked), is_done=is_done, last_call=says))
 
     def must_be_done(self) -> None:
         """Raise the first failure of the test that was not raised yet.

@@ -333,7 +333,7 @@ class AskedPerson(PlannedActions):
     async def _do(self, act: Act, errand: Errand) -> ElicitResult:
         try:
             return await act.do(errand)
-        except AssertionError as error:
+        except Exception as error:  # noqa: BLE001 - also of the test's own function: `call` raises it
             return await self._fail(errand.asked, error)
 
     def _told(self, asked: Elicitation) -> Told:
@@ -354,11 +354,12 @@ class AskedPerson(PlannedActions):
                 return act
         return None
 
-    async def _fail(self, asked: Elicitation, error: AssertionError) -> ElicitResult:
+    async def _fail(self, asked: Elicitation, error: Exception) -> ElicitResult:
         """Fail the question with this error, so that the tool continues and receives the error."""
+        says = str(error) if isinstance(error, AssertionError) else repr(error)
         if error not in self._failures:
             self._failures.append(error)
-        await self._app.service.elicitations.end(asked, Status.FAILED, why=str(error))
+        await self._app.service.elicitations.end(asked, Status.FAILED, why=says)
         return CANCEL
 
     async def _asked_in_form(self, message: str) -> Elicitation | None:
@@ -397,7 +398,7 @@ class AskedPerson(PlannedActions):
             raise self._failures.pop(0)
 
     @property
-    def _failures(self) -> list[AssertionError]:
+    def _failures(self) -> list[Exception]:
         return self._app.failures
 
     async def _asked_by(self, link: str) -> Elicitation:

@@ -102,8 +102,7 @@ class PlannedActions:
 
     def types(self, *value: str, **fields: Json) -> None:
         """Type a secret on our page: one text, or the fields by name."""
-        content = {VALUE: value[0]} if value else fields
-        does = partial(acts.answer, content=content)
+        does = partial(acts.answer, content=_secret(value, fields, of="types"))
         self._will("type a secret", does, "secret")
 
     def fills(self, **content: Json) -> None:
@@ -116,7 +115,7 @@ class PlannedActions:
         The next planned action answers the same question. A client's form without a `check` is not
         shown again: the tool gets InvalidAnswer.
         """
-        content = {VALUE: value[0]} if value else fields
+        content = _secret(value, fields, of="answers_wrongly")
         does = partial(acts.answer, content=content, refused=self.refused)
         self._first("answer wrongly", does, "form", "secret")
 
@@ -209,3 +208,9 @@ class PlannedActions:
     def _first(self, says: str, do: Do, *pages: str) -> None:
         """Plan an action after which the question is still open."""
         self._plan.append(Act(says=says, do=do, pages=frozenset(pages), leaves_open=True))
+
+
+def _secret(value: tuple[str, ...], fields: Mapping[str, Json], *, of: str) -> Mapping[str, Json]:
+    if len(value) + bool(fields) != 1:
+        raise TypeError(f'{of}(...) takes one text, or the fields by name: {of}(user="ada").')
+    return {VALUE: value[0]} if value else fields

@@ -39,7 +39,7 @@ _HINTS: Mapping[str, str] = {
     "secret": 'types("...")',
     "form": "fills(...)",
     "confirm": "accepts()",
-    "url": "visits() or completes(...)",
+    "url": "visits(), person.completes(...), person.continues(...)",
 }
 
 
@@ -155,10 +155,18 @@ class NeverAsked(AssertionError):
 
 
 class StillOpen(AssertionError):
-    """The test's own client received a question and leaves the question open."""
+    """A question is still open: the test's own client left it, or the person did not end it."""
 
-    def __init__(self, told: Told, *, last_call: str) -> None:
+    def __init__(self, told: Told, *, is_done: bool, last_call: str) -> None:
         self.told = told
+        if is_done:
+            super().__init__(
+                f"The person did the planned action, and the question {told.message!r} of the tool "
+                f"{told.tool} is still open. Nothing has completed it: call "
+                "complete_elicitation(...) in your route, or plan person.completes(...).\n"
+                f"{last_call}"
+            )
+            return
         super().__init__(
             f"The tool {told.tool} asked {told.message!r}, and the test's client did not pass the "
             "question to the person. Create the client with "

@@ -11,9 +11,9 @@ from starlette.responses import PlainTextResponse
 
 from flows import complete_elicitation, elicit
 from tests.support.mcp_server import new_server
-from tests.webapp.testing.conftest import DECLARES
+from tests.webapp.testing.conftest import DECLARES, a_test
 from webapp.settings.settings import BadSettings
-from webapp.testing import NeverAsked, UnexpectedQuestion, elicit_person
+from webapp.testing import NeverAsked, StillOpen, Told, UnexpectedQuestion, elicit_person
 
 ONE = {"finance": {"subjects": ["frank", "flora"]}}
 TWO = {"finance": {"subjects": ["frank", "flora"], "needs": 2, "comment": "required"}}
@@ -251,6 +251,28 @@ async def test_signed_post_of_vendor_completes_visit(office, revision, declares)
         (told,) = person.asked
         assert (told.elicitation_id, len(told.id)) == ("case-7", 44)
         assert says == ["forged", "accepted"]
+
+
+@pytest.mark.parametrize("declares", DECLARES)
+async def test_exception_of_continues_fails_test_unchanged(office, revision, declares):
+    async def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
+    with pytest.raises(ZeroDivisionError):
+        await a_test(office, lambda person: person.continues(fail), tool="verify", **options)
+
+
+async def test_visit_that_nothing_completes_is_named(office, revision):
+    async with elicit_person(office, revision=revision) as person:
+
+        async def wait_in_vain(asked: Told) -> None:
+            kit: Any = person
+            await kit.is_awaited(asked.id, at_most=timedelta())
+
+        person.continues(wait_in_vain)
+        with pytest.raises(StillOpen, match=r"did the planned action.*complete_elicitation\("):
+            await person.call("verify")
 
 
 async def test_vendor_reports_after_call_has_returned(office, revision):

@@ -269,6 +269,27 @@ async def test_unknown_mode_or_revision_is_refused(shop, client, says):
             await person.another("ann", **client)
 
 
+async def test_argument_that_is_no_server_is_refused():
+    with pytest.raises(TypeError, match=r"an MCPServer or a FastMCP server.*not module"):
+        await a_test(asyncio)
+
+
+async def test_secret_is_one_text_or_fields(shop):
+    async with elicit_person(shop) as person:
+        for plan in (person.types, person.answers_wrongly):
+            for value, fields in (((), ()), (("a", "b"), ()), (("a",), ("user",))):
+                with pytest.raises(TypeError, match=rf"{plan.__name__}\(...\) takes one text, or"):
+                    plan(*value, **dict.fromkeys(fields, "ada"))
+
+
+async def test_unknown_person_of_provider_is_named_with_the_known(shop):
+    with pytest.raises(
+        AssertionError, match=r"no person 'bob'. It has octocat and hubot\."
+    ) as raised:
+        await a_test(shop, lambda person: person.connects("bob"), tool="list_repositories")
+    assert str(raised.value) not in "".join(raised.value.__notes__)
+
+
 async def test_two_servers_can_be_tested_together():
     one, other = new_server("mcp"), new_server("fastmcp")
     for server in (one, other):
