@@ -12,6 +12,7 @@ from flows.errors import Denied, Failed
 from flows.oauth.authorization_code import Grant
 from flows.oauth.device_flow import GRANT_TYPE, DeviceCode, Pending, poll, start
 from flows.oauth.provider import Provider
+from flows.oauth.responses import TokenSet
 from flows.providers import github, microsoft, openid
 from tests.support.account_life import (
     ISSUER,
@@ -120,6 +121,13 @@ class TestTheCode:
 
 
 class TestTheQuestions:
+    def test_tokens_are_known_before_the_provider_fails_to_name_the_person(self) -> None:
+        tokens = list[TokenSet]()
+        talk = poll(a_client(WITH_DEVICE), started()[0], now=NOON, on_tokens=tokens.append)
+        with pytest.raises(Failed):
+            talked(talk, ok(**KEY), httpx.Response(500))
+        assert [one.access_token for one in tokens] == ["the-key"]
+
     def test_poll_returns_grant_after_person_answered(self) -> None:
         grant, (request, probe) = polled(ok(**KEY), ok(**OCTOCAT))
         assert isinstance(grant, Grant)
