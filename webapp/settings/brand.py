@@ -258,7 +258,7 @@ def _logo(text: str) -> Image | None:
 def _line(at_most: int) -> Callable[[str], str | None]:
     def parse(text: str) -> str | None:
         if len(text) > at_most or not text.isprintable():
-            raise ValueError(f"must be one line of at most {at_most} characters.")
+            raise ValueError(f"must be one line of at most {at_most} visible characters.")
         return text or None
 
     return parse

@@ -272,6 +272,11 @@ def _why(address: str, checked: CheckedAddress) -> str:
     match checked.fault:
         case "scheme":
             near = f" Perhaps {checked.near[0]}:// is meant." if checked.near else ""
+            if scheme in ("http", "https"):
+                near = (
+                    " For a web hook, write json:// or jsons:// instead. If it is the address of a "
+                    "chat's web hook, a part is missing or misspelt."
+                )
             return f"Apprise has no service {service}.{near}"
         case "library":
             return f"Apprise needs another library for {service}, which is not installed."
