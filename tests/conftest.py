@@ -2,9 +2,9 @@
 
 A skip is easily overlooked. With REQUIRE_ALL_TESTS=1, any skip fails the run.
 
-A slow test with several axes (a revision, a point at which a process dies, a screen) runs only on
-the diagonal of its matrix: each value of each axis at least once. With `--whole`, as in `make
-soak`, every cell runs.
+A slow test with several axes (a revision, a point at which a process dies, a screen), and a test
+marked `diagonal`, runs only on the diagonal of its matrix: each value of each axis at least once.
+With `--whole`, as in `make soak`, every cell runs.
 """
 
 import os
@@ -93,7 +93,7 @@ def _free_port() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="every cell of the slow tests' matrices")
+    parser.addoption("--whole", action="store_true", help="every cell of the matrices")
     rounds = "how often a cell that counts its tries is tried; default: 20 with --whole, else once"
     parser.addoption("--rounds", type=int, default=0, help=rounds)
 
@@ -119,6 +119,7 @@ def slow_places() -> set[Path]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts a process, a browser or a foreign client")
+    config.addinivalue_line("markers", "diagonal: each value of each axis, not each combination")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -139,10 +140,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cells of slow tests' matrices to leave out: other cells have all their values."""
+    """Return the cells of matrices to leave out: other cells have all their values."""
     matrices: dict[object, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("slow"):
+        is_diagonal = item.get_closest_marker("slow") or item.get_closest_marker("diagonal")
+        if isinstance(item, pytest.Function) and is_diagonal:
             matrices.setdefault((item.path, item.originalname), []).append(item)
     left_out = set[pytest.Item]()
     for cells in matrices.values():

@@ -32,8 +32,9 @@ POINTS, OUTSIDE, FAULTS = "tests/crash", "tests/outside", "tests/mutation"
 ONCE = tuple(
     f"tests/{folder}"
     for folder in (
-        *("attacks", "browser", "hosts", "oidc", "public", "typescript"),
-        *("webapp/cli", "webapp/mcp", "webapp/pages", "webapp/serving", "webapp/testing"),
+        *("attacks", "browser", "cookbook", "hosts", "oidc", "public", "typescript"),
+        *("webapp/cli", "webapp/mcp", "webapp/oauth", "webapp/pages", "webapp/serving"),
+        "webapp/testing",
     )
 )
 BROKEN = "(the run itself)"

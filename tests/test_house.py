@@ -145,12 +145,20 @@ def module_of(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+MODULES = {module_of(path) for path in SOURCES}
+
+
 def belongs_to(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
-def imports(path: str) -> Iterator[str]:
-    """Yield every module that a file imports anywhere, `from a import b` as both a and a.b."""
+@cache
+def imports(path: str) -> tuple[str, ...]:
+    """Return every module that a file imports anywhere, `from a import b` as both a and a.b."""
+    return tuple(_imports(path))
+
+
+def _imports(path: str) -> Iterator[str]:
     package = path.split("/")[:-1]
     for node in ast.walk(SOURCES[path]):
         if isinstance(node, ast.Import):
@@ -189,10 +197,10 @@ def room_of(module: str) -> str:
     return named if named in ROOMS else module.split(".", maxsplit=1)[0]
 
 
+@cache
 def imported_modules(path: str) -> set[str]:
     """Return the project's modules that a file imports, including those only for type checking."""
-    modules = {module_of(other) for other in SOURCES}
-    found = {imported for imported in imports(path) if imported in modules} - {module_of(path)}
+    found = {imported for imported in imports(path) if imported in MODULES} - {module_of(path)}
     return {one for one in found if not any(belongs_to(other, one) for other in found - {one})}
 
 

@@ -92,6 +92,7 @@ def authenticated(header: dict[str, Any], claims: dict[str, Any], key: bytes) ->
     return b".".join([*parts, urlsafe_b64encode(signature).rstrip(b"=")]).decode()
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("store", ["memory", *STORES])
 @pytest.mark.parametrize(
     ("named", "ends"),

@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.cookbook.servers import CELLS, DECLARES, PLANTED, load
+from tests.cookbook.servers import DECLARES, PLANTED, load
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=" ".join)
 @pytest.mark.parametrize("name", PLANTED)
 async def test_mistake_of_planted_server_is_found(elicit_person, name, cell):
     # finding: XA9

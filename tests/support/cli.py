@@ -152,7 +152,8 @@ def log_as_before() -> Iterator[None]:
             for handler in {*each.handlers}.difference(handlers):
                 handler.close()
             each.handlers[:], each.filters[:] = handlers, filters
-            each.setLevel(level)
+            if each.level != level:  # setLevel clears the caches of all loggers
+                each.setLevel(level)
             each.propagate = propagate
 
 

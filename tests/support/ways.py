@@ -5,6 +5,7 @@ library changes from test to test. With `--whole`, as in `make soak`, it runs on
 """
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from inspect import signature
 from itertools import cycle, product
@@ -52,3 +53,33 @@ def run_each_way(
         metafunc.parametrize("library", LIBRARIES if names_library or is_whole else libraries[:1])
     elif "revision" in metafunc.fixturenames:
         metafunc.parametrize("revision", revisions)
+
+
+def off_the_library_diagonal(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Return the cells of `every_way` tests to leave out.
+
+    Each value of the other parameters keeps both revisions, with a library for each. The libraries
+    are swapped from value to value. A test without other parameters keeps all four pairs.
+    """
+    matrices: dict[object, dict[str, list[pytest.Function]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("every_way"):
+            own = {
+                k: v for k, v in item.callspec.params.items() if k not in ("library", "revision")
+            }
+            matrices[item.path, item.originalname][repr(own)].append(item)
+    left_out = set[pytest.Item]()
+    for cells in matrices.values():
+        if len(cells) < 2:
+            continue
+        for number, pairs in enumerate(cells.values()):
+            if len(pairs) == len(LIBRARIES) * len(REVISIONS):
+                left_out.update(pair for pair in pairs if _is_odd(pair) != bool(number % 2))
+    return left_out
+
+
+def _is_odd(cell: pytest.Function) -> bool:
+    given = cell.callspec.params
+    return bool((LIBRARIES.index(given["library"]) + REVISIONS.index(given["revision"])) % 2)

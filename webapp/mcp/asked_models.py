@@ -9,8 +9,10 @@ code, the first call reports the mistake.
 
 import ast
 import builtins
+import inspect
 import linecache
 from collections.abc import Callable, Iterator, Mapping
+from tokenize import TokenError
 from types import FunctionType
 from typing import Any
 
@@ -32,13 +34,13 @@ async def must_show_models(server: Any) -> None:
         InvalidQuestion: A form cannot show one of them. The message has a line for each.
     """
     ahead = [each for one in servers_below(server) for each in await own_functions(one)]
-    reader, wrong, seen = _Reader(), dict[str, None](), set[int]()
+    wrong, seen = dict[str, None](), set[int]()
     while ahead:
         for layer in layers_of(ahead.pop()):
             if not isinstance(layer, FunctionType) or id(layer) in seen:
                 continue
             seen.add(id(layer))
-            for place, found in reader.names_in(layer):
+            for place, found in _names_in(layer):
                 if isinstance(found, FunctionType):
                     ahead.append(found)
                 elif error := _error_of(*found):
@@ -57,52 +59,49 @@ def _error_of(asks: Callable[..., object], model: type[Any]) -> InvalidQuestion 
     return None
 
 
-class _Reader:
-    """The source of the author's functions, parsed once for each file."""
+def _names_in(
+    function: FunctionType,
+) -> Iterator[tuple[str, FunctionType | tuple[Callable[..., object], type[Any]]]]:
+    """Yield each function that this one uses, and each verb with its model, with the place."""
+    file = function.__code__.co_filename
+    tree = _tree_of(function, file) if is_authors(file) else None
+    if tree is None:
+        return
+    known = _names_outside(function, tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_verb(asks := _value(node.func, known)):
+            model = _value(_schema_in(node), known)
+            if isinstance(model, type):
+                yield f"{file}:{node.lineno}", (asks, model)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            found = _value(node, known)
+            if isinstance(found, FunctionType) and found is not function:
+                yield file, found
 
-    def __init__(self) -> None:
-        self._files: dict[str, dict[tuple[str, int], ast.AST]] = {}
 
-    def names_in(
-        self, function: FunctionType
-    ) -> Iterator[tuple[str, FunctionType | tuple[Callable[..., object], type[Any]]]]:
-        """Yield each function that this one uses, and each verb with its model, with the place."""
-        file = function.__code__.co_filename
-        tree = self._tree(function, file) if is_authors(file) else None
-        if tree is None:
-            return
-        known = _names_outside(function, tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _is_verb(asks := _value(node.func, known)):
-                model = _value(_schema_in(node), known)
-                if isinstance(model, type):
-                    yield f"{file}:{node.lineno}", (asks, model)
-            elif isinstance(node, ast.Name | ast.Attribute):
-                found = _value(node, known)
-                if isinstance(found, FunctionType) and found is not function:
-                    yield file, found
+def _tree_of(function: FunctionType, file: str) -> ast.AST | None:
+    """Parse the lines of this function, and not the rest of its file."""
+    code = function.__code__
+    lines = linecache.getlines(file, function.__globals__)[code.co_firstlineno - 1 :]
+    if not lines:
+        return None
+    # A function can be indented, and its text can have lines that are not: so a block around it.
+    is_indented = lines[0][:1].isspace()
+    try:
+        block = "".join(inspect.getblock(lines))
+        tree: ast.AST = ast.parse(f"if True:\n{block}" if is_indented else block)
+    except (SyntaxError, ValueError, RecursionError, TokenError):  # not this source
+        return None
+    ast.increment_lineno(tree, code.co_firstlineno - 1 - is_indented)
+    return next((node for node in ast.walk(tree) if _has_name(node, code.co_name)), None)
 
-    def _tree(self, function: FunctionType, file: str) -> ast.AST | None:
-        if file not in self._files:
-            text = "".join(linecache.getlines(file, function.__globals__))
-            try:
-                self._files[file] = dict(_functions_in(ast.parse(text)))
-            except (SyntaxError, ValueError, RecursionError):  # no source, or not this source
-                self._files[file] = {}
-        code = function.__code__
-        return self._files[file].get((code.co_name, code.co_firstlineno))
+
+def _has_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
 
 
 def _is_verb(found: object) -> bool:
     return found is form or found is secret
-
-
-def _functions_in(tree: ast.AST) -> Iterator[tuple[tuple[str, int], ast.AST]]:
-    """Yield each function with the name and the first line that its code object has."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            yield (node.name, first), node
 
 
 def _names_outside(function: FunctionType, tree: ast.AST) -> Mapping[str, object]:

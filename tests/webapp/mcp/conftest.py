@@ -1,7 +1,8 @@
 """Fixtures that choose the library and the protocol revision of a test.
 
 A test that uses both fixtures runs on two of the four pairs. A test marked `every_way` runs on all
-four.
+four. If it has other parameters too, each of their values runs on both revisions, and the library
+changes from value to value. With `--whole`, each value runs on all four pairs.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.mcp_server import new_server
-from tests.support.ways import run_each_way
+from tests.support.ways import off_the_library_diagonal, run_each_way
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -18,6 +19,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run_each_way(metafunc, every=bool(metafunc.definition.get_closest_marker("every_way")))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--whole"):
+        return
+    left_out = off_the_library_diagonal(items)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture

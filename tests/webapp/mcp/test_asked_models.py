@@ -1,5 +1,6 @@
 """Models that no form can show: refused when the server starts, in the words of Python."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time, timedelta
@@ -16,6 +17,7 @@ from flows import InvalidQuestion, elicit
 from flows.elicit import form as ask
 from tests.support.cli import run
 from tests.support.mcp_server import new_server
+from tests.support.work import steps_of
 from webapp.mcp.asked_models import must_show_models
 from webapp.testing import elicit_person
 
@@ -218,6 +220,26 @@ async def test_kit_refuses_the_server_of_a_wrong_model(library):
     with pytest.raises(InvalidQuestion, match=r"Tags\.tags"):
         async with elicit_person(server_with(library, wrong_by_position)):
             pass
+
+
+def test_start_reads_only_the_functions_of_the_tools(tmp_path):
+    steps = list[int]()
+    for others in (10, 2000):
+        file = tmp_path / f"shop_of_{others}.py"
+        file.write_text(
+            "async def order() -> str:\n    return 'done'\n"
+            + "def other() -> None:\n    pass\n" * others
+        )
+        names: dict[str, Any] = {}
+        exec(compile(file.read_text(), file, "exec"), names)  # noqa: S102 - written above
+        server = server_with("mcp", names["order"])
+
+        def check(server: Any = server) -> None:
+            asyncio.run(must_show_models(server))
+
+        check()
+        steps.append(steps_of(check))
+    assert steps[1] < 2 * steps[0]
 
 
 async def test_start_of_the_command_names_file_line_field_and_fix(tmp_path):

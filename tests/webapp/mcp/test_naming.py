@@ -56,14 +56,16 @@ async def test_unnamed_server_is_refused_by_attach_and_create_app(library):
 
 
 @pytest.mark.every_way
-@pytest.mark.parametrize("name", ["shop (API)", "shop  (api) ", "(API)", "The application"])
-async def test_tool_with_a_reserved_name_does_not_run(server, revision, name):
+async def test_tool_with_a_reserved_name_does_not_run(server, revision):
     # finding: XS1
-    @server.tool(name=name)
     async def pay() -> str:
         raise AssertionError
 
+    names = ["shop (API)", "shop  (api) ", "(API)", "The application"]
+    for name in names:
+        server.tool(name=name)(pay)
     async with caller_of(server, revision) as (_, caller):
-        result = await caller.result(name)
-        assert result.is_error
-        assert "Rename the tool" in text_of(result)
+        for name in names:
+            result = await caller.result(name)
+            assert result.is_error, name
+            assert "Rename the tool" in text_of(result), name

@@ -66,6 +66,7 @@ async def test_refused_refresh_and_refused_access_token_lapse_account_immediatel
         assert network.refreshes == 1
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("api", [200, 403, 500])
 @pytest.mark.parametrize("reply", ENDED.values(), ids=ENDED)
 async def test_second_refusal_some_minutes_later_lapses_account(
@@ -83,6 +84,7 @@ async def test_second_refusal_some_minutes_later_lapses_account(
         assert network.refreshes == 2
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("api", [200, 401, 500])
 @pytest.mark.parametrize("reply", PAGES.values(), ids=PAGES)
 async def test_web_page_instead_of_token_lapses_account_after_an_hour(
@@ -137,6 +139,7 @@ async def test_successful_refresh_after_refusal_leaves_account_connected() -> No
         assert (kept.status, kept.refused_at, kept.due_at) == ("connected", None, None)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("api", [200, 401, 500])
 @pytest.mark.parametrize("reply", PASSING.values(), ids=PASSING)
 async def test_account_survives_provider_outage_of_several_days(

@@ -62,6 +62,7 @@ FOUND = {
 }
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("declares", DECLARES)
 @pytest.mark.parametrize("tool", FOUND)
 async def test_repeated_side_effects_are_found(library, revision, declares, tool, tmp_path):
@@ -74,6 +75,7 @@ async def test_repeated_side_effects_are_found(library, revision, declares, tool
     assert "Repeated outside of elicit.once" in str(call)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("declares", DECLARES)
 @pytest.mark.parametrize("tool", ["pay_each_once", "sell_seat", "count_answers"])
 async def test_corrected_tools_are_silent(library, revision, declares, tool, tmp_path):
