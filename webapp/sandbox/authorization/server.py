@@ -14,9 +14,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from webapp.http.parts import AnyRequest, provided
-from webapp.sandbox.authorization.apis import keys_page, me
 from webapp.sandbox.authorization.client import basic_of, bearer_of, is_client
-from webapp.sandbox.authorization.granted import PEOPLE, AuthorizationGrants, Family, person_of
+from webapp.sandbox.authorization.granted import (
+    PEOPLE,
+    AuthorizationGrants,
+    Family,
+    SandboxPerson,
+    person_of,
+)
 from webapp.sandbox.authorization.habits import (
     GITHUB,
     OIDC,
@@ -146,6 +151,60 @@ def _github_problem(status: HTTPStatus, message: str) -> Response[Any]:
 
 def _with_scopes(family: Family) -> dict[str, str]:
     return {**NO_STORE, "x-oauth-scopes": ", ".join(family.access_scopes)}
+
+
+# The APIs of an operator's simulated providers: each has one call, which says whose account it is.
+# The keys are made up and the same in every sandbox, so that a test can write them down.
+
+_KEY = "sandbox-key-"
+
+
+def sandbox_key(person: SandboxPerson) -> str:
+    return _KEY + person.login
+
+
+@get("/keys", sync_to_thread=False)
+def keys_page(pages: NamedDependency[SandboxPages]) -> Response[Any]:
+    keys = [(person, sandbox_key(person)) for person in PEOPLE]
+    return pages.page("keys.html", {"keys": keys})
+
+
+@get("/apis/{name:str}/me", sync_to_thread=False)
+def me(
+    request: AnyRequest,
+    grants: NamedDependency[AuthorizationGrants],
+    identity: NamedDependency[SandboxIdentity],
+) -> Response[Any]:
+    """Return whose key or access token the request contains, wherever the request carries it."""
+    found = _keyed(request) or _of_token(request, grants, identity)
+    if found is None:
+        return Response({"error": "unknown key"}, status_code=HTTPStatus.UNAUTHORIZED)
+    return Response(found, headers=NO_STORE)
+
+
+def _keyed(request: AnyRequest) -> dict[str, Any] | None:
+    basic = basic_of(request.headers)
+    texts = [*request.headers.values(), *request.query_params.values(), *(basic or ())]
+    sent = {text.rpartition(" ")[2] for text in texts}
+    return next((_about(one) for one in PEOPLE if sandbox_key(one) in sent), None)
+
+
+def _about(person: SandboxPerson) -> dict[str, Any]:
+    return {"id": person.number, "login": person.login, "name": person.name}
+
+
+def _of_token(
+    request: AnyRequest, grants: AuthorizationGrants, identity: SandboxIdentity
+) -> dict[str, Any] | None:
+    token = bearer_of(request.headers)
+    family = grants.family_of(token)
+    if family is not None:
+        return _about(family.person)
+    claims = None if token is None else identity.claims_in(token)
+    if claims is None:
+        return None
+    subject = claims["sub"]
+    return {"id": subject, "login": claims.get("preferred_username", subject)}
 
 
 # The consent page: who asks, for what, which made-up person answers, and their decision.
