@@ -9,7 +9,7 @@ from webapp.pages.renderer import Renderer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The browser focuses a field with autofocus before the first frame: what moves the focus waits for it.
+# The browser focuses a field with autofocus before the first frame, so the test waits for it.
 CONTROLS = """async () => {
     await new Promise((drawn) => requestAnimationFrame(drawn));
     const all = "a[href], button, input, select, textarea, summary, [tabindex='0']";
@@ -51,7 +51,9 @@ async def test_tab_key_reaches_every_control_in_order_and_shows_the_focus(
     async with visit(browser, site, reduced_motion="reduce") as page:
         for name, view in every_state().items():
             site.html = pages.render(view)
-            await page.goto(f"{ORIGIN}/e/abc")  # with its stylesheet, without which nothing is drawn
+            await page.goto(
+                f"{ORIGIN}/e/abc"
+            )  # with its stylesheet, without which nothing is drawn
             count, reached = await page.evaluate(CONTROLS), list[int]()
             while len(reached) < count:
                 await page.keyboard.press("Tab")
