@@ -323,7 +323,7 @@ def _form_variants() -> dict[str, View]:
     )
     every = schema_of({"type": "object", "properties": CONTROLS, "required": ["mail", "day", "of"]})
     thirty = {f"answer_{number}": LABEL for number in range(30)}
-    faults = [Fault(path=name, message="Please enter a value.") for name in CONTROLS]
+    faults = [Fault(path=name, message="Please enter a value.") for name in [*CONTROLS][:4]]
     wrong_key = [Fault(path="token", message="It needs 8 characters or more.")]
     mixed = Argument(name="repo", value="acme/web\u0455ite")
     long = Argument(name="why", value="because it is " * 120)
