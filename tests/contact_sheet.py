@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.async_api import async_playwright
 
 from tests.browser.chrome import ARGUMENTS
-from tests.support.page_measures import SCREENS, FoldRow, fold_of
+from tests.support.page_measures import BRAND, SCREENS, FoldRow, fold_of
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_states import ASKING, page_states
 from webapp.pages.renderer import Renderer, template_folder
@@ -24,7 +24,8 @@ from webapp.pages.views import View
 LOOKS: Mapping[str, tuple[int, int, str]] = {
     "phone-light": (390, 664, "light"),
     "phone-dark": (390, 664, "dark"),
-    "desktop": (1280, 720, "light"),
+    "desktop-light": (1280, 720, "light"),
+    "desktop-dark": (1280, 720, "dark"),
 }
 FIRST = "first screen of "
 UNSTUCK = "document.querySelectorAll('.stay').forEach(one => one.classList.remove('stay'))"
@@ -42,6 +43,7 @@ def named(state: str) -> str:
 async def picture(folder: Path, states: Mapping[str, View], looks: tuple[str, ...]) -> None:
     """Write a picture of each state on each screen."""
     pages, site = Renderer(folders=[template_folder()]), Site(html="")
+    branded = Renderer(folders=[template_folder()], brand=BRAND)
     chromium = shutil.which("chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
@@ -51,9 +53,9 @@ async def picture(folder: Path, states: Mapping[str, View], looks: tuple[str, ..
             options = {"color_scheme": scheme, "reduced_motion": "reduce", "viewport": size}
             async with visit(browser, site, **options) as page:
                 for state, view in states.items():
-                    site.html = pages.render(view)
-                    await page.goto(f"{ORIGIN}/e/abc")
                     is_first = state.startswith(FIRST)
+                    site.html = (branded if is_first else pages).render(view)
+                    await page.goto(f"{ORIGIN}/e/abc")
                     if not is_first:  # buttons that stay on the screen would cover the text
                         await page.evaluate(UNSTUCK)
                     await page.screenshot(

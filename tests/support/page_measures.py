@@ -15,6 +15,7 @@ from webapp.languages import ENGLISH, Language
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import View
 from webapp.pages.views_operator import OperatorRecord
+from webapp.settings.brand import Brand
 
 SCREENS = ((390, 664), (1280, 720))
 MAIN = "main .button.primary, main .button.danger"
@@ -75,6 +76,14 @@ TOO_WIDE = """() => {
     return [page.scrollWidth - page.clientWidth, ...cut.map((one) => one.outerHTML.slice(0, 80))];
 }"""
 
+# The names and links of an operator, which the start pages of the first screens show.
+BRAND = Brand(
+    legal_name="Acme Research GmbH",
+    contact="help@acme.example",
+    privacy="https://acme.example/privacy",
+    terms="https://acme.example/terms",
+).of("my tools")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldRow:
@@ -118,9 +127,11 @@ def axe_version() -> str:
 async def figures_of(browser: Browser, language: Language = ENGLISH) -> Figures:
     """Measure every page in this language, in one tab of the browser."""
     pages, site, found = Renderer(folders=[template_folder()]), Site(html=""), Figures()
+    branded = Renderer(folders=[template_folder()], brand=BRAND)
 
     def html(view: View) -> str:
-        return pages.render(view, language if view.is_translated else ENGLISH)
+        renderer = branded if view in ASKING.values() else pages
+        return renderer.render(view, language if view.is_translated else ENGLISH)
 
     width, height = NARROW
     screen = {"width": width, "height": height}

@@ -3,16 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, Page, Route
 
-from webapp.pages import renderer as module
+from webapp.pages.renderer import our_files, without_hash
 
-STATIC = Path(module.__file__).parent / "static"
-TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'{targets}; frame-ancestors 'none'; base-uri 'none'"
@@ -34,8 +31,8 @@ class Site:
         request, path = route.request, urlsplit(route.request.url).path
         assert request.url.startswith(ORIGIN), request.url
         if path.startswith("/static/"):
-            asset = STATIC / module.without_hash(path.removeprefix("/static/"))
-            await route.fulfill(body=asset.read_bytes(), content_type=TYPES[asset.suffix])
+            content, media_type = our_files()[without_hash(path.removeprefix("/static/"))]
+            await route.fulfill(body=content, content_type=media_type)
             return
         self.requests.append((request.method, path, request.post_data))
         if path.endswith("/live"):

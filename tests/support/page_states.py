@@ -1,14 +1,17 @@
 """The states of all pages, by name."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, get_args
 
+from flows.elicitation.states import Json
 from flows.elicitation.traits import PageName
-from flows.schema.schema import schema_of
+from flows.schema.schema import Fault, schema_of
 from flows.shown import Argument
 from tests.support.page_views import (
     CODE,
     DECIDED,
+    NOW,
     SEVERAL_ISSUERS,
     SIGN_IN,
     USUAL,
@@ -43,8 +46,8 @@ from webapp.pages.views import (
     Used,
     View,
 )
-from webapp.pages.views_connections import AccountGroup, ConnectionsPage
-from webapp.pages.views_decisions import Decide, InboxPage
+from webapp.pages.views_connections import AccountGroup, ConnectionsPage, TeamUse
+from webapp.pages.views_decisions import ActivityPage, Decide, InboxPage
 from webapp.pages.views_forms import (
     Decided,
     Decision,
@@ -82,6 +85,11 @@ SCOPES = tuple(
     Scope(words=f"Read and change all your {thing}", raw=f"{thing}:write")
     for thing in ("repositories", "teams", "packages", "e-mail addresses")
 )
+RISKS = (
+    Scope(words="Delete repositories", raw="delete_repo", risk="delete"),
+    Scope(words="Read and change all your repositories", raw="repo", risk="write"),
+    Scope(words="See your e-mail addresses", raw="user:email"),
+)
 ARGUMENTS = tuple(
     Argument(name=name, value="acme/website") for name in ("repo", "into", "as", "by")
 )
@@ -95,6 +103,24 @@ ASKING: dict[str, View] = {
     "gate": usual(StartConfirm, arguments=ARGUMENTS, message="Run delete_repo?"),
     "decision": usual(Decide, arguments=ARGUMENTS),
 }
+CONTROLS: dict[str, Json] = {
+    "mail": {"type": "string", "format": "email", "title": "E-mail", "description": "For a copy."},
+    "day": {"type": "string", "format": "date", "title": "Day"},
+    "when": {"type": "string", "format": "date-time", "title": "Start"},
+    "seats": {"type": "integer", "title": "Seats", "default": 4},
+    "of": {"type": "string", "enum": ["window", "garden"], "title": "Table"},
+    "extras": {
+        "type": "array",
+        "title": "Extras",
+        "items": {
+            "type": "string",
+            "enum": ["high chair", "cake", "far from the bar"],
+        },
+    },
+    "outside": {"type": "boolean", "title": "Outside is fine"},
+    "note": {"type": "string", "format": "multiline", "title": "Note", "maxLength": 2000},
+}
+AT_GITHUB = "https://github.com/settings/applications"
 ONLY_NOW = {"can_be_kept": False}  # an approval that cannot be stored
 
 
@@ -136,7 +162,7 @@ def page_states() -> dict[str, View]:
         for name, updates in (("live", live), ("leads on", leads_on), ("continued", continued)):
             views[f"{done.__name__} {name}"] = made(done, {**USUAL, "updates": updates})
     views["StartUrl live"] = made(StartUrl, {**USUAL, "updates": live})
-    views |= _identity_variants() | _account_variants() | _payment_variants()
+    views |= _identity_variants() | _account_variants() | _payment_variants() | _form_variants()
     return views | _connection_variants() | _decision_variants() | _operator_variants()
 
 
@@ -173,6 +199,16 @@ def _account_variants() -> dict[str, View]:
         "StartAccount for real": made(StartAccount, {**plain, "reason": None}),
         "StartAccount who only": made(StartAccount, {**plain, "scopes": (), "client": None}),
         "StartAccount twenty scopes": made(StartAccount, {**plain, "scopes": many}),
+        "StartAccount forty scopes": made(StartAccount, {**plain, "scopes": many * 2}),
+        "StartAccount dangerous": usual(StartAccount, scopes=RISKS, team="Research"),
+        "StartAccount one account": usual(StartAccount, account="octocat", reason=None),
+        "StartAccount tenant": usual(StartAccount, tenant_label="Your shop's address"),
+        "StartAccount wrong tenant": usual(
+            StartAccount,
+            tenant_label="Your shop's address",
+            tenant="acme",
+            tenant_fault="This is no address of a shop.",
+        ),
         "StartAccount long reason": made(StartAccount, {**plain, "reason": "because it is " * 40}),
         "UseAccount for real": made(
             UseAccount, {**plain, "choices": (choice(connected_for=("one",)),)}
@@ -187,6 +223,7 @@ def _account_variants() -> dict[str, View]:
         "UseAccount kept to some": made(
             UseAccount, {**plain, "choices": (choice(is_kept_to_some=True),)}
         ),
+        "UseAccount of a team": usual(UseAccount, choices=(choice(scopes=RISKS),), team="Research"),
         "UseAccount by name": made(UseAccount, {**USUAL, "other_action": None}),
         "DoneAccount for real": made(DoneAccount, {**plain, "switch_back": None}),
         "DoneAccount switched back": made(
@@ -205,6 +242,7 @@ def _account_variants() -> dict[str, View]:
         "ProviderTrouble without a way on": made(
             ProviderTrouble, {**USUAL, "again_action": None, "again_url": None}
         ),
+        "Ended declined question": usual(Ended, ending="declined", kind="confirm", price=None),
         **{
             f"Ended {ending} account": made(Ended, {**USUAL, "ending": ending, "kind": "account"})
             for ending in get_args(Ending)
@@ -247,6 +285,9 @@ def _payment_variants() -> dict[str, View]:
                 ),
             },
         ),
+        "Payments of no match": usual(
+            views_payments.PaymentsPage, payments=(), paging=Paging(show="used")
+        ),
         "Payments of nobody": made(
             views_payments.PaymentsPage, {**USUAL, "payments": (), "sign_out_csrf": None}
         ),
@@ -263,6 +304,39 @@ def _payment_variants() -> dict[str, View]:
         **{f"Late {kind}": made(Late, {**real, "kind": kind}) for kind in ("account", "payment")},
         "Late payment as a test": made(Late, {**USUAL, "kind": "payment", "returned": None}),
         "DonePayment whole": made(module.DonePayment, {**USUAL, "returned": None}),
+    }
+
+
+def _form_variants() -> dict[str, View]:
+    """Return forms with each kind of control, with faults, and with as many as a form can have."""
+    secret: dict[str, Json] = {"type": "string", "writeOnly": True}
+    keys = schema_of(
+        {
+            "type": "object",
+            "properties": {
+                "host": {"type": "string", "title": "Server", "default": "db.example.com"},
+                "token": {**secret, "title": "Service key", "description": "Under Settings."},
+                "certificate": {**secret, "title": "Certificate", "format": "multiline"},
+            },
+            "required": ["host", "token"],
+        }
+    )
+    every = schema_of({"type": "object", "properties": CONTROLS, "required": ["mail", "day", "of"]})
+    thirty = {f"answer_{number}": LABEL for number in range(30)}
+    faults = [Fault(path=name, message="Please enter a value.") for name in [*CONTROLS][:4]]
+    wrong_key = [Fault(path="token", message="It needs 8 characters or more.")]
+    mixed = Argument(name="repo", value="acme/web\u0455ite")
+    long = Argument(name="why", value="because it is " * 120)
+    return {
+        "StartForm every control": usual(StartForm, form=form_of(every)),
+        "StartForm faults": usual(StartForm, form=form_of(every, values={}, faults=faults)),
+        "StartForm thirty fields": usual(
+            StartForm, form=form_of(schema_of({"type": "object", "properties": thirty}))
+        ),
+        "StartSecret masked": usual(StartSecret, form=form_of(keys)),
+        "StartSecret faults": usual(StartSecret, form=form_of(keys, values={}, faults=wrong_key)),
+        "StartConfirm mixed alphabets": usual(StartConfirm, arguments=(mixed, long)),
+        "StartConfirm thirty arguments": usual(StartConfirm, arguments=(ARGUMENTS * 8)[:30]),
     }
 
 
@@ -319,9 +393,21 @@ def _connection_variants() -> dict[str, View]:
         replace(one, id="x4", standing="over", scopes=()),
         replace(one, id="x5", standing="unused", scopes=None),
     )
+    ending = replace(
+        one, ends_at=NOW + timedelta(days=3), reconnect_action="/r", scopes=RISKS, manage=AT_GITHUB
+    )
+    of_team = replace(
+        ending, id="x7", team="Research", members=(TeamUse(name="Hubot", used_at=NOW),)
+    )
+    theirs = replace(of_team, id="x8", is_managed=False)
+    team = AccountGroup(name="my tools", connected=(ending, of_team, theirs))
     groups = (group, AccountGroup(name="other tools", connected=others))
     return {
         "Connections of many": made(ConnectionsPage, {**USUAL, "groups": groups}),
+        "Connections of a team": usual(ConnectionsPage, groups=(team,), paging=Paging(total=3)),
+        "Activity of nobody": usual(ActivityPage, asked=()),
+        "Activity of no match": usual(ActivityPage, asked=(), paging=Paging(show="failed")),
+        "Connections of no match": usual(ConnectionsPage, groups=(), paging=Paging(show="over")),
         "Connections of nobody": made(
             ConnectionsPage, {**USUAL, "groups": (), "sign_out_csrf": None, "viewer": "you"}
         ),

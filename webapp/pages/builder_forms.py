@@ -92,6 +92,7 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
         return None
     return Decided(
         server=server_of(elicitation),
+        question=question_of(elicitation),
         approver=approver_of(elicitation) or "",
         decision=decision,
         reason=elicitation.why if decision == "declined" else None,

@@ -31,6 +31,8 @@ from webapp.languages import ASKERS, ENGLISH, JUST_NOW, Language, languages_of, 
 from webapp.pages.views import View
 from webapp.settings.brand import Brand
 
+# Comments and indentation of our style sheets and script, which browsers don't need.
+_COMMENTS = re.compile(rb"^\s*//.*\n|^ +|/\*[\s\S]*?\*/\s*", re.MULTILINE)
 _HASHED = re.compile(r"(.+)\.[0-9a-f]{16}(\.[a-z]+)", re.DOTALL)
 # The files that an operator's templates can use, by their suffix.
 OWN_TYPES: Mapping[str, str] = {
@@ -106,7 +108,7 @@ def our_files() -> Mapping[str, tuple[bytes, str]]:
     """Return our own static files, read once: the path of a request never reaches the disk."""
     folder = Path(__file__).resolve().parent / "static"
     return {
-        path.name: (path.read_bytes(), OWN_TYPES[path.suffix])
+        path.name: (_COMMENTS.sub(b"", path.read_bytes()), OWN_TYPES[path.suffix])
         for path in folder.iterdir()
         if path.suffix in OWN_TYPES
     }

@@ -98,9 +98,13 @@ class StartDecision(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(View):
-    """The asker's page of another person's decision. `reason` is why they declined."""
+    """The asker's page of another person's decision. `reason` is why they declined.
+
+    `question` is the question as a heading, or None if it is too long for one.
+    """
 
     template: ClassVar[str] = "decided.html"
+    question: str | None = None
     approver: str
     decision: Decision
     reason: str | None = None

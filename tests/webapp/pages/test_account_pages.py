@@ -180,7 +180,7 @@ def test_account_switched_back_is_shown_without_button(shown: Shown) -> None:
     done = usual(DoneAccount)
     back = SwitchBack(former=AccountName(label="hubber"), is_done=True)
     page = shown(replace(done, switch_back=back))
-    assert "hubber is in use again, starting with the next call." in page.said()
+    assert "From the next call on, tools use hubber again." in page.said()
     assert page.named("form") == []
     lapsed = shown(replace(done, switch_back=replace(back, is_done=False)))
     assert "Until now, tools used hubber." in lapsed.said()
@@ -360,3 +360,11 @@ def test_requested_account_is_named(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(StartAccount)}
     page = shown(StartAccount(**{**usual, "account": "octocat"}))
     assert "octocat, and no other" in page.said()
+
+
+def test_address_of_a_tenant_is_typed_before_the_buttons(shown: Shown) -> None:
+    page = shown(usual(StartAccount, tenant_label="Your shop's address"))
+    html = page.html
+    assert html.index('name="tenant"') < html.index('class="actions stay"')
+    button = next(one for one in page.named("button") if "primary" in (one["class"] or ""))
+    assert button["form"] == "answer"

@@ -106,7 +106,7 @@ def test_active_account_is_marked_and_another_can_be_activated(
     )
     page = shown(_with(overview, used, other))
     assert page.text("h2") == "GitHub In useGitHub"
-    assert "Not in use: a tool gets it only if it asks for exactly this account." in page.said()
+    assert "Not in use. A tool gets this account only if it asks for it by name." in page.said()
     assert "/connections/x2/switch" in page.actions()
     assert "Use hubot" in page.text("button")
     assert "Use octocat" not in page.text("button")

@@ -20,7 +20,7 @@ from webapp.pages.views import (
     StartPayment,
     View,
 )
-from webapp.pages.views_forms import DoneSecret
+from webapp.pages.views_forms import Decided, Decision, DoneSecret
 from webapp.pages.views_home import Home
 from webapp.pages.views_openers import Closed
 from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage, Stays
@@ -155,7 +155,7 @@ def test_refused_and_unconfigured_provider_are_not_called_silent(shown: Shown) -
     account = shown(replace(view, is_payment=False))
     assert "charged" not in account.said()
     assert page.text("h1") == "Mollie refused the request"
-    assert "It refused a request from this server, so you can't continue there" in page.said()
+    assert "It refused a request from this server, so you can't pay there" in page.said()
     assert "did not answer" not in page.text()
     silent = shown(replace(view, trouble="silent"))
     assert silent.text("h1") == "Mollie did not answer"
@@ -163,7 +163,7 @@ def test_refused_and_unconfigured_provider_are_not_called_silent(shown: Shown) -
     unasked = shown(replace(view, trouble="not set up"))
     assert unasked.text("h1") == "Mollie is not set up here"
     assert (
-        "This server's settings for it are missing or wrong, so you can't continue there"
+        "This server's settings for it are missing or wrong, so you can't pay there"
         in unasked.said()
     )
     assert "did not answer" not in unasked.text()
@@ -173,7 +173,7 @@ def test_payments_page_shows_anonymous_visitor_no_payments(shown: Shown) -> None
     view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
     page = shown(view)
     assert page.text("h1") == "Your payments"
-    assert "only their own payments, and it doesn't know who you are." in page.said()
+    assert "only their own payments. It can't tell who you are." in page.said()
     assert "Open it over there." in page.said()
     assert "The operator of the server can find the payment by its receipt." in page.said()
     asked = shown(replace(view, sign_in=SIGN_IN, by_code=False))
@@ -293,6 +293,13 @@ def test_ended_page_names_its_question_only_if_the_viewer_was_asked(shown: Shown
     assert "The question was: Ship it?" in page.said()
     unknown = shown(Ended(server="my tools", ending="declined", kind="confirm"))
     assert "The question was" not in unknown.said()
+
+
+# finding: XP17
+@pytest.mark.parametrize("decision", ["approved", "declined", "withdrawn", "expired"])
+def test_page_of_a_decision_names_the_question(shown: Shown, decision: Decision) -> None:
+    page = shown(usual(Decided, decision=decision, question="Refund order A-17?"))
+    assert "The question was: Refund order A-17?" in page.said()
 
 
 # finding: XP17

@@ -140,7 +140,7 @@ async def test_page_before_disconnect_says_what_stops_working() -> None:
         place = f"{here.url}/connections/{tail(kept)}/disconnect"
         page = await person.visit(place)
         assert page.heading == "Disconnect octocat at GitHub?"
-        assert "These tools stop working with it, until you connect it again: list" in said(page)
+        assert "These tools can't use the account until you connect it again: list" in said(page)
         assert f'href="/connections#{tail(kept)}"' in page.text
         pressed = Page.of(await person.browser.post(place, data={"csrf": page.csrf or ""}))
         assert (pressed.status, pressed.location) == (303, place)
@@ -391,7 +391,7 @@ async def test_single_inactive_account_is_not_described_as_behind_another() -> N
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
         words = said(await look(person, here))
-        assert "Not in use: a tool gets it only if it asks for exactly this account." in words
+        assert "Not in use. A tool gets this account only if it asks for it by name." in words
         octocat = next(one for one in await here.connections() if one.label == "octocat")
         await press(person, here, f"{tail(octocat)}/disconnect")
         words = said(await look(person, here))

@@ -62,3 +62,10 @@ async def test_page_with_csrf_token_is_not_compressed() -> None:
         )
         assert answer.status_code == 200
         assert "content-encoding" not in answer.headers
+
+
+@pytest.mark.parametrize("name", ["elicit.css", "elicit.js", "operator.css"])
+def test_text_file_is_sent_without_comments(name: str) -> None:
+    content = our_files()[name][0].decode()
+    assert content
+    assert not re.search(r"/\*|^\s*//|^ ", content, re.MULTILINE)
