@@ -69,7 +69,11 @@ async def operator_record(
     )
     ids = {each.id for each in records.about} | {_id_of(each) for each in records.about}
     act = _ACTS.get(type(found))
-    has_ended = isinstance(found, Elicitation) and found.status.is_final
+    has_ended = (
+        found.status.is_final
+        if isinstance(found, Elicitation)
+        else isinstance(found, Payment) and found.has_ended
+    )
     others = [each for each in records.about if each.id != found.id]
     view = OperatorRecord(
         **about_operator(page, operator, tab=name),

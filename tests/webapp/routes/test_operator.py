@@ -117,9 +117,12 @@ async def test_operator_refunds_an_unused_payment_once(shop: Shop) -> None:
         await shop.tell_all()
     (payment,) = await shop.payments()
     person = await entered(await shop.person(), shop.service)
-    url = f"{shop.service.public_url}/operator/payments/{payment.id}/refund"
+    place = f"/payments/{payment.id}"
+    url = f"{shop.service.public_url}/operator{place}/refund"
+    assert f"{place}/refund" in (await at(person, shop.service, place)).text
     assert (await act(person, url)).status_code == 303
     assert (await act(person, url)).status_code == 303
+    assert f"{place}/refund" not in (await at(person, shop.service, place)).text
     (after,) = await shop.payments()
     assert (after.status, after.refund_asked_by) == ("refunded", "operator")
     assert shop.line.count(REFUND) == 1
