@@ -128,7 +128,7 @@ async def answered(
         try:
             return await call.kinds.complete(asked, given, InClient())
         except InvalidAnswer as refused:
-            faults = [Fault(**detail) for detail in refused.details]
+            faults = [Fault(path=one["path"], message=one["message"]) for one in refused.details]
     if call.kinds.rules.refuse(asked, given, faults) or not ends:
         return asked
     ended = await call.elicitations.end(asked, Status.FAILED, why=DOES_NOT_FIT)

@@ -210,7 +210,7 @@ async def _submit_answer(
                 elicitation, parsed.content, OnPage(), ticks=ticks
             )
         except InvalidAnswer as refused:
-            faults = [Fault(**detail) for detail in refused.details]
+            faults = [Fault(path=one["path"], message=one["message"]) for one in refused.details]
         else:
             # The stored answer is comparable unless a plugin changed it or delivery deleted it.
             is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
