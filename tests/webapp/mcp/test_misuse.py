@@ -433,10 +433,10 @@ async def test_question_that_differs_after_restart_names_its_line_and_part(libra
 
 # Marks with names that no setting declares.
 MISSPELT: dict[str, Callable[[], Any]] = {
-    "approver of a gate": lambda: elicit.gate(approver="manger"),
-    "approver of a need": lambda: elicit.needs(elicit.confirm("Sure?", approver="manger")),
-    "provider of a need": lambda: elicit.needs(elicit.oauth("manger")),
-    "seller of a need": lambda: elicit.needs(elicit.payment(PRICE, "It", provider="manger")),
+    "approver of a gate": lambda: elicit.gate(approver="unlisted"),
+    "approver of a need": lambda: elicit.needs(elicit.confirm("Sure?", approver="unlisted")),
+    "provider of a need": lambda: elicit.needs(elicit.oauth("unlisted")),
+    "seller of a need": lambda: elicit.needs(elicit.payment(PRICE, "It", provider="unlisted")),
 }
 
 
