@@ -105,11 +105,6 @@ async def elicit_person(
     _must_be_asyncio()
     must_be_client(revision, declares)
     is_made = not hasattr(server, "list_tools") and callable(server)
-    if not (is_made or hasattr(server, "list_tools")):
-        raise TypeError(
-            "elicit_person needs an MCPServer or a FastMCP server, or a function that makes one, "
-            f"not {type(server).__name__}."
-        )
     read = _settings(settings or {}, approvers=approvers or {})
     clock, failures = HandClock(), list[Exception]()
     failed: BaseException | None = None

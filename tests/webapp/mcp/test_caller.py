@@ -10,6 +10,7 @@ from flows import CallingPerson, NoAsker, elicit
 from flows.crypto.tokens import Ring
 from tests.support.issuer import issuing
 from tests.support.mcp_server import ServerEnv, new_server, server_env
+from tests.support.ways import protocol
 from webapp.records.owners import open_owners, rewrap
 from webapp.stores.memory import MemoryStore
 from webapp.testing import elicit_person
@@ -130,7 +131,3 @@ def test_caller_outside_a_call_is_refused():
 
 
 def note(ending: Any) -> None: ...
-
-
-def protocol(revision: str) -> str:
-    return "2025-11-25" if revision == "legacy" else revision

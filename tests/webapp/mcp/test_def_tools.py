@@ -12,6 +12,7 @@ import httpx
 
 from flows import Money, elicit
 from flows.providers import github
+from tests.support.ways import protocol
 from webapp.testing import elicit_person
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "writing-tools.md"
@@ -197,7 +198,3 @@ async def test_sync_client_sends_the_access_token_to_provider_hosts_only(server)
         assert (await person.call("wander")).text == "octocat"
     assert len(heard) == 1
     assert "authorization" not in heard[0].headers
-
-
-def protocol(revision: str) -> str:
-    return "2025-11-25" if revision == "legacy" else revision

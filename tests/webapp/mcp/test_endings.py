@@ -14,6 +14,7 @@ from flows import Ending, HowEnded, Money, NotAccepted, elicit
 from flows.elicitation.ending import EndingCallback
 from tests.support.mcp_server import link_in
 from tests.support.samples import FILES
+from tests.support.ways import protocol
 from webapp.calls.endings import Endings
 from webapp.testing import elicit_person
 
@@ -76,10 +77,6 @@ def seller(server: Any, **options: Any) -> Any:
         return f"{seat} for {receipt.price}"
 
     return server
-
-
-def protocol(revision: str) -> str:
-    return "2025-11-25" if revision == "legacy" else revision
 
 
 def hows() -> list[str]:

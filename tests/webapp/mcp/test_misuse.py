@@ -17,6 +17,7 @@ from flows.payments.receipt import Receipt
 from flows.providers import github, openid
 from tests.support.checkouts import payment
 from tests.support.mcp_server import MODERN, caller_of, new_server, text_of
+from tests.support.ways import protocol
 from webapp.testing import elicit_person
 
 Misuses: TypeAlias = dict[str, tuple[Callable[[], Any], str]]
@@ -507,7 +508,7 @@ async def test_disputed_payment_names_the_line_of_the_tool_in_a_test(server, rev
         return f"{await elicit.form('Name?')} {paid.id}"
 
     async def test() -> None:
-        async with elicit_person(server, revision=revision, declares=()) as person:
+        async with elicit_person(server, revision=protocol(revision), declares=()) as person:
             person.pays()
             person.leaves_open()
             await person.call("buy")

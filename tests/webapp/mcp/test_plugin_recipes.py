@@ -14,6 +14,7 @@ import pytest
 
 from flows import Money, elicit
 from tests.support.samples import FILES
+from tests.support.ways import protocol
 from webapp.testing import elicit_person
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -126,7 +127,3 @@ async def test_documented_rules_refuse_high_prices_and_allow_others(server, revi
         person.pays()
         assert (await person.call("buy", price="100.00")).text == "paid 100.00 EUR"
         assert len(sample.rules.asked) == 1
-
-
-def protocol(revision: str) -> str:
-    return "2025-11-25" if revision == "legacy" else revision
