@@ -130,7 +130,8 @@ async def test_another_user_cannot_type_a_key_for_the_question(site: ProgramSite
     ann = await site.person().visit(asked["url"])
     data = {"csrf": ann.csrf, "answer.key": KEY}
     assert (await bob.browser.post(asked["url"], data=data)).status_code == 403
-    assert api.requests == []
+    # The start of the server tries made-up keys.
+    assert not any(KEY in value for one in api.requests for value in one.headers.values())
 
 
 async def test_each_verb_refuses_the_other_kind_of_provider_by_name(site: ProgramSite) -> None:
