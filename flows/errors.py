@@ -94,14 +94,14 @@ class NoAsker(ElicitError):
     name = "ELICITATION_NO_ASKER"
 
     def __init__(self, why: str | None = None) -> None:
-        super().__init__(
-            why
-            or "Nobody can be asked here: no tool call and no `asking` block is active. In a tool: "
+        usual = (
+            "Nobody can be asked here: no tool call and no `asking` block is active. In a tool: "
             "serve it with `elicit serve`, `create_app`, or `add_pages` and the server's own "
             "run(). In any other coroutine: await the question within `async with asking(owner, "
             "show=...)` (from webapp import asking). To complete a question: use `with "
             "completing()`. In a test: use `async with elicit_person(server)`."
         )
+        super().__init__(why or usual)
 
 
 class CallOver(ElicitError):
@@ -114,10 +114,7 @@ class CallOver(ElicitError):
 
 
 class AlreadyDone(ElicitError):
-    """This was already done: an `asking` block with this owner and key has just succeeded.
-
-    The earlier block used a payment or `once`. Nobody was asked, and nothing was done again.
-    """
+    """This was already done: an `asking` block with this owner and key has just succeeded."""
 
     name = "ELICITATION_ALREADY_DONE"
     http_status = 409
@@ -135,7 +132,8 @@ class NotAsked(ElicitError):
     name = "ELICITATION_NOT_ASKED"
 
     def __init__(self, *places: str, in_def: bool = False, verb: str | None = None) -> None:
-        self.places, self.in_def = places, in_def
+        self.places: tuple[str, ...] = places
+        self.in_def: bool = in_def
         instead = (
             " A plain `def` function cannot await. Mark the tool with @elicit.needs(question), "
             "and read the answer with elicit.needed(question)."
@@ -159,9 +157,9 @@ class NotAwaited(NotAsked, TypeError):
         self.places: tuple[str, ...] = (place,)
         ElicitError.__init__(
             self,
-            f"The tool used the question that it created at {place} as if it were the answer. "
-            "This is a bug in the tool, and calling it again does not help. The tool's author "
-            "has to write `await` before the question.",
+            f"The tool used the question that it created at {place} as if it were the answer. This "
+            "is a bug in the tool, and calling it again does not help. The tool's author has to "
+            "write `await` before the question.",
         )
 
 
