@@ -65,7 +65,7 @@ def test_windows_error_names_the_supported_systems(tmp_path: Path) -> None:
     assert (end.returncode, end.stdout) == (2, "")
     assert end.stderr == (
         "elicit: The server runs on Linux and macOS; on Windows run it in WSL. Clients there can "
-        "use one that runs elsewhere, and tools can import `flows`.\n"
+        "use a server that runs elsewhere, and tools can import `flows`.\n"
     )
 
 
