@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import isfinite
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from flows.errors import InvalidQuestion
 
@@ -195,9 +195,10 @@ def _why_not_json(value: object, name: str) -> str:
             return f"{where} {why}"
         is_new = id(part) not in seen and len(where) < _NAME_AT_MOST
         if is_new and isinstance(part, dict | list | tuple):
-            seen.add(id(part))
-            inner: Any = part.items() if isinstance(part, dict) else enumerate(part)
-            ahead += [(f"{where}[{key!r}]", each) for key, each in inner]
+            inner = cast("Mapping[object, object] | Sequence[object]", part)
+            seen.add(id(inner))
+            named = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
+            ahead += [(f"{where}[{key!r}]", each) for key, each in named]
     return f"{name} contains itself, or is nested too deeply"
 
 

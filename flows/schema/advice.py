@@ -13,7 +13,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, Flag
 from types import NoneType, UnionType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from pydantic import AliasChoices, PydanticUserError, TypeAdapter
 from pydantic.fields import FieldInfo
@@ -96,10 +96,9 @@ def _refused_in(node: object) -> Iterator[str]:
             yield from _refused_in(each)
 
 
-def _is_path(alias: list[Any]) -> bool:
+def _is_path(alias: list[list[object] | str | int]) -> bool:
     """Return True if the first of the aliases, which a form uses, is a path of several parts."""
-    first: list[Any] = alias[0] if isinstance(alias[0], list) else alias
-    return len(first) > 1
+    return len(alias[0] if isinstance(alias[0], list) else alias) > 1
 
 
 def _node_of(core_schema: object, name: str) -> object:
@@ -162,7 +161,7 @@ def _advice(hint: Any) -> str | None:
     if origin is typing.Literal:
         values = list(typing.get_args(hint))
         return None if all(isinstance(one, str) for one in values) else _texts_instead(values)
-    if not isinstance(origin, type):
+    if not _is_class(origin):
         return _USE
     if issubclass(origin, Enum):
         return _advice_for_enum(origin)
@@ -210,8 +209,12 @@ def _texts_instead(values: list[Any]) -> str:
     return f"each choice must be a text: write Literal[{written}]{optional}"
 
 
-def _has_fields(found: Any) -> bool:
-    if not isinstance(found, type) or getattr(found, "__pydantic_root_model__", False):
+def _is_class(found: object) -> TypeGuard[type[Any]]:
+    return isinstance(found, type)
+
+
+def _has_fields(found: object) -> bool:
+    if not _is_class(found) or getattr(found, "__pydantic_root_model__", False):
         return False
     return (
         hasattr(found, "__pydantic_fields__")
