@@ -1,6 +1,7 @@
 """Tests that the plugin of tests/support/leaks.py reads every output and reports only leaks."""
 
 import ast
+import base64
 import json
 import logging
 import os
@@ -40,6 +41,7 @@ from tests.support.serving import serving, transport_to
 from tests.typescript.conformance import checked
 from tests.typescript.env import CLIENTS, calling
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
+from webapp.records.ids import OWNER_TAG_CHARACTERS, fresh_id
 
 HOUSE = Path(__file__).parent.parent
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -203,6 +205,20 @@ def test_part_of_a_long_secret_is_a_leak() -> None:
     secrets.note("token", TOKEN)
     assert secrets.in_text(TOKEN[20:70]) == {"token"}
     assert not secrets.in_text(TOKEN[:20])
+
+
+def test_id_with_the_form_of_a_key_is_not_a_leak() -> None:
+    handler = (ears := Ears()).handler
+    random = base64.urlsafe_b64decode("-gho_a1b2c3d4e5f")
+    id = fresh_id("o" * OWNER_TAG_CHARACTERS, now=datetime.now(UTC), random=random)
+    assert kinds_in(id) == {"key"}
+    ears.hear("standard error of elicit serve", f"elicitation.asked id={id} kind=form")
+    handler.handle(record("elicitation.asked", id=id))
+    assert not ears.findings()
+    handler.handle(record("call.woken", call="-gho_a1b2c3d4e5f"))
+    assert not ears.findings()
+    handler.handle(record("elicitation.asked", id="gho_a1b2c3d4e5f"))
+    assert ears.findings() == ["INFO webapp.shop: elicitation.asked: key"]
 
 
 async def shop(scope: Scope, receive: Receive, send: Send) -> None:

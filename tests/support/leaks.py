@@ -126,6 +126,12 @@ def _is_token(text: str) -> bool:
         return False
 
 
+def _is_id(text: str) -> bool:
+    """Return True if the text has the form of `fresh_id`, with a time in this century."""
+    made = made_at(text)
+    return made is not None and made.year // 100 == 20
+
+
 class Secrets:
     """The secrets in one test's traffic, and their kinds."""
 
@@ -153,13 +159,28 @@ class Secrets:
             if value in text and not any(value in id for id in self._ids)
         }
 
+    def forms_in(self, text: str) -> set[str]:
+        """Return the kinds that `kinds_in` finds outside public ids.
+
+        An id has random characters, and a few of them can have the form of a key.
+        """
+        if not (found := kinds_in(text)):
+            return found
+        ids = {id for id in re.findall(r"[\w-]{44}(?![\w-])", text) if _is_id(id)}
+        return kinds_in(_without(text, self._ids | ids))
+
     def note_id(self, id: object) -> None:
         """Remember a public id, which gives no access.
 
         Ignore values that do not look like an id.
         """
-        if isinstance(id, str) and made_at(id) is not None:
+        if isinstance(id, str) and _is_id(id):
             self._ids.add(id)
+
+    def note_leg(self, leg: object) -> None:
+        """Remember the random name of a request of a call, which gives no access."""
+        if isinstance(leg, str) and re.fullmatch(r"[\w-]{16}", leg):
+            self._ids.add(leg)
 
     def in_address(self, address: str) -> None:
         parts = urlsplit(address)
@@ -312,7 +333,7 @@ class Ears:
                 logger.addHandler(self.handler)
 
     def _kinds_in(self, text: str) -> set[str]:
-        return kinds_in(text) | self.secrets.in_text(text)
+        return self.secrets.forms_in(text) | self.secrets.in_text(text)
 
 
 class Written:
@@ -409,6 +430,7 @@ class _Handler(logging.Handler):
         formatter = self._ours if package in OURS else self._theirs
         if package in OURS:
             self._ears.secrets.note_id(vars(record).get("id"))
+            self._ears.secrets.note_leg(vars(record).get("call"))
         more = [f"{v!s} {v!r}" for k, v in vars(record).items() if k not in self._standard]
         where = f"{record.levelname} {record.name}: {record.msg}"
         self._ears.hear(where, "\n".join([formatter.format(written), *more]))

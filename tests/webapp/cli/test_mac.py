@@ -38,7 +38,7 @@ async def test_readme_commands_work_without_connection_owner_lookup(
         end = await run(
             "demo", "--no-browser", "--url", server.url, home=home, cwd=tmp_path, extra=played
         )
-    assert (end.status, end.err) == (0, "")
+    assert (end.status, end.err) == (0, ""), end.out
     assert end.out.splitlines()[-12:] == [
         f"right  {revision}  {tool}"
         for revision in ("2025-11-25", "2026-07-28")
