@@ -69,7 +69,8 @@ class Clients:
         """
         if isinstance(provider, Provider):
             return self._register(self._providers.get(provider.name, provider))
-        # Not among `providers`: a tool's own declaration may have the name of one of these.
+        # The built-in providers are not in `_providers`, so that a tool can declare its own
+        # provider with the name of a built-in one.
         declared = self._providers.get(provider) or CATALOGUE.get(provider)
         if declared is None:
             known = {**CATALOGUE, **self._providers}
@@ -80,7 +81,8 @@ class Clients:
         known = self.clients.get(provider.name)
         if known is not None and known.provider == provider:
             return known
-        # People bring the key of a provider with API keys: this server needs no registration there.
+        # Each person enters their own API key for such a provider, so this server needs no client
+        # id or secret there.
         keyless = None if provider.key is None else ("", "")
         credentials = keyless or self._credentials.get(provider.name)
         if credentials is None:
@@ -135,5 +137,8 @@ def _origin_of(client: Client) -> str:
 
 
 def is_at_sandbox(client_id: str) -> bool:
-    """Return True if the client id is a sandbox's. An origin on this machine proves nothing."""
+    """Return True if a sandbox issued the client id.
+
+    A provider's address on this machine does not prove that it is a sandbox.
+    """
     return client_id.startswith("elicit-sandbox-")

@@ -59,7 +59,8 @@ from webapp.records.values import StoredWebhook
 from webapp.stores import Conflict
 
 REMEMBERED_AT_MOST = 10_000
-BODY_BYTES_KEPT = 16 * 1024  # a row holds 64 KiB; an invalid byte takes three there
+# A row has space for 64 KiB, and each invalid byte of a body is stored as three bytes.
+BODY_BYTES_KEPT = 16 * 1024
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
 LATER_AT_MOST = timedelta(days=1)  # if the provider cannot be reached

@@ -61,9 +61,11 @@ async def routed(
 ) -> AsyncGenerator[ASGIApp]:
     """Wrap one worker's application so that the server's other workers can reach it in this block.
 
-    Does nothing for the memory store, which allows one process only. If the workers cannot reach
-    each other, raises StoreUnavailable if there are several `processes`; otherwise only this
-    process serves its sessions.
+    Do nothing for the memory store, which allows one process only. If this worker cannot listen for
+    the others and is the only process, log a warning and serve its sessions without them.
+
+    Raises:
+        StoreUnavailable: There are several `processes`, and this worker cannot listen for them.
     """
     if store.address is None:
         yield app
@@ -189,7 +191,7 @@ def must_share(
     has_sandbox: bool = False,
     caller: FrameType | None = None,
 ) -> int:
-    """Return how many processes were requested; 1 if nothing says so.
+    """Return how many processes the command or the server's configuration requests, by default 1.
 
     Raises StoreUnavailable if several processes cannot serve this application together.
     """
