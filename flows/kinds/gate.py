@@ -45,8 +45,8 @@ from flows.shown import TOOL_CHARACTERS_AT_MOST, must_be_tool_name
 # (`set_mark_on`).
 
 
-def must_mark_a_tool(mark: str) -> None:
-    """Raise InvalidQuestion in a block and in a tool, except while a module is being imported."""
+def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
+    """Raise InvalidQuestion in a block and, if `is_applied`, in a tool; not during an import."""
     if location_of_call() is None:
         return
     if asks_without_tool():
@@ -54,10 +54,9 @@ def must_mark_a_tool(mark: str) -> None:
             f"{mark} marks a tool of an MCP server, and a block `asking` is not a tool. Await "
             "the questions themselves here."
         )
-    if asks_in_tool():
+    if is_applied and asks_in_tool():
         raise InvalidQuestion(
-            f"{mark} marks a tool before the server registers it, so a function that is marked "
-            "inside a tool asks nobody. Await elicit.confirm(...) or another question here."
+            f"{mark}: a function marked inside a tool asks nobody. Await elicit.confirm(...) here."
         )
 
 
@@ -201,6 +200,7 @@ def gate(
         InvalidQuestion: An argument is invalid, the object cannot be marked, or `off` is used on a
             bound method or on a function that already has a gate.
     """
+    must_mark_a_tool("gate", is_applied=False)
     mark = Gate(
         message=message,
         approver=must_be_approver(approver),
