@@ -379,7 +379,7 @@ class _Here:
     asker: Asker
     unasked: Unasked
     body: ToolBody
-    is_tool: bool = True
+    is_tool: bool | None = True  # None for code that only completes questions
 
 
 _here: ContextVar[_Here] = ContextVar("elicit_asker")
@@ -408,13 +408,13 @@ def current_body() -> ToolBody:
 def asks_without_tool() -> bool:
     """Return True if the running code is the application's own, in an `asking` block."""
     here = _here.get(None)
-    return here is not None and not here.is_tool
+    return here is not None and here.is_tool is False
 
 
 def asks_in_tool() -> bool:
     """Return True if the running code is the body of a tool."""
     here = _here.get(None)
-    return here is not None and here.is_tool
+    return here is not None and here.is_tool is True
 
 
 def report_to_asker(error: ElicitError) -> None:
@@ -479,9 +479,12 @@ def verb(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def asking(
-    asker: Asker, *, body: ToolBody | None = None, is_tool: bool = True
+    asker: Asker, *, body: ToolBody | None = None, is_tool: bool | None = True
 ) -> Generator[Unasked]:
-    """Make `asker` the asker in this block, and yield the block's record of unasked questions."""
+    """Make `asker` the asker in this block, and yield the block's record of unasked questions.
+
+    `is_tool` is True in a tool, False in an `asking` block, and None where questions are completed.
+    """
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
     here = _Here(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)

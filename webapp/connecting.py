@@ -68,7 +68,7 @@ async def connect(
         service = await stack.enter_async_context(
             open_service(settings, store=store, clock=clock, outbound=outbound, users=users)
         )
-        with asking(service.completing):
+        with asking(service.completing, is_tool=None):
             yield service
 
 

@@ -122,7 +122,7 @@ def completing(*, app: object | None = None) -> Generator[None]:
     Raises:
         NoAsker: No application runs.
     """
-    with questions.asking(_service_of(app).completing):
+    with questions.asking(_service_of(app).completing, is_tool=None):
         yield
 
 

@@ -27,6 +27,7 @@ from flows.question import (
     DEFAULT_TIMEOUT,
     MESSAGE_AT_MOST,
     Question,
+    asks_in_tool,
     asks_without_tool,
     current_asker,
     verb,
@@ -44,12 +45,18 @@ from flows.shown import TOOL_CHARACTERS_AT_MOST, must_be_tool_name
 # (`set_mark_on`).
 
 
-def must_mark_a_tool(mark: str) -> None:
-    """Raise InvalidQuestion in an `asking` block, except while a module is being imported."""
-    if asks_without_tool() and location_of_call() is not None:
+def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
+    """Raise InvalidQuestion in a block and, if `is_applied`, in a tool; not during an import."""
+    if location_of_call() is None:
+        return
+    if asks_without_tool():
         raise InvalidQuestion(
             f"{mark} marks a tool of an MCP server, and a block `asking` is not a tool. Await "
             "the questions themselves here."
+        )
+    if is_applied and asks_in_tool():
+        raise InvalidQuestion(
+            f"{mark}: a function marked inside a tool asks nobody. Await elicit.confirm(...) here."
         )
 
 
@@ -193,7 +200,7 @@ def gate(
         InvalidQuestion: An argument is invalid, the object cannot be marked, or `off` is used on a
             bound method or on a function that already has a gate.
     """
-    must_mark_a_tool("gate")
+    must_mark_a_tool("gate", is_applied=False)
     mark = Gate(
         message=message,
         approver=must_be_approver(approver),
@@ -210,6 +217,7 @@ def gate(
     gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False).discard()
 
     def marked(function: Any) -> Any:
+        must_mark_a_tool("gate")
         if not (_open(function, mark) if off else _shut(function, mark)):
             name = type(function).__name__
             raise InvalidQuestion(
@@ -403,7 +411,6 @@ def needs(
         InvalidQuestion: An argument is invalid, or `hide` is set for a question that is asked at
             each call.
     """
-    must_mark_a_tool("needs(...)")
     if not questions:
         raise InvalidQuestion(
             "needs(...) needs at least one question, as in needs(elicit.oauth(github))."
@@ -426,6 +433,7 @@ def needs(
     must_take(on_complete, len(questions), name="on_complete")
     for question in questions:
         question.discard()  # each call asks the question, not the decorator
+    must_mark_a_tool("needs(...)")
     need = Need(
         questions=questions,
         hides=hide,

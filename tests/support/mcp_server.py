@@ -550,7 +550,7 @@ async def server_env(
     async with serving_at(make, lifespan="on") as url:
         (app,) = apps
         env = ServerEnv(url=url, service=app.service, settings=app.settings, posts=app.posts)
-        with asking(env.service.completing):
+        with asking(env.service.completing, is_tool=None):
             try:
                 yield env
             finally:

@@ -180,7 +180,7 @@ def own_routes(
         if not (is_own := is_ours(path) and not is_off) and served.has_route(scope):
             # The author's own routes may complete questions: in trusted code, or with a return
             # token.
-            with asking(service.completing):
+            with asking(service.completing, is_tool=None):
                 await served(scope, receive, send)
             return
         if path == f"{MCP_PATH}/" and scope["type"] == "http":  # as the MCP libraries do
@@ -213,7 +213,7 @@ def calls(app: ASGIApp, *, service: Service, served: HostedApplication) -> ASGIA
         if scope["path"] != MCP_PATH or scope["type"] != "http":
             await app(scope, receive, send)
             return
-        with asking(service.completing):
+        with asking(service.completing, is_tool=None):
             await served(scope, receive, send)
 
     return call

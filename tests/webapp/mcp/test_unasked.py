@@ -108,7 +108,6 @@ WAYS: dict[str, Callable[[Question[str]], Any]] = {
     "gathered": asyncio.gather,
     "discarded": lambda question: question.discard(),
     "discarded together": lambda question: elicit.together(question).discard(),
-    "needed": elicit.needs,
 }
 
 
