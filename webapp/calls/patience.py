@@ -79,20 +79,26 @@ class WatchedCall:
         self._patience = patience
         self._caller = caller
         self._began_at = began_at
+        self._has_result = False
         self.connection: ClientConnection | None = None
 
     def has_result(self) -> None:
         """Note that the call has a result: if it arrives, record how long the client waited."""
-        if self.connection is not None:
-            self.connection.on_end(self._end)
+        self._has_result = True
+        if (connection := self.connection) is not None:
+            before = connection.pieces
+            # A client may close a stream once it has the result, before the empty last chunk.
+            connection.on_end(
+                lambda arrived: self._waited() if arrived or connection.pieces > before else None
+            )
 
     def gave_up(self) -> None:
-        """Record that the client cancelled the call or closed its connection."""
-        self._patience.waited(self._caller, began_at=self._began_at, is_given_up=True)
+        """Record that the client cancelled the call or disconnected, if there is no result yet."""
+        if not self._has_result:
+            self._patience.waited(self._caller, began_at=self._began_at, is_given_up=True)
 
-    def _end(self, arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
-        if arrived:
-            self._patience.waited(self._caller, began_at=self._began_at, is_given_up=False)
+    def _waited(self) -> None:
+        self._patience.waited(self._caller, began_at=self._began_at, is_given_up=False)
 
 
 def _store_bounded(

@@ -370,6 +370,31 @@ async def test_client_waiting_longer_later_is_held_for_the_full_limit(library):
         assert clients.patience.limit_for(me, limit) == limit
 
 
+async def test_client_closing_its_stream_after_the_result_has_not_given_up(library):
+    async with held(new_asking_server(library), declares=None) as (env, clock, _):
+        me = Identified(owner="ann", client="a client")
+        patience, limit = env.service.clients.patience, timedelta(seconds=25)
+        connection = StreamConnection()
+        watched = patience.watch(me, connection)
+        clock.tick(minutes=1)
+        watched.has_result()
+        connection.pieces += 1  # the result, without the last chunk of the response
+        connection.lose()
+        assert patience.limit_for(me, limit) == limit
+        assert patience.is_patient(me, name="a client")
+
+
+async def test_client_closing_its_stream_before_the_result_was_sent_is_not_patient(library):
+    async with held(new_asking_server(library), declares=None) as (env, clock, _):
+        me = Identified(owner="ann", client="a client")
+        patience, connection = env.service.clients.patience, StreamConnection()
+        watched = patience.watch(me, connection)
+        clock.tick(minutes=1)
+        watched.has_result()
+        connection.lose()
+        assert not patience.is_patient(me, name="a client")
+
+
 async def test_immediate_disconnect_does_not_change_the_wait_limit(library):
     # finding: XC7
     async with held(new_asking_server(library), declares=None) as (env, _, __):
