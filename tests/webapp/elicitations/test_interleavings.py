@@ -338,7 +338,7 @@ SCENARIOS = {
     "two completions, a timeout and the sweeper": Scenario(
         ("call", "complete", "sweep", "timeout", "twice")
     ),
-    "a decline beside a completion": Scenario(("call", "complete", "decline", "leg")),
+    "a decline during a completion": Scenario(("call", "complete", "decline", "leg")),
     "a lease that runs out": Scenario(("again", "call", "complete", "lease")),
     "two processes": Scenario(("again@1", "call", "complete@1", "twice"), processes=2),
     "a late completion while it is asked again": Scenario(
