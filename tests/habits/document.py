@@ -26,7 +26,7 @@ finds nothing wrong. The last column says what happens without the declaration.
 |---|---|---|---|
 """
 _KNOWN: Final = """
-The test in the last column plays each of these habits:
+The test in the last column simulates the habit:
 
 | habit | for example at | declaration | result | test |
 |---|---|---|---|---|

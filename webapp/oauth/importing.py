@@ -144,7 +144,7 @@ class Importing:
     async def one(self, line: ConnectedElsewhere, *, owner: str, server: str) -> Done:
         """Import an account for a program, after the provider said whose account it is.
 
-        An account that is connected here stays as it is.
+        If the account is connected here already, change nothing.
 
         Raises:
             LineRefused: It cannot be imported, or the access token opens another account.

@@ -340,7 +340,7 @@ class Brand:
     languages: tuple[str, ...] = setting(
         "ELICIT_LANGUAGES",
         parse=each(known_tag),
-        otherwise="all that there are, English first",
+        otherwise="all languages, English first",
         says="the languages of the pages, such as `de, en`. A browser gets the one that it asks "
         "for, or else the first; with one language, every page is in it: "
         "[translating](../how-to/pages.md#languages)",

@@ -114,7 +114,7 @@ def test_empty_decline_message_is_refused() -> None:
     "question",
     [TERMS, SURE, elicit.payment(Money("9.00", "EUR"), "Tea"), elicit.secret("Your door")],
 )
-def test_question_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
+def test_hide_is_refused_for_a_question_that_is_asked_each_time(question: Any) -> None:
     with pytest.raises(InvalidQuestion, match="forever"):
         elicit.needs(question, hide=True)
 

@@ -338,7 +338,7 @@ SCENARIOS = {
     "two completions, a timeout and the sweeper": Scenario(
         ("call", "complete", "sweep", "timeout", "twice")
     ),
-    "a decline beside a completion": Scenario(("call", "complete", "decline", "leg")),
+    "a decline during a completion": Scenario(("call", "complete", "decline", "leg")),
     "a lease that runs out": Scenario(("again", "call", "complete", "lease")),
     "two processes": Scenario(("again@1", "call", "complete@1", "twice"), processes=2),
     "a late completion while it is asked again": Scenario(
@@ -374,7 +374,7 @@ def explored(scenario: Scenario) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_order_gives_single_outcome_to_single_run(name: str) -> None:
+def test_one_run_gets_the_outcome_in_every_order_of_events(name: str) -> None:
     _, wrong = explored(SCENARIOS[name])
     assert not wrong, "\n".join(wrong[:5])
 

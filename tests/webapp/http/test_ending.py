@@ -60,7 +60,7 @@ def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
     assert heard == ["host"]
 
 
-async def test_handler_installed_after_ours_stays() -> None:
+async def test_signal_handler_installed_after_ours_is_not_removed() -> None:
     with told_of_the_end(lambda: None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN

@@ -42,7 +42,7 @@ async def test_money_errors_reach_the_model(server, revision):
         try:
             return str(Money(amount, "EUR"))
         except ElicitError:
-            raise ValueError("a fault of the tool's own") from None
+            raise ValueError("the tool's own error") from None
 
     async with caller_of(server, revision) as (_, caller):
         refused = await caller.result("price", amount="9.999", currency="EUR")
