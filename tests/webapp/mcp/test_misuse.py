@@ -24,6 +24,7 @@ Misuses: TypeAlias = dict[str, tuple[Callable[[], Any], str]]
 ANY: Any = elicit  # misuses are errors for type checkers too
 PRICE = Money("9.00", "EUR")
 SITE = "https://a.example"
+NEEDS_SURE = ANY.needs(elicit.confirm("Sure?"))
 STRING = {"type": "string"}
 
 
@@ -315,6 +316,11 @@ QUESTIONS: Misuses = {
         lambda: ANY.needs(elicit.confirm("Sure?")),
         "marked inside a tool asks nobody",
     ),
+    "gate with a message inside a tool": (
+        lambda: ANY.gate(message="Delete?")(with_two),
+        "marked inside a tool asks nobody",
+    ),
+    "need applied inside a tool": (lambda: NEEDS_SURE(text), "marked inside a tool asks nobody"),
     "need of a text": (lambda: ANY.needs("Sure?"), "needs(elicit.oauth(github))"),
     "skip_if without a parameter": (
         lambda: ANY.needs(elicit.confirm("Sure?"), skip_if=lambda: True),
