@@ -15,8 +15,8 @@ import httpx
 from flows.elicitation.flow import Talk
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.provider import Provider
-from flows.oauth.requests import ask, get
-from flows.oauth.responses import is_list, object_in
+from flows.oauth.requests import SetupFault, ask, get
+from flows.oauth.responses import is_list, is_passing_reply, object_in
 from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.origin import origin_of
 
@@ -32,12 +32,8 @@ METHODS: Final = {
 }
 
 
-class MetadataRefused(Failed):
-    """The metadata cannot be used. `why` is for logs: it contains the issuer's own text."""
-
-    def __init__(self, message: str, *, why: str) -> None:
-        self.why = why
-        super().__init__(message)
+class MetadataRefused(SetupFault):
+    """The metadata cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +104,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     if reply.status_code != 200 or says is None:
         how = f"HTTP {reply.status_code}" if reply.status_code != 200 else "no JSON"
         why = f"{provider.label} does not publish its endpoints ({how})."
-        raise Failed(why) if reply.is_server_error else MetadataRefused(why, why=why)
+        raise Failed(why) if is_passing_reply(reply) else MetadataRefused(why, why=why)
     if says.get("issuer") != provider.issuer:
         raise MetadataRefused(
             f"{provider.label} published an issuer that differs from the configured one.",

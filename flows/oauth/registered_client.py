@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from flows.elicitation.flow import SetupFinding
-from flows.oauth.discovery import shown
+from flows.oauth.discovery import MetadataRefused, shown
+from flows.oauth.dpop import ALGORITHM
 from flows.oauth.provider import Client
-from flows.oauth.token_errors import Refusal
+from flows.oauth.requests import SetupFault, Unreachable
+from flows.oauth.token_errors import Refusal, TokenRefused, needs_operator
 
 # characters; a text that was cut may contain only the beginning of a secret
 _SECRET_START: Final = 8
@@ -63,6 +65,49 @@ def wrong(says: str, fix: str) -> SetupFinding:
 
 def note(says: str, fix: str) -> SetupFinding:
     return SetupFinding(says=says, fix=fix, is_wrong=False)
+
+
+def fix_of(error: Exception, registration: RegisteredClient) -> str | None:
+    """Return how the operator corrects the fault, or None if a retry can help."""
+    if not needs_operator(error):
+        return None
+    if isinstance(error, MetadataRefused):
+        return issuer_fix(registration)
+    if isinstance(error, TokenRefused):
+        return refusal_fix(error.refusal, registration)
+    return error.fix if isinstance(error, SetupFault | Unreachable) else None
+
+
+def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
+    """Return how the operator corrects a refusal that no retry changes."""
+    provider, setting = registration.client.provider, registration.setting
+    if refusal.wants_proof and refusal.means == "client":
+        if provider.dpop:
+            return f"let {provider.label} accept DPoP proofs signed with {ALGORITHM}"
+        return registration.set_to("dpop", "1" if registration.claim is not None else "true")
+    if refusal.is_of_request:
+        return f"allow code, PKCE and the scopes of this client at {provider.label}"
+    if refusal.means == "redirect":
+        return redirect_fix(registration)
+    if refusal.means == "client" or refusal.is_unauthorized:
+        return f"correct {setting('client_id')} and {setting('client_secret')}"
+    return f"correct {setting('issuer' if provider.discovers else 'token')}, or the client id"
+
+
+def issuer_fix(registration: RegisteredClient) -> str:
+    return (
+        f"{registration.setting('issuer')} must equal the issuer in its "
+        "/.well-known/openid-configuration (or /.well-known/oauth-authorization-server), letter by "
+        "letter"
+    )
+
+
+def redirect_fix(registration: RegisteredClient) -> str:
+    return (
+        f"register exactly this redirect URI for the client {registration.client.client_id} there, "
+        f"or set {registration.setting('client_id')} to the client that has it "
+        f"({registration.redirect_uri})"
+    )
 
 
 def described(registration: RegisteredClient, refusal: Refusal) -> str:

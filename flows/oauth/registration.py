@@ -24,17 +24,22 @@ from flows.oauth.client_assertion import algorithm_of
 from flows.oauth.discovery import (
     METHODS,
     Metadata,
-    MetadataRefused,
     discover,
     fetch_metadata,
     read_metadata,
     shown,
 )
 from flows.oauth.dpop import ALGORITHM
-from flows.oauth.id_token import ALGORITHMS, usable_keys
+from flows.oauth.id_token import ALGORITHMS, algorithm_fix, keys_fix, usable_keys
 from flows.oauth.pushed_request import address_to_leave_to
-from flows.oauth.registered_client import RegisteredClient, described, note, wrong
-from flows.oauth.requests import Unreachable, ask, authorize_parameters, get
+from flows.oauth.registered_client import (
+    RegisteredClient,
+    described,
+    issuer_fix,
+    note,
+    wrong,
+)
+from flows.oauth.requests import SetupFault, Unreachable, ask, authorize_parameters, get
 from flows.oauth.responses import keys_of
 from flows.oauth.sign_in import SCOPES
 from flows.oauth.token_errors import TokenRefused
@@ -55,7 +60,6 @@ _NO_SESSION: Final = frozenset(
     }
 )
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-_ACCEPTED: Final = "RS256, ES256 or EdDSA"
 
 
 def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupReport]:
@@ -126,15 +130,11 @@ def _of_exchange(
 
 
 def _unusable(registration: RegisteredClient, error: Failed) -> SetupFinding:
-    issuer, setting = registration.client.provider.issuer, registration.setting("issuer")
-    why = error.why if isinstance(error, MetadataRefused) else str(error).rstrip(".")
+    issuer = registration.client.provider.issuer
+    why = (error.why if isinstance(error, SetupFault) else str(error)).rstrip(".")
     if isinstance(error, Unreachable):
         return wrong(f"{issuer} cannot be reached: {why}", error.fix)
-    return wrong(
-        f"{issuer} cannot be used: {why}",
-        f"{setting} must equal the issuer in its /.well-known/openid-configuration (or "
-        "/.well-known/oauth-authorization-server), letter by letter",
-    )
+    return wrong(f"{issuer} cannot be used: {why}", issuer_fix(registration))
 
 
 def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[SetupFinding]]:
@@ -151,8 +151,7 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
             wrong(
                 f"{provider.label} signs ID tokens only with {', '.join(named[:5])}, which this "
                 "server does not accept",
-                f"configure it to sign this client's ID tokens with {_ACCEPTED} "
-                f"(id_token_signed_response_alg {at})",
+                algorithm_fix(provider),
             )
         ]
     if metadata.jwks is None:
@@ -173,8 +172,7 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
     kinds = {_KEY_TYPES[one[:2]] for one in accepted or ALGORITHMS}
     if not any(key.key_type in kinds for key in usable):
         says = f"{where} contain no key that can verify its signatures ({len(keys)} keys)"
-        fix = f"add a key for {_ACCEPTED} there; an RSA key needs at least 2048 bits"
-        return [wrong(says, f"{fix} ({metadata.jwks})")]
+        return [wrong(says, keys_fix(metadata.jwks))]
     return []
 
 

@@ -27,9 +27,16 @@ from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.api_key import PASSING
 from flows.oauth.authorization_code import VERIFIER_BYTES
 from flows.oauth.discovery import Metadata, shown
-from flows.oauth.dpop import ALGORITHM, new_key
+from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client, Provider
-from flows.oauth.registered_client import RegisteredClient, described, note, wrong
+from flows.oauth.registered_client import (
+    RegisteredClient,
+    described,
+    note,
+    redirect_fix,
+    refusal_fix,
+    wrong,
+)
 from flows.oauth.requests import ApiAccess, Unreachable, ask_proven, asked_who, post
 from flows.oauth.responses import read_person, read_token_reply
 from flows.oauth.token_errors import (
@@ -237,15 +244,10 @@ def _of_reply(
     refusal = refusal or no_token_in(reply, provider)
     text = f"{refusal.shown}{described(registration, refusal)}"
     if refusal.wants_proof and refusal.means == "client":
-        fix = registration.set_to("dpop", "1" if registration.claim is not None else "true")
-        if provider.dpop:
-            fix = f"let {label} accept DPoP proofs signed with {ALGORITHM}"
-        return wrong(f"{label} requires DPoP{text}", fix)
-    is_unnamed = reply.status_code == HTTPStatus.UNAUTHORIZED and not refusal.error
-    if _is_of_client(refusal) or is_unnamed:
-        names = f"{registration.setting('client_id')} and {registration.setting('client_secret')}"
+        return wrong(f"{label} requires DPoP{text}", refusal_fix(refusal, registration))
+    if _is_of_client(refusal) or refusal.is_unauthorized:
         says = f"{label} refuses this server's client id or secret{text}"
-        return wrong(says, f"correct {names}")
+        return wrong(says, refusal_fix(refusal, registration))
     if refusal.means == "redirect" and trial.grant == "authorization_code":
         return unregistered(registration)
     if _is_expected(trial, refusal):
@@ -333,11 +335,8 @@ def _of_address(
 
 def unregistered(registration: RegisteredClient) -> SetupFinding:
     client, redirect = registration.client, registration.redirect_uri
-    return wrong(
-        f"{client.provider.label} refuses to redirect people to {redirect}",
-        f"register exactly this redirect URI for the client {client.client_id} there, or set "
-        f"{registration.setting('client_id')} to the client that has it",
-    )
+    says = f"{client.provider.label} refuses to redirect people to {redirect}"
+    return wrong(says, redirect_fix(registration))
 
 
 def tried_key(registration: RegisteredClient, *, now: datetime) -> Talk[SetupReport]:

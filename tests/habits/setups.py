@@ -55,7 +55,7 @@ SETUPS: dict[str, Setup] = {
             "refuses this server's client id or secret (invalid_client)",
             "correct ELICIT_HUB_CLIENT_ID and ELICIT_HUB_CLIENT_SECRET",
         ],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", "correct ELICIT_HUB_CLIENT_ID"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
@@ -70,14 +70,14 @@ SETUPS: dict[str, Setup] = {
     "keys down": Setup(
         there={"replies": {"/jwks": answers(500)}},
         found=["the keys of Hub cannot be read", "/jwks answers HTTP 500"],
-        used=["exchange.failed", "publishes no usable key"],
-        model="publishes no usable key",
-        person="publishes no usable key",
+        used=["exchange.failed", "did not send its keys (HTTP 500)"],
+        model="waits",
+        person="Hub did not answer",
     ),
     "keys empty": Setup(
         there={"replies": {"/jwks": answers(200, json={"keys": []})}},
         found=["contain no key that can verify its signatures (0 keys)", "add a key for"],
-        used=["exchange.failed", "publishes no usable key"],
+        used=["exchange.failed", "publishes no usable key", "add a key for"],
         model="publishes no usable key",
         person="publishes no usable key",
     ),
@@ -123,7 +123,7 @@ SETUPS: dict[str, Setup] = {
             "algorithm": "HS256",
         },
         found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
-        used=["exchange.failed", "signed with HS256"],
+        used=["exchange.failed", "signed with HS256", "id_token_signed_response_alg"],
         model="signed with HS256",
         person="signed with HS256",
     ),
@@ -209,7 +209,7 @@ SETUPS: dict[str, Setup] = {
     "clock off by minutes": Setup(
         there={"clock_is_ahead": timedelta(minutes=5)},
         found=["it is 300 s behind Hub's", "by NTP"],
-        used=["exchange.failed", "time of this server's clock"],
+        used=["exchange.failed", "time of this server's clock", "by NTP"],
         model="time of this server's clock",
         person="time of this server's clock",
     ),
@@ -238,7 +238,7 @@ SETUPS: dict[str, Setup] = {
     "token endpoint redirects": Setup(
         there={"replies": {"/token": answers(307, headers={"location": "https://evil.example/t"})}},
         found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
-        used=["exchange.failed", "307"],
+        used=["exchange.failed", "307", "correct issuer in [providers.hub]"],
         model="did not issue an access token",
         person="did not issue an access token",
     ),
@@ -289,7 +289,7 @@ class SignInSetup:
 
 
 _UNREADABLE = "did not answer, or this server couldn't read the answer"
-_TROUBLE = "are missing or wrong, so nobody can sign in"
+_TROUBLE = "is not set up correctly, so nobody can use it"
 SIGN_INS: dict[str, SignInSetup] = {
     "right": SignInSetup(found=None, used=None),
     "pushed requests and DPoP demanded": SignInSetup(
@@ -301,21 +301,21 @@ SIGN_INS: dict[str, SignInSetup] = {
     "wrong secret": SignInSetup(
         credentials=(ID, "another"),
         found=["correct ELICIT_ISSUER_CLIENT_ID and ELICIT_ISSUER_CLIENT_SECRET"],
-        used=["signin.failed", "invalid_client"],
+        used=["signin.failed", "invalid_client", "correct ELICIT_ISSUER_CLIENT_ID"],
         person=_TROUBLE,
     ),
     "keys down": SignInSetup(
         there=SETUPS["keys down"].there,
         found=["/jwks answers HTTP 500"],
-        used=["issuer.unavailable", "no usable keys"],
+        used=["issuer.unavailable", "did not send its keys (HTTP 500)"],
         call=503,
-        model="no usable keys",
+        model="did not send its keys (HTTP 500)",
         person=_UNREADABLE,
     ),
     "a slash too many": SignInSetup(
         there=SETUPS["a slash too many"].there,
         found=["ELICIT_ISSUER must equal the issuer", f"'{HUB}/', and the configured one is"],
-        used=["issuer.unavailable", f"published the issuer '{HUB}/'"],
+        used=["signin.failed", f"published the issuer '{HUB}/'", "ELICIT_ISSUER must equal"],
         call=503,
         model="differs from the configured one",
         person=_TROUBLE,
@@ -323,7 +323,7 @@ SIGN_INS: dict[str, SignInSetup] = {
     "private certificate authority": SignInSetup(
         there=SETUPS["private certificate authority"].there,
         found=["set SSL_CERT_FILE"],
-        used=["issuer.unavailable", "does not trust"],
+        used=["signin.failed", "does not trust", "set SSL_CERT_FILE"],
         call=503,
         model="does not trust",
         person=_TROUBLE,
@@ -336,7 +336,7 @@ SIGN_INS: dict[str, SignInSetup] = {
     "DPoP demanded": SignInSetup(
         there=SETUPS["DPoP demanded"].there,
         found=["requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
-        used=["signin.failed", "requires DPoP"],
+        used=["signin.failed", "requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
         person=_TROUBLE,
     ),
     "only private_key_jwt": SignInSetup(
@@ -379,22 +379,22 @@ SIGN_INS: dict[str, SignInSetup] = {
     "keys empty": SignInSetup(
         there=SETUPS["keys empty"].there,
         found=["contain no key that can verify its signatures (0 keys)"],
-        used=["issuer.unavailable", "no usable keys"],
+        used=["issuer.unavailable", "no usable keys", "signin.failed", "add a key for"],
         call=503,
         model="no usable keys",
-        person=_UNREADABLE,
+        person=_TROUBLE,
     ),
     "only HS256": SignInSetup(
         there=SETUPS["only HS256"].there,
         found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
-        used=["signin.failed", "signed with HS256"],
-        person=_UNREADABLE,
+        used=["signin.failed", "signed with HS256", "id_token_signed_response_alg"],
+        person=_TROUBLE,
     ),
     "HS256 for this client": SignInSetup(
         there=SETUPS["HS256 for this client"].there,
         found=None,
-        used=["signin.failed", "signed with HS256"],
-        person=_UNREADABLE,
+        used=["signin.failed", "signed with HS256", "id_token_signed_response_alg"],
+        person=_TROUBLE,
     ),
     "down": SignInSetup(
         there=SETUPS["down"].there,
@@ -447,22 +447,56 @@ SIGN_INS: dict[str, SignInSetup] = {
     "clock off by minutes": SignInSetup(
         there=SETUPS["clock off by minutes"].there,
         found=["it is 300 s behind", "by NTP"],
-        used=["signin.failed", "time of this server's clock"],
+        used=["signin.failed", "time of this server's clock", "by NTP"],
         call=401,
         model="not issued for this server",
-        person=_UNREADABLE,
+        person=_TROUBLE,
     ),
     "token endpoint missing": SignInSetup(
         there=SETUPS["token endpoint missing"].there,
         found=[f"the token endpoint {HUB}/token answers HTTP 404"],
-        used=["signin.failed", "404"],
+        used=["signin.failed", "404", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
+    ),
+    "token endpoint is a page": SignInSetup(
+        there={"replies": {"/token": answers(200, html="<h1>Hello</h1>")}},
+        found=["answers with a web page (HTTP 200)", "correct ELICIT_ISSUER"],
+        used=["signin.failed", "HTTP 200", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
+    ),
+    "token endpoint down": SignInSetup(
+        there={"replies": {"/token": answers(503)}},
+        found=None,
+        used=["signin.failed", "HTTP 503"],
+        person=_UNREADABLE,
+    ),
+    "code refused": SignInSetup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_grant"})}},
+        found=None,
+        used=["signin.failed", "invalid_grant"],
+        person=_UNREADABLE,
+    ),
+    "keys missing": SignInSetup(
+        there={"replies": {"/jwks": answers(404)}},
+        found=["/jwks answers HTTP 404"],
+        used=["signin.failed", "no usable keys", "add a key for"],
+        call=503,
+        model="no usable keys",
+        person=_TROUBLE,
+    ),
+    "metadata asked too often": SignInSetup(
+        there={"replies": {DISCOVERY: answers(429)}},
+        found=["does not publish its endpoints (HTTP 429)"],
+        used=["issuer.unavailable", "HTTP 429"],
+        call=503,
+        model="does not publish its endpoints",
         person=_UNREADABLE,
     ),
     "token endpoint redirects": SignInSetup(
         there=SETUPS["token endpoint redirects"].there,
         found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
-        used=["signin.failed", "307"],
-        person=_UNREADABLE,
+        used=["signin.failed", "307", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
     ),
     "opaque access tokens": SignInSetup(
         audience="",
