@@ -85,7 +85,7 @@ def _played(row: tuple[str, Habit]) -> str:
     if stage is Stage.AFTER:
         without = f"{stage}: {habit.without}"
     if not habit.declares:
-        without = "none is needed"
+        without = "works without a declaration"
     return f"| {name} | {_at(habit.at)} | {', '.join(map(_code, lines))} | {without} |"
 
 

@@ -21,7 +21,6 @@ from webapp.client import Elicit, ServerRefused
 from webapp.command import CommandRefused
 from webapp.identity.api_keys import KeyScope
 
-# finding: XD1
 RUN = {"user": "ann", "run": "order 8"}
 ANN = {"user": "ann"}
 Takes = Callable[[AskingEnv, Program, Payment], Awaitable[str]]
@@ -106,6 +105,7 @@ TAKES: Mapping[str, tuple[Takes, str]] = {
 async def test_payment_claimed_by_run_is_not_refunded(
     here: AskingEnv, till: Program, by: str
 ) -> None:
+    # finding: XD1
     told = await ask_and_pay(here, till)
     assert (await send(till, "once", **step(told["payment"]["id"]))).json()["status"] == "yours"
     takes, says = TAKES[by]

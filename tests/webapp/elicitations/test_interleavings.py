@@ -26,7 +26,7 @@ from flows.elicitation.states import (
     Status,
 )
 from flows.question import asking
-from tests.support.chains import faults_of, told_of
+from tests.support.chains import audit_entries_of, faults_of
 from tests.support.clock import Clock
 from tests.support.records import held_in
 from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
@@ -300,7 +300,7 @@ class Table:
         owners = {each.owner for each in held_in(self.store) if each.kind == AUDIT}
         for owner in owners:
             stands = dict[str, str]()  # a delivered "declined" may become a late acceptance
-            for entry in await told_of(self.services[0], owner):
+            for entry in await audit_entries_of(self.services[0], owner):
                 if stands.get(entry.about) == entry.what:
                     self.violations.append(f"{entry.what} was told of twice")
                 stands[entry.about] = entry.what

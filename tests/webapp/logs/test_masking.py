@@ -119,7 +119,7 @@ def test_truncated_text_contains_no_piece_of_secret_at_cut(other: str) -> None:
     for before in range(150):
         said = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
         cut = masked_in_short(said, {LONG}, at_most=100)
-        assert len(cut) <= 100 + len(f" [{len(said)} more letters] ")
+        assert len(cut) <= 100 + len(f" [{len(said)} more characters] ")
         assert not [piece for piece in pieces(LONG, letters=4) if piece in cut]
 
 
