@@ -106,6 +106,7 @@ class ActivityEntry:
     tool: str
     server: str
     tool_title: str | None = None
+    client_title: str | None = None
     price: str | None = None
     provider: str | None = None
     client: str | None

@@ -77,6 +77,23 @@ async def test_waiting_call_resumes_after_approval(revision):
         assert row.decided_by.name == f"{here.issuer.url}#flora"
 
 
+async def test_asker_and_approver_read_the_same_question(revision):
+    # finding: XP4
+    server = new_server("mcp")
+
+    @server.tool(title="Refund an order")
+    @elicit.gate(approver="finance")
+    async def refund(order: str) -> str:
+        return order
+
+    async with approving(server) as here, here.asking(revision=revision) as caller:
+        link = link_in(await caller.result("refund", order="o8"))
+        alice, frank = await here.signed_in("alice"), await here.signed_in("frank")
+        for page in (await alice.visit(link), await frank.visit(await here.one(frank))):
+            assert "Refund an order?" in page.text
+            assert "Run refund?" not in page.text
+
+
 async def test_declined_approval_includes_the_reason():
     ran: list[str] = []
     async with approving(shop(ran=ran)) as here, here.asking() as caller:
