@@ -220,6 +220,21 @@ SETUPS: dict[str, Setup] = {
         model="requires DPoP",
         person="requires DPoP",
     ),
+    "resource indicator demanded": Setup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
+        found=["does not know the API that the tokens are for (invalid_target)", "set resource in"],
+        used=["exchange.failed", "invalid_target", "set resource in [providers.hub]"],
+        model="invalid_target",
+        person="invalid_target",
+    ),
+    "resource indicator refused": Setup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
+        declared={"resource": "https://other.hub.example"},
+        found=["does not know the API that the tokens are for", "correct resource in"],
+        used=["exchange.failed", "invalid_target", "correct resource in [providers.hub]"],
+        model="invalid_target",
+        person="invalid_target",
+    ),
     "DPoP demanded and declared": Setup(
         there={"demands_dpop": True},
         declared={"dpop": True},
@@ -332,6 +347,12 @@ SIGN_INS: dict[str, SignInSetup] = {
         there=SETUPS["pairwise subjects"].there,
         found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
+    ),
+    "resource indicator demanded": SignInSetup(
+        there=SETUPS["resource indicator demanded"].there,
+        found=["does not know the API", "issue this client tokens that name no API (resource)"],
+        used=["signin.failed", "invalid_target", "tokens that name no API"],
+        person=_TROUBLE,
     ),
     "DPoP demanded": SignInSetup(
         there=SETUPS["DPoP demanded"].there,
