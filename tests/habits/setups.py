@@ -10,6 +10,7 @@ import httpx
 from tests.support.wrong_provider import HUB, ID, SECRET
 
 _LONG = b'{"issuer": "' + b"x" * (1024 * 1024) + b'"}'
+_UTF_16 = '{"access_token": "a-token", "token_type": "bearer"}'.encode("utf-16")
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -257,6 +258,20 @@ SETUPS: dict[str, Setup] = {
         model="did not issue an access token",
         person="did not issue an access token",
     ),
+    "token reply of a megabyte": Setup(
+        there={"replies": {"/token": answers(200, content=_LONG)}},
+        found=["reply is too large", "more than a megabyte"],
+        used=["exchange.failed", "reply is too large", "more than a megabyte"],
+        model="reply is too large",
+        person="reply is too large",
+    ),
+    "token reply in UTF-16": Setup(
+        there={"replies": {"/token": answers(200, content=_UTF_16)}},
+        found=["answers with a web page (HTTP 200)", "correct issuer in [providers.hub]"],
+        used=["exchange.failed", "200", "correct issuer in [providers.hub]"],
+        model="did not issue an access token (HTTP 200)",
+        person="did not issue an access token (HTTP 200)",
+    ),
     "token endpoint wants the secret in the body": Setup(
         there={"methods": [], "takes": "post"},
         found=[
@@ -483,6 +498,12 @@ SIGN_INS: dict[str, SignInSetup] = {
         there={"replies": {"/token": answers(200, html="<h1>Hello</h1>")}},
         found=["answers with a web page (HTTP 200)", "correct ELICIT_ISSUER"],
         used=["signin.failed", "HTTP 200", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
+    ),
+    "token reply of a megabyte": SignInSetup(
+        there=SETUPS["token reply of a megabyte"].there,
+        found=["reply is too large", "more than a megabyte"],
+        used=["signin.failed", "reply is too large", "more than a megabyte"],
         person=_TROUBLE,
     ),
     "token endpoint down": SignInSetup(
