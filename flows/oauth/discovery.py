@@ -40,7 +40,8 @@ class MetadataRefused(SetupFault):
 class Metadata:
     """The part of an issuer's metadata (RFC 8414) that the flow and the doctor need.
 
-    The lists are empty if the issuer does not publish them. `par` is the endpoint for pushed
+    The lists are empty if the issuer does not publish them. `ends_sessions`: it reports the end of
+    a session (OpenID Connect Back-Channel Logout). `par` is the endpoint for pushed
     authorization requests (RFC 9126).
     """
 
@@ -52,6 +53,7 @@ class Metadata:
     revoke: str | None
     device: str | None
     end_session: str | None
+    ends_sessions: bool
     par: str | None
     requires_par: bool
     sends_issuer: bool
@@ -127,6 +129,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         revoke=_if_safe(says.get("revocation_endpoint"), provider),
         device=_if_safe(says.get("device_authorization_endpoint"), provider),
         end_session=_if_safe(says.get("end_session_endpoint"), provider),
+        ends_sessions=says.get("backchannel_logout_supported") is True,
         par=_endpoint(says, "pushed_authorization_request_endpoint", provider),
         requires_par=says.get("require_pushed_authorization_requests") is True,
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,

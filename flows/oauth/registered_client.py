@@ -12,7 +12,7 @@ from flows.oauth.discovery import MetadataRefused, shown
 from flows.oauth.dpop import ALGORITHM
 from flows.oauth.provider import Client
 from flows.oauth.requests import SetupFault, Unreachable
-from flows.oauth.token_errors import Refusal, TokenRefused, needs_operator
+from flows.oauth.token_errors import OF_TARGET, Refusal, TokenRefused, needs_operator
 
 # characters; a text that was cut may contain only the beginning of a secret
 _SECRET_START: Final = 8
@@ -26,7 +26,8 @@ class RegisteredClient:
     accounts. `audiences` are the names of this server in the issuer's access tokens. With
     `introspects`, the server asks the issuer about tokens that are not JWTs. `table` is the name of
     a table `[issuers.NAME]`. `issuer` is the registration at the issuer whose people's tokens the
-    provider exchanges.
+    provider exchanges. `signed_out_uri` and `logout_uri` are this server's addresses for sign-out:
+    for browsers, and for the issuer's logout tokens.
     """
 
     client: Client
@@ -35,6 +36,8 @@ class RegisteredClient:
     audiences: tuple[str, ...] = ()
     introspects: bool = False
     table: str = ""
+    signed_out_uri: str = ""
+    logout_uri: str = ""
     issuer: "RegisteredClient | None" = None
 
     def setting(self, name: str) -> str:
@@ -85,6 +88,8 @@ def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
         if provider.dpop:
             return f"let {provider.label} accept DPoP proofs signed with {ALGORITHM}"
         return registration.set_to("dpop", "1" if registration.claim is not None else "true")
+    if refusal.error in OF_TARGET:
+        return target_fix(registration)
     if refusal.is_of_request:
         return f"allow code, PKCE and the scopes of this client at {provider.label}"
     if refusal.means == "redirect":
@@ -92,6 +97,16 @@ def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
     if refusal.means == "client" or refusal.is_unauthorized:
         return f"correct {setting('client_id')} and {setting('client_secret')}"
     return f"correct {setting('issuer' if provider.discovers else 'token')}, or the client id"
+
+
+def target_fix(registration: RegisteredClient) -> str:
+    """Return how to name the API that the tokens are for (RFC 8707)."""
+    label, setting = registration.client.provider.label, registration.setting("resource")
+    if registration.claim is not None:
+        return f"let {label} issue this client tokens that name no API (resource)"
+    if registration.client.provider.resource is None:
+        return f"set {setting} to the address of the API, as {label} names it"
+    return f"correct {setting}: it must be the address of the API, as {label} names it"
 
 
 def issuer_fix(registration: RegisteredClient) -> str:

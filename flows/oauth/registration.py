@@ -37,12 +37,13 @@ from flows.oauth.registered_client import (
     described,
     issuer_fix,
     note,
+    target_fix,
     wrong,
 )
 from flows.oauth.requests import SetupFault, Unreachable, ask, authorize_parameters, get
 from flows.oauth.responses import keys_of
 from flows.oauth.sign_in import SCOPES
-from flows.oauth.token_errors import TokenRefused
+from flows.oauth.token_errors import OF_TARGET, TokenRefused
 from flows.oauth.token_trial import (
     exchange_of,
     made_up_code,
@@ -92,6 +93,8 @@ def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRepo
         found += yield from _of_browsers(
             registration, metadata, found, is_refused=result.is_refused, now=now
         )
+    if metadata is not None and registration.claim is not None:
+        found += _of_sign_out(registration, metadata)
     if provider.exchange is not None and not result.is_refused:
         found += yield from _of_exchange(registration, metadata, now=now)
     return SetupReport(findings=tuple(found), told_at=told_at)
@@ -233,6 +236,31 @@ def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[S
         )
 
 
+def _of_sign_out(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
+    """Yield the addresses to register for sign-out, or what the issuer cannot do."""
+    label = registration.client.provider.label
+    if metadata.end_session is None:
+        yield SetupFinding(
+            says=f"{label} publishes no end_session_endpoint: a sign-out here leaves the person "
+            "signed in there"
+        )
+    else:
+        yield SetupFinding(
+            says=f"{label} ends its session too at a sign-out here, if it has the post-logout "
+            f"redirect URI {registration.signed_out_uri}"
+        )
+    if metadata.ends_sessions:
+        yield SetupFinding(
+            says=f"{label} reports sessions that end there, if it has the back-channel logout URI "
+            f"{registration.logout_uri}"
+        )
+    else:
+        yield SetupFinding(
+            says=f"{label} does not say that it reports sessions that end there (back-channel "
+            "logout): without it, a browser stays signed in here until its session ends"
+        )
+
+
 def _of(registration: RegisteredClient, key: str, setting: str) -> str:
     """Return the place of an issuer's setting that has a name of its own for ELICIT_ISSUER."""
     return registration.setting(key) if registration.table else setting
@@ -245,6 +273,12 @@ def _of_proof(registration: RegisteredClient, metadata: Metadata) -> Iterator[Se
             f"{client.provider.label} accepts DPoP proofs signed with {', '.join(named[:5])}, and "
             f"this server signs with {ALGORITHM}",
             f"let it accept {ALGORITHM}, or turn DPoP off: {registration.setting('dpop')}",
+        )
+    elif ALGORITHM in named and not client.provider.dpop:
+        setting = registration.set_to("dpop", "1" if registration.claim is not None else "true")
+        yield SetupFinding(
+            says=f"{client.provider.label} offers DPoP, so that stolen tokens are of no use; to "
+            f"use it, if the API accepts such tokens: {setting}"
         )
 
 
@@ -278,6 +312,8 @@ def _of_redirect(
     if answer in _NO_SESSION or answer is True:
         return [SetupFinding(says=f"{label} redirects people to {registration.redirect_uri}")]
     says = f"{label} refuses this server's authorization requests ({shown(answer)})"
+    if answer in OF_TARGET:
+        return [wrong(says, target_fix(registration))]
     return [wrong(says, f"allow code, PKCE and the scopes of this client at {label}")]
 
 

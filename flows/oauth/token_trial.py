@@ -35,11 +35,13 @@ from flows.oauth.registered_client import (
     note,
     redirect_fix,
     refusal_fix,
+    target_fix,
     wrong,
 )
 from flows.oauth.requests import ApiAccess, Unreachable, ask_proven, asked_who, post
 from flows.oauth.responses import read_person, read_token_reply
 from flows.oauth.token_errors import (
+    OF_TARGET,
     UNAUTHORIZED_CLIENT,
     Refusal,
     no_token_in,
@@ -54,7 +56,6 @@ _OF_THE_CODE: Final = frozenset(
 # Errors for a made-up subject token or assertion (RFC 8693, 2.2.2; RFC 7523, 3.1; Keycloak).
 _OF_THE_SUBJECT: Final = frozenset({"invalid_grant", "invalid_request", "invalid_token"})
 _NOT_ALLOWED: Final = frozenset({UNAUTHORIZED_CLIENT, "access_denied"})
-_OF_THE_TARGET: Final = frozenset({"invalid_target", "invalid_resource"})  # RFC 8707, 2; Entra
 MADE_UP: Final = "made-up-by-elicit-doctor"
 
 
@@ -292,13 +293,16 @@ def _of_part(trial: Trial, refusal: Refusal, text: str) -> SetupFinding | None:
     if error == "unsupported_grant_type":
         says = f"{label} does not support the grant type {trial.grant}{text}"
         return wrong(says, f"{allow}, or declare another way to an account")
+    if trial.grant == "authorization_code" and error in OF_TARGET:
+        says = f"{label} does not know the API that the tokens are for{text}"
+        return wrong(says, target_fix(registration))
     if trial.grant == "authorization_code":
         says = f"{label} does not let this client redeem codes{text}"
         return wrong(says, allow) if error == UNAUTHORIZED_CLIENT else None
     if error in _NOT_ALLOWED:
         says = f"{label} does not let this client use {trial.grant}{text}"
         return wrong(says, f"{allow}, and its access to {trial.target_setting}")
-    if error in _OF_THE_TARGET:
+    if error in OF_TARGET:
         says = f"{label} does not know the API that the token is for{text}"
         return wrong(says, f"correct {trial.target_setting}")
     if error == "invalid_scope":

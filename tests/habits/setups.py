@@ -10,6 +10,7 @@ import httpx
 from tests.support.wrong_provider import HUB, ID, SECRET
 
 _LONG = b'{"issuer": "' + b"x" * (1024 * 1024) + b'"}'
+_UTF_16 = '{"access_token": "a-token", "token_type": "bearer"}'.encode("utf-16")
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -220,6 +221,21 @@ SETUPS: dict[str, Setup] = {
         model="requires DPoP",
         person="requires DPoP",
     ),
+    "resource indicator demanded": Setup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
+        found=["does not know the API that the tokens are for (invalid_target)", "set resource in"],
+        used=["exchange.failed", "invalid_target", "set resource in [providers.hub]"],
+        model="invalid_target",
+        person="invalid_target",
+    ),
+    "resource indicator refused": Setup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
+        declared={"resource": "https://other.hub.example"},
+        found=["does not know the API that the tokens are for", "correct resource in"],
+        used=["exchange.failed", "invalid_target", "correct resource in [providers.hub]"],
+        model="invalid_target",
+        person="invalid_target",
+    ),
     "DPoP demanded and declared": Setup(
         there={"demands_dpop": True},
         declared={"dpop": True},
@@ -241,6 +257,20 @@ SETUPS: dict[str, Setup] = {
         used=["exchange.failed", "307", "correct issuer in [providers.hub]"],
         model="did not issue an access token",
         person="did not issue an access token",
+    ),
+    "token reply of a megabyte": Setup(
+        there={"replies": {"/token": answers(200, content=_LONG)}},
+        found=["reply is too large", "more than a megabyte"],
+        used=["exchange.failed", "reply is too large", "more than a megabyte"],
+        model="reply is too large",
+        person="reply is too large",
+    ),
+    "token reply in UTF-16": Setup(
+        there={"replies": {"/token": answers(200, content=_UTF_16)}},
+        found=["answers with a web page (HTTP 200)", "correct issuer in [providers.hub]"],
+        used=["exchange.failed", "200", "correct issuer in [providers.hub]"],
+        model="did not issue an access token (HTTP 200)",
+        person="did not issue an access token (HTTP 200)",
     ),
     "token endpoint wants the secret in the body": Setup(
         there={"methods": [], "takes": "post"},
@@ -332,6 +362,12 @@ SIGN_INS: dict[str, SignInSetup] = {
         there=SETUPS["pairwise subjects"].there,
         found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
+    ),
+    "resource indicator demanded": SignInSetup(
+        there=SETUPS["resource indicator demanded"].there,
+        found=["does not know the API", "issue this client tokens that name no API (resource)"],
+        used=["signin.failed", "invalid_target", "tokens that name no API"],
+        person=_TROUBLE,
     ),
     "DPoP demanded": SignInSetup(
         there=SETUPS["DPoP demanded"].there,
@@ -462,6 +498,12 @@ SIGN_INS: dict[str, SignInSetup] = {
         there={"replies": {"/token": answers(200, html="<h1>Hello</h1>")}},
         found=["answers with a web page (HTTP 200)", "correct ELICIT_ISSUER"],
         used=["signin.failed", "HTTP 200", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
+    ),
+    "token reply of a megabyte": SignInSetup(
+        there=SETUPS["token reply of a megabyte"].there,
+        found=["reply is too large", "more than a megabyte"],
+        used=["signin.failed", "reply is too large", "more than a megabyte"],
         person=_TROUBLE,
     ),
     "token endpoint down": SignInSetup(

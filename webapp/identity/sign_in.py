@@ -80,7 +80,7 @@ class SignInPlace:
         self.site = urlsplit(issuer.url).netloc
         self.issuer = issuer
         self.client = client
-        redirect_uri = public_url.rstrip("/") + callback_path(name)
+        redirect_uri = public_url.rstrip("/") + named_path(CALLBACK_PATH, name)
         self.registration = RegisteredClient(
             client=client, redirect_uri=redirect_uri, claim=claim, table=name
         )
@@ -214,6 +214,6 @@ class SigningIn:
         )
 
 
-def callback_path(name: str) -> str:
-    """Return the path of the redirect address for the issuer of this name."""
-    return f"{CALLBACK_PATH}/{name}" if name else CALLBACK_PATH
+def named_path(path: str, name: str) -> str:
+    """Return the path for the issuer of this name, which is "" for the first one."""
+    return f"{path}/{name}" if name else path

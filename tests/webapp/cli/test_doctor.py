@@ -332,8 +332,11 @@ async def test_issuer_mismatch_in_discovery_document_is_reported(
     assert "ELICIT_ISSUER must equal the issuer in its /.well-known/openid-configuration" in told
 
 
-def at_issuer(network: HTTPXMock, **answer: Any) -> None:
-    """Mock an issuer that answers the browser's authorization request with `answer`."""
+def at_issuer(network: HTTPXMock, *, more: Mapping[str, Any] | None = None, **answer: Any) -> None:
+    """Mock an issuer that answers the browser's authorization request with `answer`.
+
+    `more` is in its metadata.
+    """
     network.add_response(
         url=f"{ISSUER}/.well-known/openid-configuration",
         json={
@@ -341,6 +344,7 @@ def at_issuer(network: HTTPXMock, **answer: Any) -> None:
             "authorization_endpoint": f"{ISSUER}/authorize",
             "token_endpoint": f"{ISSUER}/token",
             "jwks_uri": f"{ISSUER}/jwks",
+            **(more or {}),
         },
     )
     network.add_response(url=f"{ISSUER}/jwks", json={"keys": [KEY.as_dict(private=False)]})
@@ -397,6 +401,40 @@ async def test_redirect_uri_to_register_is_shown_if_issuer_gives_no_clear_answer
     found = await examined(SIGN_IN, tmp_path)
     assert findings_text(found, "wrong") == ""
     assert f"must have this redirect URI: {URL}/signin/callback" in findings_text(found, "ok")
+
+
+async def test_offered_dpop_is_shown_with_its_setting(
+    tmp_path: Path, httpx_mock: HTTPXMock
+) -> None:
+    alive(httpx_mock)
+    offered = {"dpop_signing_alg_values_supported": ["RS256", "ES256"]}
+    at_issuer(httpx_mock, more=offered, status_code=200, text="Who are you?")
+    found = told_of(await examined(SIGN_IN, tmp_path), "ok")
+    assert "offers DPoP" in found
+    assert "set ELICIT_ISSUER_DPOP=1" in found
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        ({}, ["publishes no end_session_endpoint", "does not say that it reports sessions"]),
+        (
+            {
+                "end_session_endpoint": f"{ISSUER}/logout",
+                "backchannel_logout_supported": True,
+            },
+            [f"redirect URI {URL}/signout/done", f"logout URI {URL}/signin/logout"],
+        ),
+    ],
+    ids=["without sign-out", "with sign-out"],
+)
+async def test_addresses_for_sign_out_are_shown_if_issuer_offers_it(
+    tmp_path: Path, httpx_mock: HTTPXMock, more: Mapping[str, Any], lines: Sequence[str]
+) -> None:
+    alive(httpx_mock)
+    at_issuer(httpx_mock, more=more, status_code=200, text="Who are you?")
+    found = told_of(await examined(SIGN_IN, tmp_path), "ok")
+    assert all(line in found for line in lines)
 
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey"])
