@@ -22,6 +22,7 @@ from webapp.languages import ASKERS, CATALOGUES, FROM_CODE, JUST_NOW, named_aske
 from webapp.notifications.delivery import LINES, SENTENCES
 
 ROOT = Path(__file__).resolve().parents[1]
+_FAILURES = ("Failed", "MetadataRefused", "SetupFault", "Unreachable")
 _OPTIONS = {"trim_blocks": "1", "lstrip_blocks": "1", "newstyle_gettext": "1", "silent": "0"}
 _KEYWORDS = ("_", "gettext", "ngettext")
 _SENTENCE = re.compile(r"(?:[A-Z]|%\().*[.?]|you, on this computer", re.DOTALL)
@@ -169,7 +170,7 @@ def _faults(tree: ast.AST) -> Iterator[str]:
 def _failures(tree: ast.AST) -> Iterator[str]:
     """Find the messages of failures, without the full stop that the page adds."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Failed" and node.args:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FAILURES and node.args:
             for text in _sentences(node.args[0]):
                 yield text.removesuffix(".")
 

@@ -25,7 +25,7 @@ from webapp.http.client import Outbound, no_proxy
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
-from webapp.identity.sign_in import callback_path
+from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH, named_path
 from webapp.identity.users import Users
 from webapp.oauth.clients import is_at_sandbox
 from webapp.service import Service, open_service
@@ -114,11 +114,13 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
     found += [
         RegisteredClient(
             client=one.client,
-            redirect_uri=f"{settings.url}{callback_path(one.name)}",
+            redirect_uri=f"{settings.url}{named_path(CALLBACK_PATH, one.name)}",
             claim=one.claim,
             audiences=(f"{settings.url}/mcp", *one.audiences),
             introspects=one.introspects,
             table=one.name,
+            signed_out_uri=f"{settings.url}{SIGNED_OUT_PATH}",
+            logout_uri=f"{settings.url}{named_path(LOGOUT_PATH, one.name)}",
         )
         for one in settings.identity.issuers
     ]
@@ -188,7 +190,12 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log.warning("registration.not_checked", extra=about, exc_info=error)
             continue
-        found = [each for each in report.findings if each.fix is not None and each.is_wrong]
+        findings = [each for each in report.findings if each.fix is not None]
+        found = [each for each in findings if each.is_wrong]
+        for each in findings:
+            if not each.is_wrong:
+                unclear = {**about, "why": each.says, "fix": each.fix}
+                _log.info("registration.unclear", extra=unclear)
         differs = clock_finding(report.told_at, one.client.provider.label, now=now)
         found += [] if differs is None or differs.fix is None else [differs]
         for each in found:

@@ -21,17 +21,15 @@ from flows.elicitation.states import Elicitation, Json
 from flows.errors import Denied, ElicitError, Failed, InvalidQuestion, NotConfigured
 from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
-from flows.oauth.id_token import person_in, verified_claims
+from flows.oauth.id_token import fetched_keys, person_in, verified_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import (
     ApiAccess,
-    ask,
     ask_proven,
     asked_who,
     authorize_parameters,
     authorize_url,
-    get,
     post,
 )
 from flows.oauth.responses import (
@@ -39,7 +37,6 @@ from flows.oauth.responses import (
     TokenReply,
     TokenSet,
     details_in,
-    keys_of,
     read_person,
 )
 from flows.oauth.token_errors import refusal_in_callback, refused, tokens_in
@@ -412,14 +409,14 @@ def proven_claims(
 ) -> Talk[Mapping[str, Any]]:
     """Return the id_token's claims, verified with the issuer's published keys. Raises Failed."""
     provider = client.provider
-    keys = keys_of((yield from ask(get(jwks, provider=provider), provider)))
+    keys = yield from fetched_keys(jwks, provider)
     return verified_claims(
         granted.id_token,
         provider=provider,
         client_id=client.client_id,
         issuer=issuer,
         nonce=nonce,
-        keys=None if keys is None else provider.keys_from(keys, issuer=issuer),
+        keys=provider.keys_from(keys, issuer=issuer),
         now=now,
     )
 

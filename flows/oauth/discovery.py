@@ -15,8 +15,8 @@ import httpx
 from flows.elicitation.flow import Talk
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.provider import Provider
-from flows.oauth.requests import ask, get
-from flows.oauth.responses import is_list, object_in
+from flows.oauth.requests import SetupFault, ask, get
+from flows.oauth.responses import is_list, is_passing_reply, object_in
 from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.origin import origin_of
 
@@ -32,19 +32,16 @@ METHODS: Final = {
 }
 
 
-class MetadataRefused(Failed):
-    """The metadata cannot be used. `why` is for logs: it contains the issuer's own text."""
-
-    def __init__(self, message: str, *, why: str) -> None:
-        self.why = why
-        super().__init__(message)
+class MetadataRefused(SetupFault):
+    """The metadata cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
     """The part of an issuer's metadata (RFC 8414) that the flow and the doctor need.
 
-    The lists are empty if the issuer does not publish them. `par` is the endpoint for pushed
+    The lists are empty if the issuer does not publish them. `ends_sessions`: it reports the end of
+    a session (OpenID Connect Back-Channel Logout). `par` is the endpoint for pushed
     authorization requests (RFC 9126).
     """
 
@@ -56,6 +53,7 @@ class Metadata:
     revoke: str | None
     device: str | None
     end_session: str | None
+    ends_sessions: bool
     par: str | None
     requires_par: bool
     sends_issuer: bool
@@ -108,7 +106,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     if reply.status_code != 200 or says is None:
         how = f"HTTP {reply.status_code}" if reply.status_code != 200 else "no JSON"
         why = f"{provider.label} does not publish its endpoints ({how})."
-        raise Failed(why) if reply.is_server_error else MetadataRefused(why, why=why)
+        raise Failed(why) if is_passing_reply(reply) else MetadataRefused(why, why=why)
     if says.get("issuer") != provider.issuer:
         raise MetadataRefused(
             f"{provider.label} published an issuer that differs from the configured one.",
@@ -131,6 +129,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         revoke=_if_safe(says.get("revocation_endpoint"), provider),
         device=_if_safe(says.get("device_authorization_endpoint"), provider),
         end_session=_if_safe(says.get("end_session_endpoint"), provider),
+        ends_sessions=says.get("backchannel_logout_supported") is True,
         par=_endpoint(says, "pushed_authorization_request_endpoint", provider),
         requires_par=says.get("require_pushed_authorization_requests") is True,
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,

@@ -18,16 +18,19 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.client_assertion import Signatures
 from flows.oauth.provider import Provider
-from flows.oauth.responses import Person, is_list, person_of
+from flows.oauth.requests import SetupFault, Unreachable, ask, get
+from flows.oauth.responses import Person, is_list, is_passing_reply, keys_of, person_of
 
 ALGORITHMS = (
     *(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)),
     *("EdDSA", "Ed25519"),
 )
 LEEWAY_SECONDS = 60
+ACCEPTED = "RS256, ES256 or EdDSA"  # for people
 KEYS_AT_MOST = 100
 RSA_LETTERS_AT_LEAST = 342  # 2048 bits in base64url
 RSA_LETTERS_AT_MOST = 2731  # 16384 bits: verifying with a longer key costs too much time
@@ -40,34 +43,36 @@ def verified_claims(
     client_id: str,
     issuer: str,
     nonce: str,
-    keys: list[Mapping[str, Any]] | None,
+    keys: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> Mapping[str, Any]:
     """Return the id_token's claims.
 
     Raises:
+        SetupFault: The issuer signs with another algorithm, or one of the clocks is wrong.
         Failed: The token is missing, its signature is wrong, or it was not made for this sign-in.
     """
     if token is None:
         raise Failed(f"{provider.label} did not say which person signed in.")
-    if not usable_keys(keys or []):
-        raise Failed(f"{provider.label} publishes no usable key to verify an ID token with.")
     algorithm = algorithm_in(token)
     if algorithm is not None and algorithm not in (provider.algorithms or ALGORITHMS):
-        raise Failed(
+        raise SetupFault(
             f"{provider.label} sent an ID token signed with {algorithm}. This server accepts only "
             f"{', '.join(provider.algorithms)}."
             if provider.algorithms
             else f"{provider.label} sent an ID token signed with {algorithm}. This server accepts "
-            "only signatures that a published key verifies, such as RS256 or ES256."
+            "only signatures that a published key verifies, such as RS256 or ES256.",
+            fix=algorithm_fix(provider),
         )
-    claims = signed_claims(token, keys or [], algorithms=provider.algorithms)
+    claims = signed_claims(token, keys, algorithms=provider.algorithms)
     if claims is None:
         raise Failed(f"{provider.label} sent an ID token whose signature is not valid.")
     if not is_timely(claims, now=now):
-        raise Failed(
+        raise SetupFault(
             f"{provider.label} sent an ID token that is not valid at the time of this server's "
-            "clock."
+            "clock.",
+            fix="set this machine's clock by NTP (timedatectl set-ntp true), and check the "
+            f"clock of {provider.label}",
         )
     if (
         claims.get("iss") != issuer
@@ -77,6 +82,37 @@ def verified_claims(
     ):
         raise Failed(f"{provider.label} sent an ID token that was issued for another sign-in.")
     return claims
+
+
+def fetched_keys(jwks: str, provider: Provider) -> Talk[Sequence[Mapping[str, Any]]]:
+    """Fetch the keys that the issuer publishes, and return them.
+
+    Raises:
+        Unreachable: The issuer did not send its keys.
+        SetupFault: None of the keys can verify a signature.
+    """
+    label, reply = provider.label, (yield from ask(get(jwks, provider=provider), provider))
+    if is_passing_reply(reply):
+        says = f"{label} did not send its keys (HTTP {reply.status_code})."
+        raise Unreachable(says, fix="check its status page")
+    keys = keys_of(reply) or []
+    if not usable_keys(keys):
+        raise SetupFault(
+            f"{label} publishes no usable keys to verify signatures with.", fix=keys_fix(jwks)
+        )
+    return keys
+
+
+def keys_fix(jwks: str) -> str:
+    return f"add a key for {ACCEPTED} there; an RSA key needs at least 2048 bits ({jwks})"
+
+
+def algorithm_fix(provider: Provider) -> str:
+    accepted = ", ".join(provider.algorithms) or ACCEPTED
+    return (
+        f"configure it to sign this client's ID tokens with {accepted} "
+        f"(id_token_signed_response_alg at {provider.label})"
+    )
 
 
 def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = None) -> Person | None:

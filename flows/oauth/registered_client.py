@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from flows.elicitation.flow import SetupFinding
-from flows.oauth.discovery import shown
+from flows.oauth.discovery import MetadataRefused, shown
+from flows.oauth.dpop import ALGORITHM
 from flows.oauth.provider import Client
-from flows.oauth.token_errors import Refusal
+from flows.oauth.requests import SetupFault, Unreachable
+from flows.oauth.token_errors import OF_TARGET, Refusal, TokenRefused, needs_operator
 
 # characters; a text that was cut may contain only the beginning of a secret
 _SECRET_START: Final = 8
@@ -24,7 +26,8 @@ class RegisteredClient:
     accounts. `audiences` are the names of this server in the issuer's access tokens. With
     `introspects`, the server asks the issuer about tokens that are not JWTs. `table` is the name of
     a table `[issuers.NAME]`. `issuer` is the registration at the issuer whose people's tokens the
-    provider exchanges.
+    provider exchanges. `signed_out_uri` and `logout_uri` are this server's addresses for sign-out:
+    for browsers, and for the issuer's logout tokens.
     """
 
     client: Client
@@ -33,6 +36,8 @@ class RegisteredClient:
     audiences: tuple[str, ...] = ()
     introspects: bool = False
     table: str = ""
+    signed_out_uri: str = ""
+    logout_uri: str = ""
     issuer: "RegisteredClient | None" = None
 
     def setting(self, name: str) -> str:
@@ -63,6 +68,61 @@ def wrong(says: str, fix: str) -> SetupFinding:
 
 def note(says: str, fix: str) -> SetupFinding:
     return SetupFinding(says=says, fix=fix, is_wrong=False)
+
+
+def fix_of(error: Exception, registration: RegisteredClient) -> str | None:
+    """Return how the operator corrects the fault, or None if a retry can help."""
+    if not needs_operator(error):
+        return None
+    if isinstance(error, MetadataRefused):
+        return issuer_fix(registration)
+    if isinstance(error, TokenRefused):
+        return refusal_fix(error.refusal, registration)
+    return error.fix if isinstance(error, SetupFault | Unreachable) else None
+
+
+def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
+    """Return how the operator corrects a refusal that no retry changes."""
+    provider, setting = registration.client.provider, registration.setting
+    if refusal.wants_proof and refusal.means == "client":
+        if provider.dpop:
+            return f"let {provider.label} accept DPoP proofs signed with {ALGORITHM}"
+        return registration.set_to("dpop", "1" if registration.claim is not None else "true")
+    if refusal.error in OF_TARGET:
+        return target_fix(registration)
+    if refusal.is_of_request:
+        return f"allow code, PKCE and the scopes of this client at {provider.label}"
+    if refusal.means == "redirect":
+        return redirect_fix(registration)
+    if refusal.means == "client" or refusal.is_unauthorized:
+        return f"correct {setting('client_id')} and {setting('client_secret')}"
+    return f"correct {setting('issuer' if provider.discovers else 'token')}, or the client id"
+
+
+def target_fix(registration: RegisteredClient) -> str:
+    """Return how to name the API that the tokens are for (RFC 8707)."""
+    label, setting = registration.client.provider.label, registration.setting("resource")
+    if registration.claim is not None:
+        return f"let {label} issue this client tokens that name no API (resource)"
+    if registration.client.provider.resource is None:
+        return f"set {setting} to the address of the API, as {label} names it"
+    return f"correct {setting}: it must be the address of the API, as {label} names it"
+
+
+def issuer_fix(registration: RegisteredClient) -> str:
+    return (
+        f"{registration.setting('issuer')} must equal the issuer in its "
+        "/.well-known/openid-configuration (or /.well-known/oauth-authorization-server), letter by "
+        "letter"
+    )
+
+
+def redirect_fix(registration: RegisteredClient) -> str:
+    return (
+        f"register exactly this redirect URI for the client {registration.client.client_id} there, "
+        f"or set {registration.setting('client_id')} to the client that has it "
+        f"({registration.redirect_uri})"
+    )
 
 
 def described(registration: RegisteredClient, refusal: Refusal) -> str:

@@ -24,20 +24,26 @@ from flows.oauth.client_assertion import algorithm_of
 from flows.oauth.discovery import (
     METHODS,
     Metadata,
-    MetadataRefused,
     discover,
     fetch_metadata,
     read_metadata,
     shown,
 )
 from flows.oauth.dpop import ALGORITHM
-from flows.oauth.id_token import ALGORITHMS, usable_keys
+from flows.oauth.id_token import ALGORITHMS, algorithm_fix, keys_fix, usable_keys
 from flows.oauth.pushed_request import address_to_leave_to
-from flows.oauth.registered_client import RegisteredClient, described, note, wrong
-from flows.oauth.requests import Unreachable, ask, authorize_parameters, get
+from flows.oauth.registered_client import (
+    RegisteredClient,
+    described,
+    issuer_fix,
+    note,
+    target_fix,
+    wrong,
+)
+from flows.oauth.requests import SetupFault, Unreachable, ask, authorize_parameters, get
 from flows.oauth.responses import keys_of
 from flows.oauth.sign_in import SCOPES
-from flows.oauth.token_errors import TokenRefused
+from flows.oauth.token_errors import OF_TARGET, TokenRefused
 from flows.oauth.token_trial import (
     exchange_of,
     made_up_code,
@@ -55,7 +61,6 @@ _NO_SESSION: Final = frozenset(
     }
 )
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-_ACCEPTED: Final = "RS256, ES256 or EdDSA"
 
 
 def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupReport]:
@@ -88,6 +93,8 @@ def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRepo
         found += yield from _of_browsers(
             registration, metadata, found, is_refused=result.is_refused, now=now
         )
+    if metadata is not None and registration.claim is not None:
+        found += _of_sign_out(registration, metadata)
     if provider.exchange is not None and not result.is_refused:
         found += yield from _of_exchange(registration, metadata, now=now)
     return SetupReport(findings=tuple(found), told_at=told_at)
@@ -126,15 +133,11 @@ def _of_exchange(
 
 
 def _unusable(registration: RegisteredClient, error: Failed) -> SetupFinding:
-    issuer, setting = registration.client.provider.issuer, registration.setting("issuer")
-    why = error.why if isinstance(error, MetadataRefused) else str(error).rstrip(".")
+    issuer = registration.client.provider.issuer
+    why = (error.why if isinstance(error, SetupFault) else str(error)).rstrip(".")
     if isinstance(error, Unreachable):
         return wrong(f"{issuer} cannot be reached: {why}", error.fix)
-    return wrong(
-        f"{issuer} cannot be used: {why}",
-        f"{setting} must equal the issuer in its /.well-known/openid-configuration (or "
-        "/.well-known/oauth-authorization-server), letter by letter",
-    )
+    return wrong(f"{issuer} cannot be used: {why}", issuer_fix(registration))
 
 
 def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[SetupFinding]]:
@@ -151,8 +154,7 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
             wrong(
                 f"{provider.label} signs ID tokens only with {', '.join(named[:5])}, which this "
                 "server does not accept",
-                f"configure it to sign this client's ID tokens with {_ACCEPTED} "
-                f"(id_token_signed_response_alg {at})",
+                algorithm_fix(provider),
             )
         ]
     if metadata.jwks is None:
@@ -173,8 +175,7 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
     kinds = {_KEY_TYPES[one[:2]] for one in accepted or ALGORITHMS}
     if not any(key.key_type in kinds for key in usable):
         says = f"{where} contain no key that can verify its signatures ({len(keys)} keys)"
-        fix = f"add a key for {_ACCEPTED} there; an RSA key needs at least 2048 bits"
-        return [wrong(says, f"{fix} ({metadata.jwks})")]
+        return [wrong(says, keys_fix(metadata.jwks))]
     return []
 
 
@@ -235,6 +236,31 @@ def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[S
         )
 
 
+def _of_sign_out(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
+    """Yield the addresses to register for sign-out, or what the issuer cannot do."""
+    label = registration.client.provider.label
+    if metadata.end_session is None:
+        yield SetupFinding(
+            says=f"{label} publishes no end_session_endpoint: a sign-out here leaves the person "
+            "signed in there"
+        )
+    else:
+        yield SetupFinding(
+            says=f"{label} ends its session too at a sign-out here, if it has the post-logout "
+            f"redirect URI {registration.signed_out_uri}"
+        )
+    if metadata.ends_sessions:
+        yield SetupFinding(
+            says=f"{label} reports sessions that end there, if it has the back-channel logout URI "
+            f"{registration.logout_uri}"
+        )
+    else:
+        yield SetupFinding(
+            says=f"{label} does not say that it reports sessions that end there (back-channel "
+            "logout): without it, a browser stays signed in here until its session ends"
+        )
+
+
 def _of(registration: RegisteredClient, key: str, setting: str) -> str:
     """Return the place of an issuer's setting that has a name of its own for ELICIT_ISSUER."""
     return registration.setting(key) if registration.table else setting
@@ -247,6 +273,12 @@ def _of_proof(registration: RegisteredClient, metadata: Metadata) -> Iterator[Se
             f"{client.provider.label} accepts DPoP proofs signed with {', '.join(named[:5])}, and "
             f"this server signs with {ALGORITHM}",
             f"let it accept {ALGORITHM}, or turn DPoP off: {registration.setting('dpop')}",
+        )
+    elif ALGORITHM in named and not client.provider.dpop:
+        setting = registration.set_to("dpop", "1" if registration.claim is not None else "true")
+        yield SetupFinding(
+            says=f"{client.provider.label} offers DPoP, so that stolen tokens are of no use; to "
+            f"use it, if the API accepts such tokens: {setting}"
         )
 
 
@@ -280,6 +312,8 @@ def _of_redirect(
     if answer in _NO_SESSION or answer is True:
         return [SetupFinding(says=f"{label} redirects people to {registration.redirect_uri}")]
     says = f"{label} refuses this server's authorization requests ({shown(answer)})"
+    if answer in OF_TARGET:
+        return [wrong(says, target_fix(registration))]
     return [wrong(says, f"allow code, PKCE and the scopes of this client at {label}")]
 
 

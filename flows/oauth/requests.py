@@ -58,6 +58,18 @@ class Unreachable(Failed):
         super().__init__(message)
 
 
+class SetupFault(Failed):
+    """A fault that only the operator can correct: a retry fails until then. `fix` says how.
+
+    `why` is for logs: it can contain the provider's own text.
+    """
+
+    def __init__(self, message: str, *, fix: str | None = None, why: str | None = None) -> None:
+        self.fix = fix
+        self.why = why or message
+        super().__init__(message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAccess:
     """An access token for a provider's API, with the key that it is bound to, if any."""

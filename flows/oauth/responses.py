@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any, NoReturn, TypeGuard, cast
 from urllib.parse import parse_qsl, quote
 
@@ -30,6 +31,15 @@ LABEL_SEPARATOR = " · "
 PICTURE_AT_MOST = 2048
 ERROR_CODE = re.compile(r"[a-z_.]{1,64}")
 TOKEN_TYPES = frozenset({"", "bearer", "bot", "user"})  # the last two are Slack's
+_PASSING_STATUS = frozenset(
+    {
+        HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.MISDIRECTED_REQUEST,
+        HTTPStatus.TOO_EARLY,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
 
 # No standard names this member; these are the names that providers use.
 _REFRESH_EXPIRIES = (
@@ -194,6 +204,11 @@ def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
     if reply.status_code != 200 or not is_list(keys):
         return None
     return [key for key in keys if isinstance(key, dict)]
+
+
+def is_passing_reply(reply: httpx.Response) -> bool:
+    """Return True for a status that proxies and busy servers send. It is not a decision."""
+    return reply.is_server_error or reply.status_code in _PASSING_STATUS
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:

@@ -30,10 +30,11 @@ import httpx
 from flows.errors import Failed
 from flows.oauth.dpop import ERRORS as PROOF_ERRORS
 from flows.oauth.provider import KnownRefusal, Provider, RefusalClass
-from flows.oauth.requests import Unreachable
+from flows.oauth.requests import SetupFault, Unreachable
 from flows.oauth.responses import (
     ERROR_CODE,
     TokenReply,
+    is_passing_reply,
     member_of,
     members_of,
     object_in,
@@ -49,15 +50,11 @@ _CLIENT: Final = frozenset({"invalid_client", "unsupported_grant_type"})  # RFC 
 UNAUTHORIZED_CLIENT: Final = "unauthorized_client"
 _CLIENT_IN_CALLBACK: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type"})
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
-# Statuses that proxies and busy servers send: they are not the provider's decision.
-_PASSING_STATUS: Final = frozenset(
-    {
-        HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
-        HTTPStatus.REQUEST_TIMEOUT,
-        HTTPStatus.MISDIRECTED_REQUEST,
-        HTTPStatus.TOO_EARLY,
-        HTTPStatus.TOO_MANY_REQUESTS,
-    }
+# Errors about a request that the issuer never accepts from this client (RFC 6749; RFC 8707, 2).
+_OF_REQUEST: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type", "invalid_scope"})
+OF_TARGET: Final = frozenset({"invalid_target", "invalid_resource"})  # RFC 8707, 2; Entra
+_NO_ENDPOINT: Final = frozenset(
+    {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE}
 )
 _DESCRIPTIONS: Final = ("error_description", "message", "error_message", "errmsg", "detail")
 _OF_PROOF: Final = re.compile(r"\bdpop\b", re.IGNORECASE)
@@ -102,7 +99,24 @@ class Refusal:
     def shown(self) -> str:
         if self.error:
             return f" ({self.error})"
-        return f" (HTTP {self.status})" if self.status >= HTTPStatus.BAD_REQUEST else ""
+        has_status = self.is_page or self.status >= HTTPStatus.BAD_REQUEST
+        return f" (HTTP {self.status})" if has_status else ""
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """True for a status 401 without an error code, which refuses the client (5.2)."""
+        return self.status == HTTPStatus.UNAUTHORIZED and self.error is None
+
+    @property
+    def is_of_request(self) -> bool:
+        """True if the issuer refuses the grant type, the scopes or the API for this client."""
+        return self.error in _OF_REQUEST | OF_TARGET or self.error == "unsupported_grant_type"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if no token endpoint answered: the address leads to nothing, or to a page."""
+        is_none = self.status in _NO_ENDPOINT and self.error is None
+        return self.means == "unsure" and (is_none or not self.is_readable)
 
 
 class TokenRefused(Failed):
@@ -171,6 +185,15 @@ def is_operators_fault(error: Exception) -> bool:
     return isinstance(error, TokenRefused) and error.refusal.means in ("client", "redirect")
 
 
+def needs_operator(error: Exception) -> bool:
+    """Return True if trying again does not help: only the operator can correct the fault."""
+    if isinstance(error, TokenRefused):
+        refusal = error.refusal
+        is_of_client = is_operators_fault(error) or refusal.is_unauthorized
+        return is_of_client or refusal.is_of_request or refusal.is_elsewhere
+    return isinstance(error, SetupFault) or (isinstance(error, Unreachable) and error.is_lasting)
+
+
 def is_passing(error: Exception) -> bool:
     """Return True if the provider could not answer now, and may answer a later attempt."""
     if isinstance(error, TokenRefused):
@@ -198,6 +221,8 @@ def tokens_in(
         Failed: The reply holds no token that can be used.
     """
     refusal = refusal_in(reply, provider)
+    if refusal is None and (other := no_token_in(reply, provider)).is_page:
+        refusal = other
     if refusal is not None:
         raise refused(
             refusal, provider, otherwise=f"{provider.label} did not issue an access token"
@@ -212,7 +237,7 @@ def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any])
     means = found.means
     if reply.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and means == "ended":
         means = "unsure"  # some providers send the standard's error code with status 500
-    elif reply.is_server_error or reply.status_code in _PASSING_STATUS:
+    elif is_passing_reply(reply):
         means = "passing"
     return replace(found, means=means, is_readable=is_readable)
 

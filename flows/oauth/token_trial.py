@@ -27,12 +27,21 @@ from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.api_key import PASSING
 from flows.oauth.authorization_code import VERIFIER_BYTES
 from flows.oauth.discovery import Metadata, shown
-from flows.oauth.dpop import ALGORITHM, new_key
+from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client, Provider
-from flows.oauth.registered_client import RegisteredClient, described, note, wrong
+from flows.oauth.registered_client import (
+    RegisteredClient,
+    described,
+    note,
+    redirect_fix,
+    refusal_fix,
+    target_fix,
+    wrong,
+)
 from flows.oauth.requests import ApiAccess, Unreachable, ask_proven, asked_who, post
 from flows.oauth.responses import read_person, read_token_reply
 from flows.oauth.token_errors import (
+    OF_TARGET,
     UNAUTHORIZED_CLIENT,
     Refusal,
     no_token_in,
@@ -47,7 +56,6 @@ _OF_THE_CODE: Final = frozenset(
 # Errors for a made-up subject token or assertion (RFC 8693, 2.2.2; RFC 7523, 3.1; Keycloak).
 _OF_THE_SUBJECT: Final = frozenset({"invalid_grant", "invalid_request", "invalid_token"})
 _NOT_ALLOWED: Final = frozenset({UNAUTHORIZED_CLIENT, "access_denied"})
-_OF_THE_TARGET: Final = frozenset({"invalid_target", "invalid_resource"})  # RFC 8707, 2; Entra
 MADE_UP: Final = "made-up-by-elicit-doctor"
 
 
@@ -237,15 +245,10 @@ def _of_reply(
     refusal = refusal or no_token_in(reply, provider)
     text = f"{refusal.shown}{described(registration, refusal)}"
     if refusal.wants_proof and refusal.means == "client":
-        fix = registration.set_to("dpop", "1" if registration.claim is not None else "true")
-        if provider.dpop:
-            fix = f"let {label} accept DPoP proofs signed with {ALGORITHM}"
-        return wrong(f"{label} requires DPoP{text}", fix)
-    is_unnamed = reply.status_code == HTTPStatus.UNAUTHORIZED and not refusal.error
-    if _is_of_client(refusal) or is_unnamed:
-        names = f"{registration.setting('client_id')} and {registration.setting('client_secret')}"
+        return wrong(f"{label} requires DPoP{text}", refusal_fix(refusal, registration))
+    if _is_of_client(refusal) or refusal.is_unauthorized:
         says = f"{label} refuses this server's client id or secret{text}"
-        return wrong(says, f"correct {names}")
+        return wrong(says, refusal_fix(refusal, registration))
     if refusal.means == "redirect" and trial.grant == "authorization_code":
         return unregistered(registration)
     if _is_expected(trial, refusal):
@@ -290,13 +293,16 @@ def _of_part(trial: Trial, refusal: Refusal, text: str) -> SetupFinding | None:
     if error == "unsupported_grant_type":
         says = f"{label} does not support the grant type {trial.grant}{text}"
         return wrong(says, f"{allow}, or declare another way to an account")
+    if trial.grant == "authorization_code" and error in OF_TARGET:
+        says = f"{label} does not know the API that the tokens are for{text}"
+        return wrong(says, target_fix(registration))
     if trial.grant == "authorization_code":
         says = f"{label} does not let this client redeem codes{text}"
         return wrong(says, allow) if error == UNAUTHORIZED_CLIENT else None
     if error in _NOT_ALLOWED:
         says = f"{label} does not let this client use {trial.grant}{text}"
         return wrong(says, f"{allow}, and its access to {trial.target_setting}")
-    if error in _OF_THE_TARGET:
+    if error in OF_TARGET:
         says = f"{label} does not know the API that the token is for{text}"
         return wrong(says, f"correct {trial.target_setting}")
     if error == "invalid_scope":
@@ -333,11 +339,8 @@ def _of_address(
 
 def unregistered(registration: RegisteredClient) -> SetupFinding:
     client, redirect = registration.client, registration.redirect_uri
-    return wrong(
-        f"{client.provider.label} refuses to redirect people to {redirect}",
-        f"register exactly this redirect URI for the client {client.client_id} there, or set "
-        f"{registration.setting('client_id')} to the client that has it",
-    )
+    says = f"{client.provider.label} refuses to redirect people to {redirect}"
+    return wrong(says, redirect_fix(registration))
 
 
 def tried_key(registration: RegisteredClient, *, now: datetime) -> Talk[SetupReport]:

@@ -12,10 +12,10 @@ import httpx
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.discovery import discover
-from flows.oauth.id_token import is_for, person_in, signed_claims
+from flows.oauth.id_token import fetched_keys, is_for, person_in, signed_claims
 from flows.oauth.provider import Client
-from flows.oauth.requests import ApiAccess, ask, ask_as, asked_who, get
-from flows.oauth.responses import Person, keys_of, read_person, read_userinfo
+from flows.oauth.requests import ApiAccess, ask_as, asked_who, get
+from flows.oauth.responses import Person, read_person, read_userinfo
 
 SIGNED = "application/jwt"
 
@@ -28,11 +28,9 @@ def userinfo_of(
     reply = yield from ask_as(access, get(endpoint, provider=provider), provider)
     if not _is_signed(reply):
         return read_userinfo(reply, provider)
-    keys = None
-    if jwks is not None:
-        keys = keys_of((yield from ask(get(jwks, provider=provider), provider)))
+    keys = () if jwks is None else (yield from fetched_keys(jwks, provider))
     text = reply.content.decode("ascii", "replace").strip()
-    claims = signed_claims(text, keys or [], algorithms=provider.algorithms)
+    claims = signed_claims(text, keys, algorithms=provider.algorithms)
     if claims is None or claims.get("iss") != issuer or not is_for(claims, client.client_id):
         raise Failed(
             f"{provider.label} sent userinfo whose signature is not valid for this server."

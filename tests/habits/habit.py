@@ -51,7 +51,7 @@ class Stage(StrEnum):
 
     NEVER = "nothing changes"
     START = "the log at the start and `elicit doctor` say so"
-    DOCTOR = "`elicit doctor` shows the provider's answer"
+    DOCTOR = "the log at the start and `elicit doctor` show the provider's answer"
     PAGE = "the provider refuses before the person consents"
     AFTER = "fails after consent"
 

@@ -10,6 +10,7 @@ import httpx
 from tests.support.wrong_provider import HUB, ID, SECRET
 
 _LONG = b'{"issuer": "' + b"x" * (1024 * 1024) + b'"}'
+_UTF_16 = '{"access_token": "a-token", "token_type": "bearer"}'.encode("utf-16")
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -55,7 +56,7 @@ SETUPS: dict[str, Setup] = {
             "refuses this server's client id or secret (invalid_client)",
             "correct ELICIT_HUB_CLIENT_ID and ELICIT_HUB_CLIENT_SECRET",
         ],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", "correct ELICIT_HUB_CLIENT_ID"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
@@ -70,14 +71,14 @@ SETUPS: dict[str, Setup] = {
     "keys down": Setup(
         there={"replies": {"/jwks": answers(500)}},
         found=["the keys of Hub cannot be read", "/jwks answers HTTP 500"],
-        used=["exchange.failed", "publishes no usable key"],
-        model="publishes no usable key",
-        person="publishes no usable key",
+        used=["exchange.failed", "did not send its keys (HTTP 500)"],
+        model="waits",
+        person="Hub did not answer",
     ),
     "keys empty": Setup(
         there={"replies": {"/jwks": answers(200, json={"keys": []})}},
         found=["contain no key that can verify its signatures (0 keys)", "add a key for"],
-        used=["exchange.failed", "publishes no usable key"],
+        used=["exchange.failed", "publishes no usable key", "add a key for"],
         model="publishes no usable key",
         person="publishes no usable key",
     ),
@@ -123,7 +124,7 @@ SETUPS: dict[str, Setup] = {
             "algorithm": "HS256",
         },
         found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
-        used=["exchange.failed", "signed with HS256"],
+        used=["exchange.failed", "signed with HS256", "id_token_signed_response_alg"],
         model="signed with HS256",
         person="signed with HS256",
     ),
@@ -209,7 +210,7 @@ SETUPS: dict[str, Setup] = {
     "clock off by minutes": Setup(
         there={"clock_is_ahead": timedelta(minutes=5)},
         found=["it is 300 s behind Hub's", "by NTP"],
-        used=["exchange.failed", "time of this server's clock"],
+        used=["exchange.failed", "time of this server's clock", "by NTP"],
         model="time of this server's clock",
         person="time of this server's clock",
     ),
@@ -219,6 +220,21 @@ SETUPS: dict[str, Setup] = {
         used=["exchange.failed", "invalid_dpop_proof"],
         model="requires DPoP",
         person="requires DPoP",
+    ),
+    "resource indicator demanded": Setup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
+        found=["does not know the API that the tokens are for (invalid_target)", "set resource in"],
+        used=["exchange.failed", "invalid_target", "set resource in [providers.hub]"],
+        model="invalid_target",
+        person="invalid_target",
+    ),
+    "resource indicator refused": Setup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
+        declared={"resource": "https://other.hub.example"},
+        found=["does not know the API that the tokens are for", "correct resource in"],
+        used=["exchange.failed", "invalid_target", "correct resource in [providers.hub]"],
+        model="invalid_target",
+        person="invalid_target",
     ),
     "DPoP demanded and declared": Setup(
         there={"demands_dpop": True},
@@ -238,9 +254,23 @@ SETUPS: dict[str, Setup] = {
     "token endpoint redirects": Setup(
         there={"replies": {"/token": answers(307, headers={"location": "https://evil.example/t"})}},
         found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
-        used=["exchange.failed", "307"],
+        used=["exchange.failed", "307", "correct issuer in [providers.hub]"],
         model="did not issue an access token",
         person="did not issue an access token",
+    ),
+    "token reply of a megabyte": Setup(
+        there={"replies": {"/token": answers(200, content=_LONG)}},
+        found=["reply is too large", "more than a megabyte"],
+        used=["exchange.failed", "reply is too large", "more than a megabyte"],
+        model="reply is too large",
+        person="reply is too large",
+    ),
+    "token reply in UTF-16": Setup(
+        there={"replies": {"/token": answers(200, content=_UTF_16)}},
+        found=["answers with a web page (HTTP 200)", "correct issuer in [providers.hub]"],
+        used=["exchange.failed", "200", "correct issuer in [providers.hub]"],
+        model="did not issue an access token (HTTP 200)",
+        person="did not issue an access token (HTTP 200)",
     ),
     "token endpoint wants the secret in the body": Setup(
         there={"methods": [], "takes": "post"},
@@ -289,7 +319,7 @@ class SignInSetup:
 
 
 _UNREADABLE = "did not answer, or this server couldn't read the answer"
-_TROUBLE = "are missing or wrong, so nobody can sign in"
+_TROUBLE = "is not set up correctly, so nobody can use it"
 SIGN_INS: dict[str, SignInSetup] = {
     "right": SignInSetup(found=None, used=None),
     "pushed requests and DPoP demanded": SignInSetup(
@@ -301,21 +331,21 @@ SIGN_INS: dict[str, SignInSetup] = {
     "wrong secret": SignInSetup(
         credentials=(ID, "another"),
         found=["correct ELICIT_ISSUER_CLIENT_ID and ELICIT_ISSUER_CLIENT_SECRET"],
-        used=["signin.failed", "invalid_client"],
+        used=["signin.failed", "invalid_client", "correct ELICIT_ISSUER_CLIENT_ID"],
         person=_TROUBLE,
     ),
     "keys down": SignInSetup(
         there=SETUPS["keys down"].there,
         found=["/jwks answers HTTP 500"],
-        used=["issuer.unavailable", "no usable keys"],
+        used=["issuer.unavailable", "did not send its keys (HTTP 500)"],
         call=503,
-        model="no usable keys",
+        model="did not send its keys (HTTP 500)",
         person=_UNREADABLE,
     ),
     "a slash too many": SignInSetup(
         there=SETUPS["a slash too many"].there,
         found=["ELICIT_ISSUER must equal the issuer", f"'{HUB}/', and the configured one is"],
-        used=["issuer.unavailable", f"published the issuer '{HUB}/'"],
+        used=["signin.failed", f"published the issuer '{HUB}/'", "ELICIT_ISSUER must equal"],
         call=503,
         model="differs from the configured one",
         person=_TROUBLE,
@@ -323,7 +353,7 @@ SIGN_INS: dict[str, SignInSetup] = {
     "private certificate authority": SignInSetup(
         there=SETUPS["private certificate authority"].there,
         found=["set SSL_CERT_FILE"],
-        used=["issuer.unavailable", "does not trust"],
+        used=["signin.failed", "does not trust", "set SSL_CERT_FILE"],
         call=503,
         model="does not trust",
         person=_TROUBLE,
@@ -333,10 +363,16 @@ SIGN_INS: dict[str, SignInSetup] = {
         found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
     ),
+    "resource indicator demanded": SignInSetup(
+        there=SETUPS["resource indicator demanded"].there,
+        found=["does not know the API", "issue this client tokens that name no API (resource)"],
+        used=["signin.failed", "invalid_target", "tokens that name no API"],
+        person=_TROUBLE,
+    ),
     "DPoP demanded": SignInSetup(
         there=SETUPS["DPoP demanded"].there,
         found=["requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
-        used=["signin.failed", "requires DPoP"],
+        used=["signin.failed", "requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
         person=_TROUBLE,
     ),
     "only private_key_jwt": SignInSetup(
@@ -379,22 +415,22 @@ SIGN_INS: dict[str, SignInSetup] = {
     "keys empty": SignInSetup(
         there=SETUPS["keys empty"].there,
         found=["contain no key that can verify its signatures (0 keys)"],
-        used=["issuer.unavailable", "no usable keys"],
+        used=["issuer.unavailable", "no usable keys", "signin.failed", "add a key for"],
         call=503,
         model="no usable keys",
-        person=_UNREADABLE,
+        person=_TROUBLE,
     ),
     "only HS256": SignInSetup(
         there=SETUPS["only HS256"].there,
         found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
-        used=["signin.failed", "signed with HS256"],
-        person=_UNREADABLE,
+        used=["signin.failed", "signed with HS256", "id_token_signed_response_alg"],
+        person=_TROUBLE,
     ),
     "HS256 for this client": SignInSetup(
         there=SETUPS["HS256 for this client"].there,
         found=None,
-        used=["signin.failed", "signed with HS256"],
-        person=_UNREADABLE,
+        used=["signin.failed", "signed with HS256", "id_token_signed_response_alg"],
+        person=_TROUBLE,
     ),
     "down": SignInSetup(
         there=SETUPS["down"].there,
@@ -447,22 +483,62 @@ SIGN_INS: dict[str, SignInSetup] = {
     "clock off by minutes": SignInSetup(
         there=SETUPS["clock off by minutes"].there,
         found=["it is 300 s behind", "by NTP"],
-        used=["signin.failed", "time of this server's clock"],
+        used=["signin.failed", "time of this server's clock", "by NTP"],
         call=401,
         model="not issued for this server",
-        person=_UNREADABLE,
+        person=_TROUBLE,
     ),
     "token endpoint missing": SignInSetup(
         there=SETUPS["token endpoint missing"].there,
         found=[f"the token endpoint {HUB}/token answers HTTP 404"],
-        used=["signin.failed", "404"],
+        used=["signin.failed", "404", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
+    ),
+    "token endpoint is a page": SignInSetup(
+        there={"replies": {"/token": answers(200, html="<h1>Hello</h1>")}},
+        found=["answers with a web page (HTTP 200)", "correct ELICIT_ISSUER"],
+        used=["signin.failed", "HTTP 200", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
+    ),
+    "token reply of a megabyte": SignInSetup(
+        there=SETUPS["token reply of a megabyte"].there,
+        found=["reply is too large", "more than a megabyte"],
+        used=["signin.failed", "reply is too large", "more than a megabyte"],
+        person=_TROUBLE,
+    ),
+    "token endpoint down": SignInSetup(
+        there={"replies": {"/token": answers(503)}},
+        found=None,
+        used=["signin.failed", "HTTP 503"],
+        person=_UNREADABLE,
+    ),
+    "code refused": SignInSetup(
+        there={"replies": {"/token": answers(400, json={"error": "invalid_grant"})}},
+        found=None,
+        used=["signin.failed", "invalid_grant"],
+        person=_UNREADABLE,
+    ),
+    "keys missing": SignInSetup(
+        there={"replies": {"/jwks": answers(404)}},
+        found=["/jwks answers HTTP 404"],
+        used=["signin.failed", "no usable keys", "add a key for"],
+        call=503,
+        model="no usable keys",
+        person=_TROUBLE,
+    ),
+    "metadata asked too often": SignInSetup(
+        there={"replies": {DISCOVERY: answers(429)}},
+        found=["does not publish its endpoints (HTTP 429)"],
+        used=["issuer.unavailable", "HTTP 429"],
+        call=503,
+        model="does not publish its endpoints",
         person=_UNREADABLE,
     ),
     "token endpoint redirects": SignInSetup(
         there=SETUPS["token endpoint redirects"].there,
         found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
-        used=["signin.failed", "307"],
-        person=_UNREADABLE,
+        used=["signin.failed", "307", "correct ELICIT_ISSUER"],
+        person=_TROUBLE,
     ),
     "opaque access tokens": SignInSetup(
         audience="",

@@ -172,7 +172,7 @@ def _identity_variants() -> dict[str, View]:
     return {
         **{
             f"SignInFailed {why}": made(SignInFailed, {**USUAL, "why": why})
-            for why in ("refused", "trouble", "mixed")
+            for why in ("refused", "trouble", "not set up", "mixed")
         },
         "SignInFailed alone": made(
             SignInFailed, {**alone, "why": "refused", "issuer": "", "error_id": None}

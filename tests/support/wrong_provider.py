@@ -192,7 +192,7 @@ def outbound_to(provider: httpx.AsyncBaseTransport, client: httpx.AsyncClient) -
 
 @asynccontextmanager
 async def served(
-    network: WrongProvider,
+    network: httpx.AsyncBaseTransport,
     *,
     provider: Provider | None = None,
     credentials: tuple[str, str] = (ID, SECRET),

@@ -17,10 +17,9 @@ from typing import Any, TypeAlias
 import httpx
 
 from flows.errors import Failed
-from flows.oauth.discovery import Metadata, discover
+from flows.oauth.discovery import Metadata, MetadataRefused, discover
+from flows.oauth.id_token import fetched_keys
 from flows.oauth.provider import Provider
-from flows.oauth.requests import get
-from flows.oauth.responses import keys_of
 from webapp.deadline import Clock
 from webapp.http.client import led
 
@@ -165,14 +164,9 @@ class Issuer:
     async def _read(self) -> _Known:
         metadata = await led(discover(self.provider), self._fetch)
         if metadata.jwks is None:
-            raise Failed(
+            raise MetadataRefused(
                 f"The metadata of {self.provider.label} has no jwks_uri, so the server cannot "
                 "fetch its keys."
             )
-        keys = keys_of(await self._get(metadata.jwks))
-        if not keys:
-            raise Failed(f"The key set of {self.provider.label} has no usable keys.")
+        keys = await led(fetched_keys(metadata.jwks, self.provider), self._fetch)
         return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)
-
-    async def _get(self, url: str) -> httpx.Response:
-        return await self._fetch(get(url, provider=self.provider))

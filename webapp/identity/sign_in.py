@@ -17,6 +17,7 @@ from flows.oauth.access_token import BadBearer, issuer_in
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.logout import logout_key_id, verified_logout
 from flows.oauth.provider import Client
+from flows.oauth.registered_client import RegisteredClient
 from flows.oauth.sign_in import STATE_BYTES, SignIn
 from webapp.deadline import Clock
 from webapp.http.client import Outbound
@@ -79,9 +80,13 @@ class SignInPlace:
         self.site = urlsplit(issuer.url).netloc
         self.issuer = issuer
         self.client = client
+        redirect_uri = public_url.rstrip("/") + named_path(CALLBACK_PATH, name)
+        self.registration = RegisteredClient(
+            client=client, redirect_uri=redirect_uri, claim=claim, table=name
+        )
         self.flow = SignIn(
             client=client,
-            redirect_uri=public_url.rstrip("/") + callback_path(name),
+            redirect_uri=redirect_uri,
             claim=claim,
             scopes=scopes,
             wanted=wanted,
@@ -209,6 +214,6 @@ class SigningIn:
         )
 
 
-def callback_path(name: str) -> str:
-    """Return the path of the redirect address for the issuer of this name."""
-    return f"{CALLBACK_PATH}/{name}" if name else CALLBACK_PATH
+def named_path(path: str, name: str) -> str:
+    """Return the path for the issuer of this name, which is "" for the first one."""
+    return f"{path}/{name}" if name else path

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from flows.errors import ElicitError
 from flows.oauth.provider import Client
+from flows.oauth.registered_client import RegisteredClient, fix_of
 from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, Refusal, TokenRefused, refused
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import OTHER
@@ -84,13 +85,18 @@ class TokenFailures:
             about |= _log_facts(refusal, step=step, hidden=words)
         elif isinstance(error, ElicitError):
             about["why"] = getattr(error, "why", str(error))
+        if client is not None and step in ("push", "exchange"):
+            address = f"ELICIT_URL/callback/{client.provider.name}"
+            ours = RegisteredClient(client=client, redirect_uri=address)
+            fix = fix_of(error, ours)
+            about |= {} if fix is None else {"fix": fix}
         is_known = isinstance(error, ElicitError)
         _log.warning(_EVENTS[step], extra=about, exc_info=None if is_known else error)
         is_operators = client is not None and client.is_operators
         self._elicitations.observer.account_failed(
             client.provider.name if client is not None and is_operators else OTHER,
             step=step,
-            reason="other" if refusal is None else refusal.means,
+            reason="other" if refusal is None or refusal.is_page else refusal.means,
         )
         if client is None or refusal is None:
             return error

@@ -20,10 +20,8 @@ from flows.elicitation.flow import Flow, Redirect, RedirectContext
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
 from flows.elicitation.traits import OnPage
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
-from flows.oauth.discovery import MetadataRefused
 from flows.oauth.provider import Client
-from flows.oauth.requests import Unreachable
-from flows.oauth.token_errors import TokenRefused, is_operators_fault
+from flows.oauth.token_errors import TokenRefused, needs_operator
 from flows.payments.gateway import has_open_page_elsewhere
 from flows.payments.responses import KeyUsed
 from flows.payments.session import StoredCheckout, kept_of
@@ -143,7 +141,7 @@ class _Press:
     def _is_final(self, error: Exception) -> bool:
         if self.kind.holds_open:
             return isinstance(error, Failed) and error.is_permanent
-        return is_lasting(error)
+        return needs_operator(error)
 
     def _log_final(self, error: Exception, *, id: str) -> None:
         about = {"id": id, "why": getattr(error, "why", str(error))}
@@ -204,16 +202,9 @@ def _has_ended_error(elicitation: Elicitation) -> NotPossible:
     return NotPossible(status=elicitation.status, wanted="continued")
 
 
-def is_lasting(error: Exception) -> bool:
-    """Return True if trying again does not help: only the operator can correct the fault."""
-    if isinstance(error, Unreachable):
-        return error.is_lasting
-    return isinstance(error, MetadataRefused) or is_operators_fault(error)
-
-
 def trouble_of(error: Failed | NotConfigured) -> Trouble:
     """Return the reason of a failed press of Continue, for the attempt's record."""
-    if isinstance(error, NotConfigured) or is_lasting(error):
+    if isinstance(error, NotConfigured) or needs_operator(error):
         return "not set up"
     # KeyUsed means that the provider has an earlier checkout, whose state is not known yet.
     return "refused" if error.is_refusal and not isinstance(error, KeyUsed) else "silent"

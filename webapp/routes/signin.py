@@ -19,13 +19,13 @@ from litestar.params import FromPath, RawBody
 from flows.errors import Denied, Failed, InvalidToken, StoreUnavailable
 from flows.oauth.access_token import BadBearer
 from flows.oauth.authorization_code import Mixed
+from flows.oauth.registered_client import fix_of
 from webapp.identity.sessions import BrowserSession
 from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH, SigningIn
 from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
-from webapp.routes.redirect import is_lasting
 from webapp.service import Service
 
 PAIR = "pair"  # the subject of the CSRF field of the pairing form
@@ -180,7 +180,7 @@ def _signing_in(page: PageRequest) -> SigningIn:
 
 
 def _why(
-    error: Mixed | Denied | Failed,
+    error: Mixed | Denied | Failed, fix: str | None
 ) -> tuple[Literal["refused", "trouble", "not set up", "mixed"], HTTPStatus]:
     match error:
         case Mixed():
@@ -188,29 +188,32 @@ def _why(
         case Denied():
             return "refused", HTTPStatus.FORBIDDEN
         case _:
-            # The cause is the issuer's own error if the metadata or the keys could not be fetched.
-            first = error.__cause__ if isinstance(error.__cause__, Failed) else error
-            is_lasting_one = is_lasting(error) or is_lasting(first)
-            return "not set up" if is_lasting_one else "trouble", HTTPStatus.BAD_GATEWAY
+            return "trouble" if fix is None else "not set up", HTTPStatus.BAD_GATEWAY
 
 
 def _failed(
     page: PageRequest, signing_in: SigningIn, error: Mixed | Denied | Failed, *, back: str, at: str
 ) -> Response[Any]:
     error_id = None if isinstance(error, Denied) else secrets.token_hex(6)
-    reason = error.reason if isinstance(error, Mixed) else getattr(error, "why", str(error))
-    _log.warning("signin.failed", extra={"error_id": error_id, "why": reason})
-    why, status = _why(error)
+    place = signing_in.places[at]
+    # The cause is the issuer's own error if the metadata or the keys could not be fetched.
+    first = error.__cause__ if isinstance(error.__cause__, Failed) else error
+    reason = error.reason if isinstance(error, Mixed) else getattr(first, "why", str(first))
+    fix = fix_of(first, place.registration)
+    about = {"error_id": error_id, "why": reason} | ({} if fix is None else {"fix": fix})
+    _log.warning("signin.failed", extra=about)
+    why, status = _why(error, fix)
     view = SignInFailed(
         server=page.answers.server,
-        issuer=signing_in.places[at].label,
+        issuer=place.label,
         why=why,
         error_id=error_id,
         sign_in=sign_in_button(page, back=back),
     )
     cookies = page.new_cookies
     if not isinstance(error, Mixed):
-        # A response to this sign-in uses up the sign-in's cookie; another request (Mixed) does not.
+        # The sign-in has ended, so its cookie is deleted. Mixed means that the response was not for
+        # this sign-in, which may still succeed.
         cookies += (page.service.identity.sessions.forget_leaving(),)
     targets = signing_in.form_targets
     return page.answers.page(view, status=status, form_targets=targets, cookies=cookies)

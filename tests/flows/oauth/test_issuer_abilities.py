@@ -225,7 +225,7 @@ def test_signature_by_another_key_or_curve_is_refused() -> None:
         (signed(away, ED, "EdDSA", kid="ed"), {**ED.as_dict(private=False), "kty": "EC"}),
     ):
         said = {**TOKEN, "id_token": token}
-        with pytest.raises(Failed, match="ID token"):
+        with pytest.raises(Failed, match=r"ID token|no usable keys"):
             granted(ACME, away, httpx.Response(200, json=said), keys(published))
 
 

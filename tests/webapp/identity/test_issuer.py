@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from joserfc.jwk import ECKey
 
 from flows.errors import Failed
 from flows.providers import github, openid
@@ -24,6 +25,7 @@ SAYS = {
     "token_endpoint": f"{URL}/token",
     "jwks_uri": KEYS,
 }
+PUBLIC = ECKey.generate_key("P-256").as_dict(private=False)
 
 
 class There:
@@ -31,7 +33,7 @@ class There:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.replies: dict[str, Any] = {OPENID: SAYS, KEYS: {"keys": [{"kid": "one", "kty": "EC"}]}}
+        self.replies: dict[str, Any] = {OPENID: SAYS, KEYS: {"keys": [{**PUBLIC, "kid": "one"}]}}
         self.is_down = False
         self.held: asyncio.Event | None = None
 
@@ -46,7 +48,7 @@ class There:
         return httpx.Response(200, json=self.replies[str(request.url)])
 
     def publish(self, *names: str) -> None:
-        self.replies[KEYS] = {"keys": [{"kid": name, "kty": "EC"} for name in names]}
+        self.replies[KEYS] = {"keys": [{**PUBLIC, "kid": name} for name in names]}
 
     @property
     def fetches(self) -> int:

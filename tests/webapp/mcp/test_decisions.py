@@ -60,7 +60,7 @@ async def test_tool_waits_for_days_until_another_person_approves(revision, decla
         async with here.asking(revision=revision, declares=declares) as caller:
             assert await caller.text("refund", order="o8") == "o8 is paid back"
             assert ran == ["o8"]
-            assert WAITS in await caller.text("refund", order="o8"), "a yes is for one run"
+            assert WAITS in await caller.text("refund", order="o8"), "an approval is for one run"
         assert ran == ["o8"]
 
 
@@ -213,7 +213,7 @@ async def test_undecided_approval_expires():
         while await fall_due(here.env.service):
             here.clock.tick(minutes=1)
         assert (await here.env.status(link)) is Status.EXPIRED
-        assert WAITS in await caller.text("refund", order="o8"), "asked anew"
+        assert WAITS in await caller.text("refund", order="o8"), "asked again"
 
 
 async def test_approval_older_than_a_day_is_requested_again():

@@ -101,6 +101,19 @@ async def test_provider_that_repeats_secret_gets_it_into_no_log_and_no_finding(
     assert SECRET not in found + str([vars(one) for one in caplog.records])
 
 
+async def test_answer_that_proves_nothing_is_in_log_at_start(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    said = {"error": "invalid_request", "error_description": "send JSON"}
+    network = WrongProvider(clock=clock, replies={"/token": answers(400, json=said)})
+    async with served(network, provider=PROVIDER, clock=clock):
+        await eventually(lambda: told(caplog.records, "registrations.checked"))
+    unclear = told(caplog.records, "registration.unclear")
+    _reads(unclear, ["invalid_request", "send JSON", "connect one account"])
+    assert told(caplog.records, *NAMED) == ""
+
+
 @pytest.mark.parametrize("setup", SIGN_INS.values(), ids=SIGN_INS)
 async def test_wrong_sign_in_is_named_wherever_it_matters(
     clock: Clock, caplog: pytest.LogCaptureFixture, setup: SignInSetup

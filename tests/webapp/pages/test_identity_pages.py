@@ -12,7 +12,7 @@ from flows.elicitation.user_code import PAGE_WORDS
 from tests.support.markup import Page
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_views import CODE, HOSTILE, SIGN_IN, Shown, usual
-from webapp.pages.renderer import Renderer
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import Done, View
 from webapp.pages.views_openers import (
     BeforeOpener,
@@ -24,8 +24,9 @@ from webapp.pages.views_openers import (
     SignInFailed,
     SomeoneElse,
 )
+from webapp.settings.brand import Brand
 
-Why = Literal["refused", "trouble", "mixed"]
+Why = Literal["refused", "trouble", "not set up", "mixed"]
 FAILED = SignInFailed(
     server="my tools",
     issuer="login.example.com",
@@ -182,6 +183,20 @@ def test_failed_sign_in_page_shows_reason_and_says_nothing_was_shared(
     assert "7f3a-91c2" in page.text("code")
 
 
+@pytest.mark.parametrize("contact", [None, "help@example.com"])
+def test_sign_in_that_is_not_set_up_offers_no_retry_and_names_operator(
+    contact: str | None,
+) -> None:
+    renderer = Renderer(folders=[template_folder()], brand=Brand(contact=contact))
+    page = Page(renderer.render(replace(FAILED, why="not set up")))
+    said = page.said()
+    assert "The sign-in with login.example.com is not set up correctly" in said
+    assert "Only the operator of this server can correct it" in said
+    assert ("(help@example.com)" in said) is (contact is not None)
+    assert page.named("button") == []
+    assert "7f3a-91c2" in page.text("code")
+
+
 def test_callback_in_other_browser_warns_about_sender(shown: Shown) -> None:
     mixed = shown(replace(FAILED, why="mixed")).said()
     refused = shown(replace(FAILED, why="refused")).said()
@@ -239,7 +254,7 @@ def _named(text: str) -> list[View]:
         SomeoneElse(**named, other="person", signed_in_as=text),
         *(
             SignInFailed(**named, issuer=text, why=why, error_id=None)
-            for why in ("refused", "trouble", "mixed")
+            for why in ("refused", "trouble", "not set up", "mixed")
         ),
         SignedOut(server=text, issuer=text),
         Pair(server=text, action="/pair/abc", csrf="c5f1"),
