@@ -30,7 +30,7 @@ async def check_stock() -> str:
 
 @mcp.tool()
 async def clear_completed() -> str:
-    """Remove every to-do that is done; without a yes nothing happens."""
+    """Remove every to-do that is done, if the person confirms."""
     done = [todo for todo, is_done in ERRANDS.items() if is_done]
     if not await elicit.confirm(f"Delete {len(done)} to-dos?", arguments={"to-dos": done}):
         return "Nothing was removed."

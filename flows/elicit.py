@@ -2,11 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from flows.elicitation.ending import Ending, key_of, name_of, payload_of
-from flows.elicitation.misuse import InvalidUse, must_be_listed, place_of_call
+from flows.elicitation.misuse import must_be_listed, raise_unknown
 from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import (
@@ -30,9 +29,7 @@ from flows.question import (
     DEFAULT_TIMEOUT,
     MESSAGE_AT_MOST,
     Question,
-    asks_in_tool,
     current_asker,
-    report_to_asker,
     verb,
 )
 from flows.requests import AccountRequest, ApiKeyRequest, PaymentRequest, receipt_of
@@ -407,18 +404,7 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
 
 if not TYPE_CHECKING:  # type checkers must not see these, so that they report a wrong name
 
-    class UnknownVerb(InvalidUse, AttributeError):
-        """A name that is not a verb. `hasattr` is False for it, as in any module."""
-
     def __getattr__(name: str) -> NoReturn:
         if name.startswith("_"):  # Python's own protocols probe for such names
             raise AttributeError(name)
-        near = get_close_matches(name, __all__, n=1, cutoff=0.5)
-        meant = f"Perhaps elicit.{near[0]} is meant" if near else f"elicit has {', '.join(__all__)}"
-        why = f"There is no elicit.{name}. {meant}."
-        if not asks_in_tool():
-            raise AttributeError(why, name=name)
-        error = UnknownVerb(why, place=place_of_call())
-        AttributeError.name.__set__(error, name)  # otherwise Python overwrites `error.name`
-        report_to_asker(error)
-        raise error
+        raise_unknown("elicit.", name, __all__)

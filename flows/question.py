@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import wraps
@@ -18,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, T
 
 import httpx
 
-from flows.elicitation.misuse import Unasked, UnaskedQuestion, VerbParameters, located
+from flows.elicitation.misuse import (
+    Explained,
+    RunningCode,
+    Unasked,
+    UnaskedQuestion,
+    VerbParameters,
+    located,
+    running,
+)
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_call import CallingPerson, ToolBody
 from flows.errors import (
@@ -102,7 +109,7 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[T_co]):
+class Outcome(Explained, Generic[T_co]):
     """The outcome of a question. Only an accepted outcome is truthy."""
 
     status: Status
@@ -175,7 +182,7 @@ class Question(Generic[T_co]):
             )
         if self.elicitation_id is not None:
             must_be_elicitation_id(self.elicitation_id)
-        if (here := _here.get(None)) is not None:
+        if (here := running.get(None)) is not None:
             unasked = here.unasked.add(self.request.kind)
             object.__setattr__(self, "_unasked", unasked)
             if unasked is not None:
@@ -374,52 +381,43 @@ class Asker(Protocol):
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Here:
-    asker: Asker
-    unasked: Unasked
-    body: ToolBody
-    is_tool: bool | None = True  # None for code that only completes questions
-
-
-_here: ContextVar[_Here] = ContextVar("elicit_asker")
-
-
 def current_asker() -> Asker:
     """Return the asker of the running code. Raises NoAsker if there is none."""
     try:
-        return _here.get().asker
+        asker: Asker = running.get().asker
     except LookupError:
         raise NoAsker from None
+    return asker
 
 
 def current_unasked() -> Unasked:
     """Return the running call's questions that were created but not asked; empty if no call."""
-    here = _here.get(None)
+    here = running.get(None)
     return here.unasked if here is not None else Unasked()
 
 
 def current_body() -> ToolBody:
     """Return the running tool body, or a new one if there is no asker."""
-    here = _here.get(None)
-    return here.body if here is not None else ToolBody()
+    here = running.get(None)
+    body: ToolBody = here.body if here is not None else ToolBody()
+    return body
 
 
 def asks_without_tool() -> bool:
     """Return True if the running code is the application's own, in an `asking` block."""
-    here = _here.get(None)
+    here = running.get(None)
     return here is not None and here.is_tool is False
 
 
 def asks_in_tool() -> bool:
     """Return True if the running code is the body of a tool."""
-    here = _here.get(None)
+    here = running.get(None)
     return here is not None and here.is_tool is True
 
 
 def report_to_asker(error: ElicitError) -> None:
     """Report an error that a verb raised to the current asker, if there is one."""
-    here = _here.get(None)
+    here = running.get(None)
     if here is not None:
         here.asker.failed(error)
 
@@ -438,7 +436,7 @@ def reporting_errors(place: str | None = None) -> Generator[None]:
         report_to_asker(found)
         if found is error:
             raise
-        raise found.with_traceback(error.__traceback__) from None
+        raise found.with_traceback(error.__traceback__) from error.__cause__
 
 
 def verb(function: Callable[P, T]) -> Callable[P, T]:
@@ -461,7 +459,7 @@ def verb(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call_later(*args: P.args, **kwargs: P.kwargs) -> Awaitable[Any]:
-        here = _here.get(None)
+        here = running.get(None)
         forgotten = None if here is None else here.unasked.add(parameters.name)
 
         @wraps(function)
@@ -485,14 +483,14 @@ def asking(
 
     `is_tool` is True in a tool, False in an `asking` block, and None where questions are completed.
     """
-    outer = _here.get(None)
+    outer = running.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
-    here = _Here(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)
-    token = _here.set(here)
+    here = RunningCode(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)
+    token = running.set(here)
     try:
         yield unasked
     finally:
-        _here.reset(token)
+        running.reset(token)
 
 
 def _can_be_written(text: str) -> bool:

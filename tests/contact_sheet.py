@@ -1,4 +1,4 @@
-"""`python -m tests.contact_sheet FOLDER`: picture every state of every page, for a look at each.
+"""`python -m tests.contact_sheet FOLDER`: take a picture of every state of every page.
 
 The folder gets one picture of each state and screen, and `index.html`, which shows all of them with
 the table of the first screens.
@@ -36,7 +36,7 @@ td, th { padding: .25rem .75rem; text-align: start; border-top: 1px solid #bbb; 
 
 
 def named(state: str) -> str:
-    """Return the name of a state as the name of a file."""
+    """Return the file name for a state's pictures, without the extension."""
     return re.sub(r"[^a-z0-9]+", "-", state.lower()).strip("-")
 
 

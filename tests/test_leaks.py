@@ -523,11 +523,11 @@ STARTING = {
     *("subprocess.run", "subprocess.call", "os.system", "multiprocessing.Process"),
 }
 MAY_START = {
-    "browser/drivers.py": {"create_subprocess_exec": "the driver of a browser, nothing of ours"},
-    "browser/test_origins.py": {"create_subprocess_exec": "another program, and nothing of ours"},
+    "browser/drivers.py": {"create_subprocess_exec": "a browser's driver, none of our code"},
+    "browser/test_origins.py": {"create_subprocess_exec": "another program, none of our code"},
     "conftest.py": {"subprocess.run": "asks where the browser is"},
     "webapp/cli/test_start.py": {"subprocess.run": "ends before it serves"},
-    "support/postgres_server.py": {"subprocess.run": "another program, and nothing of ours"},
+    "support/postgres_server.py": {"subprocess.run": "another program, none of our code"},
     "support/desktop.py": {"stdio_client": "with a standard error that is heard"},
     "crash/process_pool.py": {
         "fork": "a child has the standard error of the nursery, and its ears"
@@ -537,12 +537,12 @@ MAY_START = {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
     },
-    "support/cli.py": {"subprocess.run": "a shell that prints words, and nothing of ours"},
+    "support/cli.py": {"subprocess.run": "a shell that prints words, none of our code"},
     "support/pinned.py": {"subprocess.run": "installs packages"},
-    "test_public_names.py": {"subprocess.run": "a type checker, and nothing of ours"},
-    "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
+    "test_public_names.py": {"subprocess.run": "a type checker, none of our code"},
+    "deployment/versions.py": {"subprocess.run": "git, none of our code"},
     "public/test_public_servers.py": {
-        "subprocess.run": "git, and nothing of ours",
+        "subprocess.run": "git, none of our code",
         "stdio_client": "with a standard error that is heard",
     },
     "public/test_their_own_tests.py": {"subprocess.run": "a run of an author's tests"},
@@ -555,10 +555,10 @@ MAY_START = {
     "test_leaks.py": {"ASGITransport": "with ears of its own"},
     "soak.py": {"subprocess.run": "runs of tests, which have ears of their own"},
     "support/programs.py": {"stdio_client": "with a standard error that is heard"},
-    "webapp/testing/test_person.py": {"ASGITransport": "an author's own, and nothing of ours"},
+    "webapp/testing/test_person.py": {"ASGITransport": "an author's own, none of our code"},
     "webapp/testing/test_plugin.py": {"subprocess.run": "a run of an author's tests"},
     "typescript/packages.py": {"subprocess.run": "installs the clients"},
-    "webapp/telemetry/test_deployed_files.py": {"subprocess.run": "promtool, and nothing of ours"},
+    "webapp/telemetry/test_deployed_files.py": {"subprocess.run": "promtool, none of our code"},
     "webapp/telemetry/test_export.py": {"subprocess.run": "serves nobody, and its words are read"},
     "webapp/settings/test_notify.py": {"subprocess.run": "reads settings, and serves nobody"},
     "webapp/telemetry/test_metrics.py": {"Popen": "counts, and serves nobody"},
@@ -566,7 +566,7 @@ MAY_START = {
     "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
     "webapp/serving/test_two_workers.py": {"create_subprocess_exec": "each line of it is heard"},
     "webapp/identity/test_local_peer.py": {
-        "create_subprocess_exec": "bash and nginx, and nothing of ours"
+        "create_subprocess_exec": "bash and nginx, none of our code"
     },
 }
 

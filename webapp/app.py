@@ -30,7 +30,7 @@ from webapp.elicitations.watcher import listen
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
 from webapp.http.edge import Edge, Guard
-from webapp.http.ending import told_of_the_end
+from webapp.http.ending import on_end_signal
 from webapp.http.exchange import ASGIApp, ClientConnections, Receive, Scope, Send, send_answer
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
@@ -215,7 +215,7 @@ class App:
         self._app: ASGIApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_ended = False
-        self._is_told = False
+        self._is_refusal_logged = False
 
     @asynccontextmanager
     async def lifespan(self, host: object = None) -> AsyncGenerator[None]:
@@ -247,7 +247,7 @@ class App:
                 asyncio.TaskGroup() as group,
             ):
                 drain = partial(services[0].drain, within=self._settings.policies.grace)
-                with told_of_the_end(lambda: group.create_task(drain())):
+                with on_end_signal(lambda: group.create_task(drain())):
                     try:
                         yield
                     except Exception as error:  # noqa: BLE001 - raise the host's error, no group
@@ -293,8 +293,8 @@ class App:
             await send({"type": "lifespan.shutdown.complete"})
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, why: str) -> None:
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True
             _log.error("app.not_running: %s", why)
         if scope["type"] == "websocket":
             await receive()

@@ -17,10 +17,12 @@ from starlette.authentication import AuthenticationError
 from starlette.requests import HTTPConnection
 from starlette.routing import Match, Route
 
+from flows.elicitation.tool_call import DescribedTool
 from flows.oauth.access_token import BadBearer, TokenUse
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of
 from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
+from webapp.mcp.tools import title_of
 
 MCP_PATH = "/mcp"
 _log = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ class HostedApplication:
         """True if the server's author already authenticates callers."""
         return False
 
-    async def tools(self) -> tuple[tuple[str, str], ...]:
-        """Return the name and description of each tool that anybody may list."""
+    async def tools(self) -> tuple[DescribedTool, ...]:
+        """Return each tool that anybody may list, with its title and description."""
         return ()
 
     def has_route(self, scope: Scope) -> bool:
@@ -134,8 +136,8 @@ class HostedServer(HostedApplication):
                 return OwnTokens(backend=backend, scopes=self._scopes, issuer=issuer)
         return None
 
-    async def tools(self) -> tuple[tuple[str, str], ...]:
-        """Return the name and description of each tool that anybody may list.
+    async def tools(self) -> tuple[DescribedTool, ...]:
+        """Return each tool that anybody may list, with its title and description.
 
         The result is empty if the author's own middleware, or the handler of a low-level server,
         lists tools only within an MCP request.
@@ -147,7 +149,10 @@ class HostedServer(HostedApplication):
         except Exception:  # noqa: BLE001 - the author's code may raise anything
             _log.warning("tools.not_listed", exc_info=True)
             return ()
-        return tuple((tool.name, tool.description or "") for tool in tools)
+        return tuple(
+            DescribedTool(name=tool.name, title=title_of(tool.title), description=tool.description)
+            for tool in tools
+        )
 
     def has_route(self, scope: Scope) -> bool:
         """Return True if the library's application, or an author's route in it, has this path."""

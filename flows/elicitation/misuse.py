@@ -9,10 +9,13 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import cached_property
 from types import FrameType, NoneType, UnionType
-from typing import Any, Literal, Union, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, cast
 
 from flows.elicitation.traits import traits_of
 from flows.errors import (
@@ -108,6 +111,19 @@ class Unasked:
         return questions
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCode:
+    """The running code: its Asker, its unasked questions, and its ToolBody."""
+
+    asker: Any
+    unasked: Unasked
+    body: Any
+    is_tool: bool | None = True  # None for code that only completes questions
+
+
+running: ContextVar[RunningCode] = ContextVar("elicit_asker")
+
+
 def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
     """Return the error for these questions. If all are async verbs, it names the first verb."""
     found = [one for one in questions if not one.is_verb] or questions
@@ -185,6 +201,52 @@ class InvalidUse(InvalidQuestion):
             f"{why} This is a bug in {where}: calling the tool again with the same arguments does "
             "not help."
         )
+
+
+class Explained:
+    """A value that tools get. Its wrong uses are explained to the author of the tool.
+
+    Outside of a tool, a wrong use raises the exception that Python raises.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers must not see these, so that they report the wrong use
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):  # Python's own protocols probe for such names
+                raise AttributeError(name)
+            own = [one for one in dir(type(self)) if not one.startswith("_")]
+            raise_unknown(f"{type(self).__name__}.", name, own)
+
+        def __getitem__(self, item: object) -> NoReturn:
+            kind = type(self).__name__
+            name = item if isinstance(item, str) else "attribute"
+            raise_misuse(f"{kind} is not a dict or a list. Write {kind}.{name}.", TypeError)
+
+
+def raise_unknown(owner: str, name: str, names: Sequence[str]) -> NoReturn:
+    """Raise the error for a name that `owner`, such as `elicit.`, does not have."""
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"Perhaps {owner}{near[0]} is meant" if near else f"It has {', '.join(names)}"
+    raise_misuse(f"There is no {owner}{name}. {meant}.", AttributeError, name)
+
+
+def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> NoReturn:
+    """Raise InvalidUse in a tool, which also is a `plain` error, and the `plain` error elsewhere.
+
+    `name` is the name that an AttributeError is about.
+    """
+    error: Any = type("InvalidUse", (InvalidUse, plain), {})(why, place=place_of_call())
+    if (here := running.get(None)) is not None and here.is_tool:
+        here.asker.failed(error)
+    else:
+        error = plain(why)
+    if isinstance(error, AttributeError):
+        vars(AttributeError)["name"].__set__(
+            error, name
+        )  # otherwise Python overwrites `error.name`
+    raise error
 
 
 def located(error: ElicitError, place: str | None = None) -> ElicitError:

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from msgspec import Struct
 
+from flows.elicitation.misuse import Explained
 from flows.errors import InvalidArguments, InvalidQuestion
 
 _SHOWN_CHARACTERS = 200
@@ -98,7 +99,7 @@ class DescribedTool(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallingPerson:
+class CallingPerson(Explained):
     """The person who calls a tool, as `elicit.caller` returns them, for an author's own tables.
 
     Attributes:

@@ -30,6 +30,7 @@ from flows.question import (
     asks_in_tool,
     asks_without_tool,
     current_asker,
+    reporting_errors,
     verb,
 )
 from flows.requests import AccountRequest, PaymentRequest
@@ -42,7 +43,10 @@ from flows.shown import TOOL_CHARACTERS_AT_MOST, must_be_tool_name
 # that it wraps), so the order of decorators does not matter. A decorator that hides what it wraps
 # (without `functools.wraps`) also hides the marks below it. A mark that removes a gate could also
 # affect another tool that shares a layer, so such a mark is written to one layer only
-# (`set_mark_on`).
+# (`_open`).
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
@@ -58,6 +62,20 @@ def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
         raise InvalidQuestion(
             f"{mark}: a function marked inside a tool asks nobody. Await elicit.confirm(...) here."
         )
+
+
+def _decorator(mark: str, write: Callable[[object], bool]) -> Callable[[F], F]:
+    """Return the decorator of a mark. `write` sets the mark and returns False if it cannot."""
+
+    def marked(tool: F) -> F:
+        with reporting_errors():
+            must_mark_a_tool(mark)
+            if not write(tool):
+                kind = type(tool).__name__
+                raise InvalidQuestion(f"{mark} is a decorator for a tool's function, not a {kind}.")
+        return tool
+
+    return marked
 
 
 def layers_of(tool: object) -> list[object]:
@@ -79,11 +97,6 @@ def set_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
     marked = [(layer, mark(layer)) for layer in layers]
     is_written = [_write(layer, name, value) for layer, value in marked]
     return any(is_written) and any(map(callable, layers))
-
-
-def set_mark_on(layer: object, name: str, mark: object) -> bool:
-    """Set the mark on this layer only. Return False if the layer cannot be marked."""
-    return callable(layer) and _write(layer, name, mark)
 
 
 def own_layer(tool: object) -> object:
@@ -114,7 +127,6 @@ def _below(layer: object) -> object:
     return None
 
 
-ToolT = TypeVar("ToolT", bound=Callable[..., Any])
 APPROVED_FOR: Final = timedelta(minutes=15)  # an approval of a tool with the same arguments
 # an approval of a tool with any arguments, if the person chose that
 REMEMBERED_FOR: Final = timedelta(hours=1)
@@ -159,7 +171,7 @@ class GatePolicy:
 
 
 @overload
-def gate(tool: ToolT) -> ToolT: ...
+def gate(tool: F) -> F: ...
 @overload
 def gate(
     *,
@@ -167,7 +179,7 @@ def gate(
     approver: str | None = None,
     timeout: timedelta | None = None,
     off: bool = False,
-) -> Callable[[ToolT], ToolT]: ...
+) -> Callable[[F], F]: ...
 @verb
 def gate(
     tool: Any = None,
@@ -216,15 +228,7 @@ def gate(
     # Fail at import if the mark is invalid.
     gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False).discard()
 
-    def marked(function: Any) -> Any:
-        must_mark_a_tool("gate")
-        if not (_open(function, mark) if off else _shut(function, mark)):
-            name = type(function).__name__
-            raise InvalidQuestion(
-                f"A {name} cannot be marked with gate. Mark the tool's function instead."
-            )
-        return function
-
+    marked = _decorator("gate", partial(_open if off else _shut, mark=mark))
     if tool is None:
         return marked
     if not callable(tool):
@@ -332,14 +336,13 @@ def _open(function: object, mark: Gate) -> bool:
             "The function, or the function that it wraps, is already marked with gate, and "
             "off=True cannot remove that mark. Remove the mark, or leave out functools.wraps."
         )
-    return set_mark_on(own, _MARK, mark)
+    return callable(own) and _write(own, _MARK, mark)
 
 
 def _nothing_more(_: Json) -> Mapping[str, Json]:
     return cast("Mapping[str, Json]", {})
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 SkipIf: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[bool] | bool]
 OnComplete: TypeAlias = Callable[..., Awaitable[object] | object]
@@ -443,15 +446,10 @@ def needs(
         place=place_of_call(also_at_import=True),
     )
 
-    def mark(tool: F) -> F:
-        if not set_mark(tool, _NEEDS_MARK, lambda layer: (need, *needs_of(layer))):
-            name = type(tool).__name__
-            raise InvalidQuestion(
-                f"needs(...) is a decorator for a tool's function, not for a {name}."
-            )
-        return tool
-
-    return mark
+    return _decorator(
+        "needs(...)",
+        lambda tool: set_mark(tool, _NEEDS_MARK, lambda layer: (need, *needs_of(layer))),
+    )
 
 
 @verb

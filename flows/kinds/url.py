@@ -18,7 +18,7 @@ import httpx
 from flows.elicitation.flow import Redirect, RedirectContext
 from flows.elicitation.misuse import must_be_listed
 from flows.elicitation.states import Elicitation, Json
-from flows.errors import InvalidQuestion
+from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.origin import is_origin, origin_of
 from flows.question import DEFAULT_TIMEOUT, Link, Question, verb
 
@@ -45,8 +45,23 @@ class Visit:
         }
 
     def address(self, link: Link) -> str:
-        """Return the address for this link. Raises InvalidQuestion if its origin is not allowed."""
-        url = self.url if isinstance(self.url, str) else self.url(link)
+        """Return the address for this link.
+
+        Raises:
+            InvalidQuestion: The address is not allowed, or the author's function raised.
+            Failed: The author's function could not reach its service.
+        """
+        try:
+            url = self.url if isinstance(self.url, str) else self.url(link)
+        except ElicitError:
+            raise
+        except Exception as error:
+            inner = error.__traceback__ and error.__traceback__.tb_next
+            line = f" in line {inner.tb_lineno}" if inner else ""
+            why = f"Nobody was asked: the function of url= raised {type(error).__name__}{line}."
+            if isinstance(error, OSError | httpx.HTTPError):
+                raise Failed(f"{why} Call the tool again later.") from error
+            raise InvalidQuestion(why) from error
         if not isinstance(cast("object", url), str):
             raise InvalidQuestion(
                 f"The function of url= must return an address, not {type(url).__name__}."

@@ -185,7 +185,7 @@ def _header(token: str) -> Mapping[str, Any]:
     if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii():
         raise BadBearer("no token")
     if token.count(".") != 2:
-        raise BadBearer("opaque", expected="a JWT (RFC 9068)", received=f"{len(token)} letters")
+        raise BadBearer("opaque", expected="a JWT (RFC 9068)", received=f"{len(token)} characters")
     try:
         header = msgspec.json.decode(urlsafe_b64decode(token.partition(".")[0].encode()))
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
+from flows.elicitation.misuse import Explained
 from flows.elicitation.states import Json
 from flows.oauth.carrier import Carrier
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
@@ -257,7 +258,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         return f"Content({self.provider!r}, {self.label!r})"
 
 
-class Account:
+class Account(Explained):
     """A connected account: its person, its granted scopes, and HTTP clients that may use it.
 
     `missing` are scopes that the tool asked for and that were not granted. The person is not asked

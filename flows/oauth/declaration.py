@@ -146,8 +146,8 @@ class Declaration:
     with `{tenantid}`. `algorithms` are the accepted signatures of its tokens; all of
     `id_token.ALGORITHMS` if the list is empty. Only issuers where people sign in have these two.
 
-    `refresh_unused_days` is the number of days after which a refresh token ends if it is not used,
-    unless the token reply says so (`refresh_token_expires_in`). The server then uses it in time.
+    `refresh_unused_days` is the number of days after which an unused refresh token ends. The server
+    uses the token before then. `refresh_token_expires_in` of a token reply takes precedence.
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
     themselves.
@@ -167,13 +167,13 @@ class Declaration:
 
     `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
     code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person
-    choose another account, and `lasting` those for `offline_access`; both override `extra`, but
-    `prompt` values are joined. `headers` are added to every request to the provider, and
-    `user_agent` replaces the name of this library there. `token_types` are types of access tokens
-    that are used as Bearer tokens, and `token_scheme` stands before a token in the Authorization
-    header. `declines` are the provider's error codes for a person who
-    declined. `troubles` are sentences for codes in its error descriptions, and `refusals` explain
-    non-standard errors of its token endpoint.
+    choose another account. `lasting` are authorize parameters that are sent when the scope
+    `offline_access` is requested. Both override `extra`, but `prompt` values are joined. `headers`
+    are added to every request to the provider, and `user_agent` replaces the name of this library
+    there. `token_types` are types of access tokens that are used as Bearer tokens, and
+    `token_scheme` stands before a token in the Authorization header. `declines` are the provider's
+    error codes for a person who declined. `troubles` are sentences for codes in its error
+    descriptions, and `refusals` explain non-standard errors of its token endpoint.
     """
 
     name: str

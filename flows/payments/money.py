@@ -10,8 +10,9 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
+from flows.elicitation.misuse import Explained, raise_misuse
 from flows.errors import InvalidQuestion
 from flows.question import reporting_errors, verb
 
@@ -47,7 +48,7 @@ class InvalidAmount(InvalidQuestion):
 
 @final
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Money:
+class Money(Explained):
     """A positive amount of money: `Money("9.00", "EUR")`.
 
     The amount is normalized to the currency's digits, so 9 EUR equals 9.00 EUR.
@@ -99,6 +100,22 @@ class Money:
 
     def __str__(self) -> str:
         return f"{self.amount} {self.currency}"
+
+    def __format__(self, spec: str) -> str:
+        return str(self) if not spec else self._calculated()
+
+    def _calculated(self, *_: object) -> NoReturn:
+        raise_misuse(
+            "Money cannot be calculated, compared or formatted. Use price.amount, which is a "
+            "Decimal, or price.minor_units, which is an int, as in "
+            "Money.from_minor_units(2 * price.minor_units, price.currency).",
+            TypeError,
+        )
+
+    if not TYPE_CHECKING:  # type checkers must not see these, so that they report the operator
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _calculated
+        __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = __abs__ = _calculated
+        __lt__ = __le__ = __gt__ = __ge__ = __int__ = __float__ = __round__ = _calculated
 
     @property
     def minor_units(self) -> int:

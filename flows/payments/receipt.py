@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from flows.elicitation.misuse import Explained
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments.money import Money
@@ -388,7 +389,7 @@ class Refund:
         }
 
 
-class Receipt:
+class Receipt(Explained):
     """A payment as the tool gets it; `status` is the status at that time.
 
     Receipt is not a dataclass, so serializers find neither members nor access to the ledger.

@@ -1,6 +1,7 @@
 """Declarations from the vendors' documentation: business, money, social networks and media.
 
-Nothing here was tried against a vendor. `flows.providers.catalogue` has the source of each.
+No declaration was tested with the vendor's real service. `flows.providers.catalogue` has the
+source of each.
 """
 
 from flows.oauth.provider import KnownRefusal, PersonProbe, Provider, Revocation

@@ -71,7 +71,7 @@ class CertificateScheme:
     certificate_name: str
     authority: str
     age_at_most: timedelta = timedelta(days=4)
-    tolerance: timedelta = timedelta(minutes=5)  # for a clock that is ahead of ours
+    tolerance: timedelta = timedelta(minutes=5)  # the provider's clock may be ahead of ours
 
 
 def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:

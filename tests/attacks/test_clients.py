@@ -136,7 +136,7 @@ async def test_behavior_of_another_persons_client_is_not_applied():
         assert not await clients.all(owner=alice)
 
 
-async def test_client_cannot_claim_when_question_was_asked(server, ran, revision):
+async def test_times_in_the_clients_answer_do_not_make_a_fast_answer_count(server, ran, revision):
     content = {"after": 99, "at": 0}
     async with here(server, revision, ("accept", content), declares=FORM) as it:
         assert code_of(await it.caller.result("wipe")) == NOBODY

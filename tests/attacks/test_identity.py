@@ -1,4 +1,4 @@
-"""Identity as a forwarder of links, a namesake and a guesser attack it, row by row of the table."""
+"""Attacks on identity: forwarded links, people with the same name, and guessed codes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

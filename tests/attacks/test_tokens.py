@@ -62,7 +62,7 @@ def test_minted_token_can_be_read():
 
 
 @pytest.mark.parametrize("purpose", Purpose)
-def test_token_is_read_only_for_its_own_purpose(purpose: Purpose):
+def test_token_for_one_purpose_is_refused_for_every_other(purpose: Purpose):
     claims = Claims(purpose=purpose, id="x", expires_at=CLAIMS.expires_at)
     text = minted(claims)
     assert tokens().read(text, purpose=purpose, now=NOON) == claims

@@ -41,7 +41,7 @@ TIMEOUT = timedelta(minutes=5)
 
 
 def checkout_page(*, done: str) -> HTMLResponse:
-    """Return a page of the author's service, which contains nothing of ours."""
+    """Return a page of the author's service, which contains none of our code."""
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width">'
         '<link rel="icon" href="data:,"><title>Till</title>'

@@ -15,5 +15,5 @@ the committed file with the runs. No row may be "never".
 Risks: a client is described wrongly, and then its runs prove little. So real official clients run
 too: tests/typescript/test_shown.py.
 
-Nothing here sleeps in real time or leaves the process, and no code of ours is patched.
+Nothing here sleeps in real time or leaves the process, and none of our code is patched.
 """

@@ -152,6 +152,6 @@ async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reac
     errors = [heard for heard in reached.hears if heard.is_error]
     assert all(heard.is_from_client or heard.code == str(REQUIRED) for heard in errors), reached
     asked = [one for one in await env.elicitations() if one.status is not Status.EXPIRED]
-    assert len(asked) == 1, "asked afresh"
+    assert len(asked) == 1, "asked again"
     await visitor.leaves()
     return reached

@@ -1,4 +1,4 @@
-"""A kill -9 while an account is connected or a secret typed; the provider survives.
+"""Kill the server with SIGKILL while a person connects an account or types a secret.
 
 Stored results are used, and nobody is asked again. An unknown result is reported as failed.
 """

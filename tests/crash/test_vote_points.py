@@ -27,7 +27,7 @@ from tests.support.approving import (
     press,
     press_as,
 )
-from tests.support.chains import told_of
+from tests.support.chains import audit_entries_of
 from tests.support.issuer import issuing
 from tests.support.mcp_server import Page, Person, ServerEnv
 from tests.support.notify_env import MailServer, mail_server
@@ -226,7 +226,9 @@ async def approve_at_once(here: Approving, *voters: tuple[str, Server]) -> None:
 
 async def times_noted(here: Approving, what: str) -> int:
     """Return how often the audit has this change of the person's questions."""
-    entries = await told_of(here.env.env.service, (await here.env.env.elicitations())[0].owner)
+    entries = await audit_entries_of(
+        here.env.env.service, (await here.env.env.elicitations())[0].owner
+    )
     return sum(entry.what == what for entry in entries)
 
 

@@ -20,7 +20,7 @@ and says why they cannot break it.
 
 
 def document() -> str:
-    """Return the page with the section of rules, and with the text around it as it is now."""
+    """Return the page with a new section of rules. The text before and after it does not change."""
     before, heading, rest = DOCUMENT.read_text("utf-8").partition(_HEAD.partition("\n")[0])
     _, until, after = rest.partition(_UNTIL)
     assert heading, "the page has no section of rules"

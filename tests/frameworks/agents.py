@@ -1,10 +1,10 @@
-"""A run of an agent: `python -m tests.frameworks.agents FRAMEWORK URL TOOL EARLY`.
+"""Runs of an agent: `python -m tests.frameworks.agents FRAMEWORK URL EARLY TOOL...`.
 
-The model calls TOOL and does what it is told: it shows the person the link, and calls again when
-the person is done. It calls EARLY times before that. The output is one JSON object: the text that
-the model received from each call, how often the person was asked in the client, and the error that
-ended the run, if any. Each process imports only one framework, because they need different
-libraries.
+There is one run for each TOOL. The model calls the tool and does what it is told: it shows the
+person the link, and calls again when the person is done. It calls EARLY times before that. The
+output has one line of JSON for each run: the text that the model received from each call, how often
+the person was asked in the client, and the error that ended the run, if any. Each process imports
+only one framework, because they need different libraries.
 """
 
 import asyncio
@@ -253,13 +253,14 @@ FRAMEWORKS: dict[str, Callable[[str, Play], Coroutine[Any, Any, None]]] = {
 
 
 def main() -> None:
-    name, url, tool, early = sys.argv[1:]
-    play, error = Play(tool=tool, early=int(early)), None
-    try:
-        asyncio.run(FRAMEWORKS[name](url, play))
-    except Exception as ended:  # noqa: BLE001 - it is what the test is about
-        error = f"{type(ended).__name__}: {ended}"
-    print(json.dumps({"heard": play.heard, "asked": play.asked, "error": error}))  # noqa: T201 - its result
+    name, url, early, *tools = sys.argv[1:]
+    for tool in tools:
+        play, error = Play(tool=tool, early=int(early)), None
+        try:
+            asyncio.run(FRAMEWORKS[name](url, play))
+        except Exception as ended:  # noqa: BLE001 - it is what the test is about
+            error = f"{type(ended).__name__}: {ended}"
+        print(json.dumps({"heard": play.heard, "asked": play.asked, "error": error}))  # noqa: T201 - its result
 
 
 if __name__ == "__main__":

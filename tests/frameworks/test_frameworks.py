@@ -66,17 +66,20 @@ def shop(library: str) -> Any:
     return server
 
 
-async def run_of(framework: str, env: ServerEnv, tool: str, *, early: int) -> Any:
+async def runs_of(framework: str, env: ServerEnv, *tools: str, early: int) -> list[Any]:
+    """Return the results of a run for each tool. One process runs all: its imports take seconds."""
     process = await start(
         *(sys.executable, "-m", "tests.frameworks.agents"),
-        *(framework, env.mcp_url, tool, str(early)),
+        *(framework, env.mcp_url, str(early), *tools),
         name=framework,
         cwd=HOUSE,
         env={**os.environ, "PYTHONPATH": packages_of(framework)},
     )
     run = await ended(process)
     assert run.status == 0, run.err
-    return json.loads(run.out)
+    runs = [json.loads(line) for line in run.out.splitlines()]
+    assert len(runs) == len(tools), run.out
+    return runs
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -84,8 +87,8 @@ async def run_of(framework: str, env: ServerEnv, tool: str, *, early: int) -> An
 async def test_person_is_asked_once_in_client_and_answer_is_used(framework, library):
     # finding: XC1
     async with server_env(shop(library)) as env:
-        for tool, returns in RETURNS.items():
-            run = await run_of(framework, env, tool, early=0)
+        runs = await runs_of(framework, env, *RETURNS, early=0)
+        for (tool, returns), run in zip(RETURNS.items(), runs, strict=True):
             assert run["error"] is None
             assert run["asked"] == (3 if tool == "three" else 1), run
             assert [returns in heard for heard in run["heard"]] == [True], run
@@ -98,8 +101,9 @@ async def test_model_gets_link_and_early_repeated_calls_do_not_fail_the_run(fram
     # finding: XC7
     limits = CallLimits() if framework == "openai_agents" else CallLimits(link=A_SECOND)
     async with server_env(shop(library), limits=limits) as env:
-        for tool in ("name", "book"):
-            run = await run_of(framework, env, tool, early=3)
+        tools = ("name", "book")
+        runs = await runs_of(framework, env, *tools, early=3)
+        for tool, run in zip(tools, runs, strict=True):
             assert run["error"] is None
             *waiting, returned = run["heard"]
             assert RETURNS[tool] in returned

@@ -26,7 +26,7 @@ finds nothing wrong. The last column says what happens without the declaration.
 |---|---|---|---|
 """
 _KNOWN: Final = """
-The test in the last column plays each of these habits:
+The test in the last column simulates the habit:
 
 | habit | for example at | declaration | result | test |
 |---|---|---|---|---|
@@ -85,7 +85,7 @@ def _played(row: tuple[str, Habit]) -> str:
     if stage is Stage.AFTER:
         without = f"{stage}: {habit.without}"
     if not habit.declares:
-        without = "none is needed"
+        without = "works without a declaration"
     return f"| {name} | {_at(habit.at)} | {', '.join(map(_code, lines))} | {without} |"
 
 

@@ -25,7 +25,7 @@ PLAYED: Mapping[str, Habit] = {
     "PKCE is required": Habit(
         at=("airtable", "canva", "vercel", "x"), plays=replace(HERE, pkce="required")
     ),
-    "PKCE is refused, or each unknown parameter": Habit(
+    "PKCE, or every unknown parameter, is refused": Habit(
         at=("facebook", "instagram", "linkedin", "monday", "tiktok", "typeform"),
         plays=replace(HERE, pkce="refused"),
         declares="pkce = false",
@@ -285,7 +285,7 @@ KNOWN: Mapping[str, Known] = {
     "a wrong secret in other words": Known(
         at=("github", "slack", "atlassian"),
         declares='refusals = [{ value = "bad_client_secret", means = "client" }]',
-        result="the operator is told, and nobody is asked again",
+        result="the operator is notified, and nobody is asked again",
         test="test_built_in_provider_declares_its_refusals_of_wrong_secret",
     ),
     "a refused refresh with status 403": Known(

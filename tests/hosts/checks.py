@@ -86,7 +86,7 @@ async def host_and_origin(at: Served) -> Verdict:
 
 
 async def sessions(at: Served) -> Verdict:
-    """Check that a session of MCP 2025-11-25 works only for its opener, whoever knows its id."""
+    """Check that nobody else can use a session of MCP 2025-11-25, even with its id."""
     async with _opened(at, at.key) as hers, at.browser() as browser:
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert (await hers.http.post(hers.url, json=listing, headers=hers.headers)).is_success

@@ -53,7 +53,7 @@ def low_level() -> Any:
 
 
 async def read_terms() -> str:
-    """Let the person read the terms, on a page of ours."""
+    """Let the person read the terms on one of our pages."""
 
     def page(link: Link) -> str:
         return f"{URL}/terms?back={link.return_token}"

@@ -80,7 +80,7 @@ async def main(about: dict[str, Any], name: str, *words: str) -> None:
     quieten()
     try:
         async with connected(with_sandbox(settings, orders.settings)) as service:
-            print("ready", flush=True)  # noqa: T201 - whoever started it waits for that
+            print("ready", flush=True)  # noqa: T201 - the parent process waits for this line
             await asyncio.to_thread(sys.stdin.readline)
             said = await WORK[name](service, *words)
     except CommandRefused as refused:

@@ -22,7 +22,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
             yield (
-                "a failure is told twice, and nobody pays twice",
+                "a repeated call gets the same error, and the person pays once",
                 await _is_paid_once(process_pool),
             )
 

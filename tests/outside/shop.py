@@ -1,6 +1,6 @@
-"""The server for trials from outside: a shop on either library, with or without access tokens.
+"""The server of these trials: a shop on either library, with or without access tokens.
 
-Its tools write what they did into the file that TILL names.
+Each tool appends its actions to the file that the variable TILL names.
 """
 
 import asyncio

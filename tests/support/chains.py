@@ -16,7 +16,7 @@ AUDITED = PolicySettings(audit=True)
 audited = partial(process, policies=AUDITED)
 
 
-async def told_of(service: Service, owner: str) -> list[Entry]:
+async def audit_entries_of(service: Service, owner: str) -> list[Entry]:
     """Return every entry of the owner's audit chain, decrypted."""
     locker = await service.elicitations.owners.locker(owner)
     told = list[Entry]()

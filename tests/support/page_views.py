@@ -307,8 +307,9 @@ USUAL: Mapping[str, Any] = {
             tool="delete_repo",
             tool_title="Delete a repository",
             server="my tools",
-            client="Claude",
+            client="claude",
             client_id=None,
+            client_title="Claude",
             asked_at=NOW - timedelta(hours=3),
             outcome="waiting",
             url="/e/abc",
@@ -384,7 +385,7 @@ USUAL: Mapping[str, Any] = {
     "is_spent": True,
     "fault": "A call is using the payment at the moment: try again in a minute.",
     "command": "elicit operator",
-    "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
+    "tools": (DESCRIBED, DescribedTool(name="weather", description="Tell the weather.")),
 }
 USUAL = {**USUAL, "payment": USUAL["payments"][0]}
 ViewT = TypeVar("ViewT", bound=View)
@@ -470,7 +471,7 @@ def hostile_views(name: str) -> dict[str, View]:
     """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "places": (text,), "tools": ((text, text),)}
+    others |= {"origins": (text,), "places": (text,)}
     others |= {"stopping": (text,)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
@@ -488,7 +489,7 @@ def hostile_views(name: str) -> dict[str, View]:
     described = DescribedTool(
         name=text, title=text, description=text, arguments=((text, text),), is_destructive=True
     )
-    others |= {"described": described}
+    others |= {"described": described, "tools": (described,)}
     words: dict[str, Any] = {
         "question": text,
         "client_title": text,

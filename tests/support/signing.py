@@ -1,8 +1,8 @@
 """The signatures of webhook senders, each as its own documentation describes it.
 
-Risks: a signer that shares code with our verifier repeats its faults, and the two agree with each
-other but with no real sender. So this module imports nothing from flows, and implements each scheme
-as it is published. A delivery's headers are in the order in which they are signed.
+Risks: a signer that shares code with our verifier has the same bugs, so the tests pass although no
+real webhook would verify. So this module imports nothing from flows, and implements each scheme as
+its vendor publishes it. The headers of a delivery are in the order in which they are signed.
 """
 
 import base64

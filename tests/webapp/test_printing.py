@@ -1,4 +1,4 @@
-"""The output of commands: without terminal control sequences, whoever wrote the text."""
+"""The output of commands: without terminal control sequences, even in text that others wrote."""
 
 import io
 from pathlib import Path

@@ -44,7 +44,7 @@ class ImportedAccount(Struct, frozen=True, kw_only=True):
     """The result of an import.
 
     `imported`: the account is stored. `unchanged`: it was stored with these tokens already. `kept`:
-    it is connected here already, and stays as it is.
+    the account is connected here already, so nothing was changed.
     """
 
     result: Done
@@ -110,8 +110,8 @@ async def import_account(
     """Store an account that the user connected in another product. The key needs `import`.
 
     The provider is asked whose account the access token opens. The account is shared with no tool
-    and no program: the user allows each of them on the page. An account that is connected here
-    already stays as it is.
+    and no program: the user allows each of them on the page. If the account is connected here
+    already, nothing changes.
     """
     owner = owner_for(service, requester, user)
     importing, server = service.kinds.accounts.importing, application_of(service)
@@ -232,7 +232,7 @@ async def working_account_of(
 
 
 def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
-    """Return the program's names among the tools and clients that an account is shared with."""
+    """Return the tool and the client by which an account is shared with the program."""
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 

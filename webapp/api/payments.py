@@ -157,8 +157,8 @@ async def _run_of(
         return None
     caller = caller_of(service, requester, user)
     current = await run_call_of(service, requester.program, caller, run=run).run.load()
-    is_told = any(asked.elicitation_id == found.elicitation_id for asked in current.asked)
-    return current.id if is_told else None
+    has_asked = any(asked.elicitation_id == found.elicitation_id for asked in current.asked)
+    return current.id if has_asked else None
 
 
 def _is_seen_by(service: Service, requester: Requester, found: Payment) -> bool:

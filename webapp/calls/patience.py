@@ -17,7 +17,7 @@ from webapp.identity.identity import Caller
 
 MOST_ALLOW: Final = timedelta(seconds=60)
 REMEMBERED: Final = timedelta(days=1)
-# The part of the time that a client waited for which its next call is held.
+# If a client gave up after 10 s, its next call is held for this share of 10 s.
 _SHARE_OF_PATIENCE: Final = 0.8
 # If a call ends sooner, the client has not given up: the connection broke or the person cancelled.
 _GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)

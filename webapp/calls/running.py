@@ -6,9 +6,9 @@ that. On 2025-11-25 a broken connection ends nothing. On 2026-07-28 over HTTP a 
 "cancel" but can also be a broken connection. A body that claimed a payment or began `once` then
 runs to completion as an orphan. A cancel reaches a body at its next await outside `once`.
 
-An identical call waits for the orphan and gets its result, or is told to call again. An orphan has
-a time limit, and so has a body that is cancelled inside `once`. After that limit, or when the
-process shuts down, work inside `once` gets the grace period and no more.
+An identical call waits for the orphan and gets its result, or a response that asks the client to
+call again. Orphans, and bodies that are cancelled inside `once`, have a time limit. After that
+limit, or when the process shuts down, work inside `once` may only run for the grace period.
 """
 
 import asyncio

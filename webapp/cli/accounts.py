@@ -29,11 +29,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
     words = "store accounts that another product connected, from JSON lines"
     one = commands.add_parser("import", help=words)
-    one.add_argument("file", metavar="FILE", help="the file with one account a line; - is stdin")
+    one.add_argument(
+        "file", metavar="FILE", help="a file with one account on each line; - is stdin"
+    )
     one.add_argument(
         "--server", required=True, help="the name of the server or application that uses them"
     )
-    one.add_argument("--issuer", help="the issuer of the subjects, for lines that name none")
+    one.add_argument("--issuer", help="the issuer of the subjects, for lines without an issuer")
     one.add_argument(
         "--replace", action="store_true", help="replace accounts that are connected here already"
     )

@@ -17,7 +17,7 @@ from webapp.cli.arguments import commands_of
 from webapp.cli.operator import add_owner, does, lists
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
-from webapp.operations.audited import AuditRow, told_of
+from webapp.operations.audited import AuditRow, audit_entries_of
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.chain import AUDIT, HEAD
 from webapp.records.heads import (
@@ -181,7 +181,7 @@ async def show_keys(service: Service) -> list[str]:
 async def export_chain(service: Service, owner: str) -> Table[AuditRow]:
     """Return the chain of one owner. Raises CommandRefused if no owner or several match."""
     tag = await _owner_of(service, owner)
-    rows = [row async for row in told_of(service, tag)]
+    rows = [row async for row in audit_entries_of(service, tag)]
     return Table(rows=rows, columns=COLUMNS, nothing="The audit has no entry of that owner.")
 
 

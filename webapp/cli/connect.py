@@ -274,7 +274,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only list the accounts that tools wait for",
     )
-    add_json(parser, of=WaitingRow, says="the list as one JSON array, with an object for each")
+    add_json(parser, of=WaitingRow, says="the list as one JSON array, with an object for each row")
     add_filters(parser, of=WaitingRow)
     add_port(parser, default=DEFAULT_PORT)
     parser.set_defaults(run=_run)

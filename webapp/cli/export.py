@@ -16,7 +16,7 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment
 from webapp.cli.operator import add_owner, owner_of, shows
-from webapp.operations.audited import AuditRow, told_of
+from webapp.operations.audited import AuditRow, audit_entries_of
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.values import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
 from webapp.service import Service
@@ -89,7 +89,7 @@ async def export_owner(service: Service, owner: str) -> Export:
         approvals=await rows_of(Approval, _APPROVAL),
         clients=await rows_of(ClientRecord, _CLIENT),
         secrets=await rows_of(KeptSecret, _SECRET),
-        audit=[_audit_json(row) async for row in told_of(service, tag)],
+        audit=[_audit_json(row) async for row in audit_entries_of(service, tag)],
     )
 
 

@@ -123,7 +123,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "of the store each one encrypts. Data keys of a secret that is not listed here "
         "cannot be decrypted.",
     )
-    add_json(listing, of=SecretRow, says="one JSON array, with an object for each")
+    add_json(listing, of=SecretRow, says="one JSON array, with an object for each row")
     add_filters(listing, of=SecretRow)
     listing.set_defaults(run=_list)
     retiring = commands.add_parser(
@@ -136,7 +136,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     retiring.add_argument(
         "fingerprint",
         metavar="FINGERPRINT",
-        help="as elicit keys list shows it, or any beginning that no other has",
+        help="the fingerprint as elicit keys list shows it, or its unique beginning",
     )
     retiring.add_argument(
         "--anyway",

@@ -12,7 +12,7 @@ from webapp.settings.toml_tables import meant
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "send a test message to each address of a table [notify.NAME], also to escalate_to"
+    words = "send a test message to each address of a table [notify.NAME] and of its escalate_to"
     testing = commands.add_parser("test", help=words)
     testing.add_argument("name", metavar="NAME", help="the name of the table in elicit.toml")
     does(testing, try_table)

@@ -83,7 +83,7 @@ def lists(
     of: type[Struct],
 ) -> None:
     """Make the parser run `work`, which returns a table that filters can narrow."""
-    add_json(parser, of=of, says="one JSON array, with an object for each")
+    add_json(parser, of=of, says="one JSON array, with an object for each row")
     add_filters(parser, of=of)
     parser.set_defaults(run=partial(_run, work, partial(_list, of=of)))
 

@@ -56,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(done, end_payment)
     comparing = commands.add_parser(
         "reconcile",
-        help="compare the providers' payments since a time with this store's",
+        help="compare the payments at the providers since a time with those in this store",
     )
     comparing.add_argument(
         "--since",
@@ -69,7 +69,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     refund.add_argument(
         "--amount",
         metavar="AMOUNT",
-        help="refund this much in all, such as 3.00; the rest can be used. Running it again does "
+        help="the total to refund, such as 3.00; the rest can still be used. Running it again does "
         "not refund more",
     )
     refund.add_argument(

@@ -37,7 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="show all settings whose names contain this"
     )
-    add_json(parser, of=SettingRow, says="one JSON array, with an object for each")
+    add_json(parser, of=SettingRow, says="one JSON array, with an object for each row")
     add_filters(parser, of=SettingRow)
     parser.set_defaults(run=_run)
 

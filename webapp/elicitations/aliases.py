@@ -27,8 +27,8 @@ from webapp.records.values import Alias
 _SEPARATOR = ":"  # occurs in no author's id and in no tag
 _BEHIND = ";"  # sorts directly after the separator
 _OWN, _PROGRAM = "s", "p"  # the first character of a home: of a server, or of an API program
-# an id of ours begins with its time; in a foreign text of the same length, that time is nearly
-# always in the future
+# Our ids begin with the time when they were made. Read as a time, the beginning of any other text
+# of the same length is nearly always in the future.
 _LAST_YEAR = 2200
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def told_of_the_end(callback: Callable[[], object]) -> Generator[None]:
+def on_end_signal(callback: Callable[[], object]) -> Generator[None]:
     """Within this block, call `callback` in this event loop when a signal ends the process.
 
     Signals reach only the main thread. Signals without a handler are not changed.

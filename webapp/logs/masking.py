@@ -113,7 +113,7 @@ def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str
 
 
 def _more(length: int) -> str:
-    return f" [{length} more letters] "
+    return f" [{length} more characters] "
 
 
 def _words(hidden: Collection[str]) -> list[str]:

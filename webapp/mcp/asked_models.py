@@ -1,10 +1,13 @@
-"""The models that tools ask for, checked before the server starts.
+"""The mistakes in the code of tools that the server finds before it starts.
 
 Risks: a person, and not the author, discovers in the first call that a form cannot show a model. A
 tool's decorator belongs to the MCP library, which does not see models in the body. The server
 therefore reads the code of each tool without running it, and tries the model of each
 `elicit.form(..., Model)` that is defined outside of the function. If the server cannot read the
 code, the first call reports the mistake.
+
+A function with a `gate` or `needs` mark that is no tool asks nobody. Nothing would report such a
+call, so the server refuses to start if the code of a tool calls such a function.
 """
 
 import ast
@@ -18,7 +21,7 @@ from typing import Any
 
 from flows.errors import InvalidQuestion
 from flows.kinds.form import form
-from flows.kinds.gate import layers_of
+from flows.kinds.gate import layers_of, mark_of, needs_of
 from flows.kinds.secret import secret
 from webapp.importing import is_authors
 from webapp.mcp.before import servers_below
@@ -31,22 +34,42 @@ async def must_show_models(server: Any) -> None:
     """Check the models that the tools of this server, and of mounted servers, ask for.
 
     Raises:
-        InvalidQuestion: A form cannot show one of them. The message has a line for each.
+        InvalidQuestion: A form cannot show one of them, or a tool calls a marked function that is
+            no tool. The message has a line for each.
     """
     ahead = [each for one in servers_below(server) for each in await own_functions(one)]
+    tools = {id(layer) for tool in ahead for layer in layers_of(tool)}
     wrong, seen = dict[str, None](), set[int]()
     while ahead:
         for layer in layers_of(ahead.pop()):
             if not isinstance(layer, FunctionType) or id(layer) in seen:
                 continue
             seen.add(id(layer))
-            for place, found in _names_in(layer):
-                if isinstance(found, FunctionType):
+            called_as_tools = {*tools, *map(id, layers_of(layer))}
+            for place, found, model in _names_in(layer):
+                error: object = None
+                if model is not None:
+                    error = _error_of(found, model)
+                else:
                     ahead.append(found)
-                elif error := _error_of(*found):
+                    below = layers_of(found)
+                    if place and _is_marked(found) and called_as_tools.isdisjoint(map(id, below)):
+                        error = _ASKS_NOBODY.format(found.__name__)
+                if error:
                     wrong[f"{place}: {error}"] = None
     if wrong:
         raise InvalidQuestion("\n".join(wrong))
+
+
+_ASKS_NOBODY = (
+    "`{}` is marked with gate or needs, but this line calls it as a plain function, so nobody is "
+    "asked. Await the question itself here. If this is a decorator of a tool, add functools.wraps."
+)
+
+
+def _is_marked(function: FunctionType) -> bool:
+    gate = mark_of(function)
+    return bool(needs_of(function)) or (gate is not None and not gate.is_off)
 
 
 def _error_of(asks: Callable[..., object], model: type[Any]) -> InvalidQuestion | None:
@@ -61,22 +84,25 @@ def _error_of(asks: Callable[..., object], model: type[Any]) -> InvalidQuestion 
 
 def _names_in(
     function: FunctionType,
-) -> Iterator[tuple[str, FunctionType | tuple[Callable[..., object], type[Any]]]]:
-    """Yield each function that this one uses, and each verb with its model, with the place."""
+) -> Iterator[tuple[str | None, FunctionType, type[Any] | None]]:
+    """Yield each function that this one uses, with the place of a call, and a verb's model."""
     file = function.__code__.co_filename
     tree = _tree_of(function, file) if is_authors(file) else None
     if tree is None:
         return
     known = _names_outside(function, tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _is_verb(asks := _value(node.func, known)):
-            model = _value(_schema_in(node), known)
+        if isinstance(node, ast.Call):
+            called, place = _value(node.func, known), f"{file}:{node.lineno}"
+            model = _value(_schema_in(node), known) if _is_verb(called) else None
             if isinstance(model, type):
-                yield f"{file}:{node.lineno}", (asks, model)
+                yield place, called, model
+            elif isinstance(called, FunctionType) and called is not function:
+                yield place, called, None
         elif isinstance(node, ast.Name | ast.Attribute):
             found = _value(node, known)
             if isinstance(found, FunctionType) and found is not function:
-                yield file, found
+                yield None, found, None
 
 
 def _tree_of(function: FunctionType, file: str) -> ast.AST | None:

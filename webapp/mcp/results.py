@@ -356,7 +356,7 @@ def is_final_result(result: Result) -> bool:
 
 
 def without(raised: Exception, hidden: Collection[str]) -> Exception:
-    """Return the exception of a body, or an MCPError without the `hidden` texts and shortened."""
+    """Return the body's exception, or an MCPError with its text shortened and `hidden` masked."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
         said = masked_in_short(raised.message, hidden, at_most=ERROR_CHARACTERS_AT_MOST)

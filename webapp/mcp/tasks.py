@@ -144,7 +144,7 @@ class Tasks:
     ) -> HandlerResult:
         """Answer a request about a task. Raises MCPError, for example for an unknown task id.
 
-        `otherwise` lets the library answer, if the server or the client has no tasks of ours.
+        `otherwise` lets the library answer, if the server or the client does not use our tasks.
         """
         is_modern, method = request.is_modern, request.method
         of_other = "tasks/result" if is_modern else "tasks/update"

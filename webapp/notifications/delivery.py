@@ -58,8 +58,8 @@ SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
         "Reminder: a request waits for your approval at %(server)s.",
     ),
     "escalation": (
-        "Nobody has answered: something waits for you at %(server)s.",
-        "Nobody has answered: a request waits for your approval at %(server)s.",
+        "Nobody has answered: something still waits for an answer at %(server)s.",
+        "Nobody has answered: a request still waits for approval at %(server)s.",
     ),
 }
 LINES: Final[Mapping[str, str]] = {

@@ -96,7 +96,7 @@ class ImportedLine:
 class Import:
     """An import for the server named `server`, which uses the accounts.
 
-    `issuer` is the issuer of lines that name none. With `replaces`, an account of a line replaces
+    `issuer` is the issuer of lines without one. With `replaces`, an account of a line replaces
     the same account that is connected here. With `is_dry`, nothing is written.
     """
 
@@ -144,7 +144,7 @@ class Importing:
     async def one(self, line: ConnectedElsewhere, *, owner: str, server: str) -> Done:
         """Import an account for a program, after the provider said whose account it is.
 
-        An account that is connected here stays as it is.
+        If the account is connected here already, change nothing.
 
         Raises:
             LineRefused: It cannot be imported, or the access token opens another account.

@@ -37,7 +37,7 @@ class AuditRow(Struct, frozen=True, kw_only=True):
     amount: str | None = None
 
 
-async def told_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
+async def audit_entries_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
     """Yield the entries of an owner's chain, the oldest first. `owner` is the owner's tag."""
     owners = service.elicitations.owners
     locker, after = await owners.reader(owner), None

@@ -26,7 +26,7 @@ from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment, sessions_of
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
-from webapp.operations.audited import told_of
+from webapp.operations.audited import audit_entries_of
 from webapp.operations.rows import CANDIDATES_NAMED, OWNER_CHARACTERS, kind_word
 from webapp.printing import printed
 from webapp.records.ids import tail_of
@@ -347,7 +347,7 @@ def _of_voting(row: Elicitation) -> Mapping[str, datetime | None]:
 
 async def _audited(service: Service, owner: str, ids: set[str]) -> AsyncIterator[TimelineRow]:
     """Yield the audit entries about these rows, if the server has an audit."""
-    async for entry in told_of(service, owner):
+    async for entry in audit_entries_of(service, owner):
         if entry.about in ids and entry.at is not None:
             by = f" by {entry.by}" if entry.by else ""
             proof = f", trusted because of {entry.proof}" if entry.proof else ""

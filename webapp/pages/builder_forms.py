@@ -78,7 +78,7 @@ def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
         needs=1 if voting is None else voting.needs,
         given=0 if voting is None else len(voting.approvals),
         status=elicitation.status,
-        message=elicitation.asked.message,
+        message=said_in(elicitation),
         question=question_of(elicitation),
         arguments=arguments_shown(elicitation),
         approver=approver_of(elicitation) or "",

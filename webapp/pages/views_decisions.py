@@ -29,8 +29,9 @@ class InboxEntry:
     `asker` is the verified identity of the asker and `decided_by` that of the approver, as people
     read them. `question` is the question as a heading, or None if it is too long for one.
     `described` is the tool in its author's words. `is_own`: the viewer is the asker, or may be, and
-    so cannot decide. `needs` people have to approve, those in `approved_by` have. In a list,
-    `arguments` is filled only if the arguments are short; otherwise `has_more` is set.
+    so cannot decide. `needs` is the number of approvals that the question needs, and `approved_by`
+    names the people who have approved. In a list, `arguments` is filled only if the arguments are
+    short; otherwise `has_more` is set.
     """
 
     url: str
@@ -105,6 +106,7 @@ class ActivityEntry:
     tool: str
     server: str
     tool_title: str | None = None
+    client_title: str | None = None
     price: str | None = None
     provider: str | None = None
     client: str | None

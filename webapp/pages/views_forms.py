@@ -79,7 +79,7 @@ class DoneForm(View):
 class StartDecision(Asking):
     """The asker's page while another person decides. `decline_action` withdraws the question.
 
-    `needs` people have to approve, and `given` have.
+    `needs` is the number of approvals that the question needs, and `given` how many it has.
 
     The page updates itself, as every `Live` page does.
     """

@@ -6,20 +6,18 @@ import shlex
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flows.elicitation.tool_call import DescribedTool
 from webapp.pages.views import View
 from webapp.settings.settings import DEFAULT_URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home(View):
-    """The page of this server and how to add it. `tools` are pairs of name and description.
-
-    `sandbox_url` is the sandbox's address if it is on.
-    """
+    """The page of this server and how to add it. `sandbox_url` is None if the sandbox is off."""
 
     template: ClassVar[str] = "home.html"
     mcp_url: str
-    tools: tuple[tuple[str, str], ...]
+    tools: tuple[DescribedTool, ...]
     sandbox_url: str | None = None
 
     @property
@@ -28,7 +26,7 @@ class Home(View):
         if not self.tools:
             return None
         url = self.mcp_url.removesuffix("/mcp")
-        names = [name for name, _ in self.tools]
+        names = [tool.name for tool in self.tools]
         where = [] if url == DEFAULT_URL else ["--url", url]
         which = [] if "list_my_repositories" in names else ["--tool", names[0]]
         return shlex.join(["elicit", "demo", *where, *which])

@@ -163,7 +163,7 @@ class Checkouts:
             found = await self._ask(elicitation, session, collects=True)
             with suppress(Mismatch):
                 await self._verification.apply(elicitation, found)
-            raise NotPossible(status=found.state, wanted="paid anew")
+            raise NotPossible(status=found.state, wanted="paid again")
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
 
     async def can_be_requested_again(self, elicitation_id: str, refused: Failed) -> bool:

@@ -68,6 +68,7 @@ def _asked(page: PageRequest, elicitation: Elicitation, locale: Locale | None) -
         provider=kinds.label(elicitation) if kind == "account" else None,
         client=asked.client,
         client_id=asked.client_id,
+        client_title=asked.client_title,
         asked_at=elicitation.created_at,
         outcome=outcome,
         url=page.service.links.of(elicitation, now=now) if outcome == "waiting" else None,

@@ -212,7 +212,8 @@ def _failed(
     )
     cookies = page.new_cookies
     if not isinstance(error, Mixed):
-        # A response to this sign-in uses up the sign-in's cookie; another request (Mixed) does not.
+        # The sign-in has ended, so its cookie is deleted. Mixed means that the response was not for
+        # this sign-in, which may still succeed.
         cookies += (page.service.identity.sessions.forget_leaving(),)
     targets = signing_in.form_targets
     return page.answers.page(view, status=status, form_targets=targets, cookies=cookies)

@@ -3,7 +3,7 @@
 Nothing in the sandbox is real. It is reached only over HTTP, and no flow imports it.
 `authorization` simulates GitHub, Slack and an OpenID Connect provider. `checkout` has what all
 payment providers have in common: a sale that is opened, paid, refunded and disputed, its payment
-page, an API with idempotency keys, and webhooks that can be as unreliable as a test needs.
+page, an API with idempotency keys, and webhooks that can arrive twice, late or never.
 `stripe`, `paypal` and `mollie` have what differs: the format of a sale, the buttons of its page,
 and the events. `beside` serves the sandbox for an application that is not run by `elicit serve`.
 

@@ -84,7 +84,7 @@ class _Worker:
         self.process = process
         self._link = link
         self._served_at: float | None = None
-        self.is_told = False
+        self.is_stopping = False
 
     @classmethod
     async def start(cls, command: Sequence[str], listener: socket.socket, greeting: bytes) -> Self:
@@ -132,7 +132,7 @@ class _Worker:
         return self.process.returncode
 
     def stop(self) -> None:
-        self.is_told = True
+        self.is_stopping = True
         with suppress(ProcessLookupError):
             self.process.terminate()
 
@@ -176,7 +176,7 @@ class Workers:
         if said is not None:
             self._announce(said)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._restart_when_told())
+                group.create_task(self._restart_on_request())
                 for place in range(len(self._places)):
                     group.create_task(self._keep(place))
         for worker in self._all():
@@ -195,7 +195,7 @@ class Workers:
         self._status = max(status, 1)
         self._end()
         for worker in self._all():
-            if not worker.is_told:
+            if not worker.is_stopping:
                 worker.stop()
 
     async def _begin(self) -> list[str] | None:
@@ -251,7 +251,7 @@ class Workers:
                 elif self._places[place] is worker:
                     self._places[place] = None
 
-    async def _restart_when_told(self) -> None:
+    async def _restart_on_request(self) -> None:
         while True:
             await self._anew.wait()
             if self._stopping.is_set():

@@ -340,7 +340,7 @@ class Brand:
     languages: tuple[str, ...] = setting(
         "ELICIT_LANGUAGES",
         parse=each(known_tag),
-        otherwise="all that there are, English first",
+        otherwise="all languages, English first",
         says="the languages of the pages, such as `de, en`. A browser gets the one that it asks "
         "for, or else the first; with one language, every page is in it: "
         "[translating](../how-to/pages.md#languages)",
@@ -349,7 +349,7 @@ class Brand:
     own: frozenset[str] = frozenset()
 
     def of(self, name: str, server: Any = None) -> "Brand":
-        """Return the brand with what an MCP server says about itself where no setting says it."""
+        """Return the brand of an MCP server. Its title and icon are used for unset fields."""
         title, website = getattr(server, "title", None), getattr(server, "website_url", None)
         names = [each for each in (name, title) if isinstance(each, str) and each]
         return replace(

@@ -1,4 +1,4 @@
-"""`[issuers.NAME]` in `elicit.toml`: further issuers where people sign in, beside ELICIT_ISSUER.
+"""`[issuers.NAME]` in `elicit.toml`: issuers where people sign in, in addition to ELICIT_ISSUER.
 
 Risks: two issuers with one name, or a token that is sent to the wrong one of them to be checked.
 Names are therefore compared exactly, and only one issuer may check tokens that are not JWTs, since

@@ -38,7 +38,7 @@ DATA_HOME = Setting(
     name="XDG_DATA_HOME",
     parse=Path,
     default="~/.local/share",
-    says="the data folder is `elicit-url` in it; `~` is found by `HOME`",
+    says="the folder that contains the data folder `elicit-url`; `~` is the folder in `HOME`",
     names_file=True,
 )
 CONFIG_HOME = Setting(

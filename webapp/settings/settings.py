@@ -106,7 +106,11 @@ SECRET = Setting(
 SECRETS = (
     SECRET,
     *(
-        replace(SECRET, name=f"MCP_{which}_SECRET", says="the same, where none above it is set")
+        replace(
+            SECRET,
+            name=f"MCP_{which}_SECRET",
+            says="used in place of `ELICIT_SECRET` if none of the secrets above is set",
+        )
         for which in ("ELICITATION", "SESSION", "SERVER")
     ),
 )

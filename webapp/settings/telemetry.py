@@ -43,14 +43,14 @@ LOG_LEVEL = Setting(
     name="ELICIT_LOG_LEVEL",
     parse=one_of(*LEVELS),
     default="warning",
-    says="`debug`, `info`, `warning` or `error`. With `debug` nothing is counted",
+    says="`debug`, `info`, `warning` or `error`. With `debug`, repeated lines are all logged",
 )
 
 
 METRICS = Setting(
     name="ELICIT_METRICS",
     parse=_token,
-    otherwise="there is no such page",
+    otherwise="none: `/metrics` does not exist",
     says="the token for `/metrics`, at least 32 characters, from `elicit keys new`: send it as "
     "`Authorization: Bearer`. It gives access to nothing else. Needs `pip install "
     "'elicit-url[metrics]'`",
@@ -58,7 +58,7 @@ METRICS = Setting(
 TRACES = Setting(
     name="OTEL_EXPORTER_OTLP_ENDPOINT",
     parse=str,
-    otherwise="traces go where the application sends its own, if it does",
+    otherwise="traces go to the tracer provider of the application, if it sets one",
     says="the address to which traces are sent, by OTLP over HTTP. OpenTelemetry's own settings "
     "apply too (`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on). Needs `pip install "
     "'elicit-url[otel]'`",

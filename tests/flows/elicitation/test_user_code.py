@@ -95,7 +95,7 @@ def test_fifth_wrong_guess_creates_new_code() -> None:
     assert not is_confirmed(typed(fresh, user_code(BOUND)), browser="her browser")
 
 
-def test_new_codes_of_two_browsers_have_the_next_numbers() -> None:
+def test_each_new_user_code_has_the_next_number_after_wrong_guesses() -> None:
     guessed = bind(BOUND, browser="another")
     for _ in range(TRIES_AT_MOST):
         guessed = typed(guessed, "nonsense")
@@ -120,7 +120,7 @@ def test_another_browser_before_confirmation_gets_its_own_code() -> None:
     assert not is_confirmed(confirmed, browser="her browser")
 
 
-def test_codes_of_other_browsers_leave_first_code_valid() -> None:
+def test_codes_of_other_browsers_do_not_invalidate_the_first_code() -> None:
     # finding: S21
     bound = bind(bind(BOUND, browser="another"), browser="a third")
     assert user_code(bound) == user_code(BOUND)

@@ -208,7 +208,7 @@ def test_gate_asks_for_approval_and_decline_raises() -> None:
     assert (question.message, request.kind) == ("Run delete?", "gate")
     assert request.arguments == {"count": 5}
     assert not request.schema.fields
-    assert question.no is None, "a no ends the call"
+    assert question.no is None, "declining ends the call"
     assert issubclass(Declined, Exception)
 
 

@@ -10,6 +10,7 @@ from flows import Money, elicit
 from flows.errors import InvalidQuestion
 from flows.kinds.gate import needs_of
 from flows.providers import github
+from flows.question import asking
 
 TERMS = elicit.url("Read the terms.", "https://example.com/terms")
 SURE = elicit.confirm("Are you sure?")
@@ -34,6 +35,15 @@ def test_needs_returns_the_same_function() -> None:
     assert elicit.needs(TERMS)(tool) is tool
     assert tool() == "done"
     assert questions_of(tool) == ["Read the terms."]
+
+
+def test_question_of_needs_does_not_count_as_never_asked() -> None:
+    asker: Any = None
+    with asking(asker, is_tool=None) as unasked:
+        question = elicit.confirm("Sure?")
+        assert unasked
+        elicit.needs(question)
+        assert not unasked
 
 
 def test_needs_decorators_are_asked_from_top_to_bottom() -> None:
@@ -114,7 +124,7 @@ def test_empty_decline_message_is_refused() -> None:
     "question",
     [TERMS, SURE, elicit.payment(Money("9.00", "EUR"), "Tea"), elicit.secret("Your door")],
 )
-def test_question_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
+def test_hide_is_refused_for_a_question_that_is_asked_each_time(question: Any) -> None:
     with pytest.raises(InvalidQuestion, match="forever"):
         elicit.needs(question, hide=True)
 

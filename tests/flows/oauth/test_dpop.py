@@ -141,7 +141,7 @@ def test_bound_token_is_refused_if_nothing_proves_key() -> None:
         {"error": "invalid_grant", "error_description": "DPoP proof JWT not provided"},
     ],
 )
-def test_demanded_dpop_is_told_as_setting_of_operator(body: dict[str, str]) -> None:
+def test_error_of_provider_that_demands_dpop_names_the_setting(body: dict[str, str]) -> None:
     provider = replace(PROVIDER, dpop=False)
     _, away, _ = left(provider)
     with pytest.raises(TokenRefused, match="requires DPoP") as error:

@@ -1,4 +1,4 @@
-"""Revocation: successful only if the provider says so, and a token's life from start to end."""
+"""Revocation of tokens: it succeeded only if the provider confirms it."""
 
 from dataclasses import replace
 from typing import Any

@@ -238,7 +238,7 @@ def test_already_closed_checkout_is_no_error(status: str, is_expired: bool) -> N
 
 
 @pytest.mark.parametrize("second", [reply(session()), reply({}, 500), refusal("gone", 404)])
-def test_checkout_remaining_open_raises_failed(second: httpx.Response) -> None:
+def test_close_raises_failed_if_the_checkout_stays_open(second: httpx.Response) -> None:
     with pytest.raises(Failed):
         run(STRIPE.close(begun(), "cs_test_1"), refusal("lock_timeout", 429), second)
 

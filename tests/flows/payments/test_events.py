@@ -152,7 +152,7 @@ def test_won_claim_ends_chargeback() -> None:
     assert told(told(row(), event("claim.won")), event(charged_back=900)).status is OPEN
 
 
-def test_claim_won_after_loss_is_won_and_gone_claim_stays_disputed() -> None:
+def test_dispute_won_after_a_loss_is_won_but_a_permanent_loss_stays_disputed() -> None:
     for kinds in (["claim.lost", "claim.won"], ["claim.won", "claim.lost"]):
         payment = row()
         for kind in kinds:

@@ -20,9 +20,8 @@ from tests.support.strict_provider import KEY, Refused, walk
 HUB = Habit().declared
 OPEN = openid("hub", ISSUER)
 
+
 # finding: XO2, XO10
-
-
 @pytest.mark.parametrize("habit", PLAYED)
 def test_declared_habit_is_accepted_by_a_server_that_insists_on_it(habit: str) -> None:
     row = PLAYED[habit]

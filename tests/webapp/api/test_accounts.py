@@ -12,7 +12,7 @@ from flows.oauth.connection import Connection, lapse
 from flows.providers import github
 from tests.support.api_program import ACCOUNT, Program, program_at
 from tests.support.asking_env import AskingEnv, asking_env
-from tests.support.chains import AUDITED, told_of
+from tests.support.chains import AUDITED, audit_entries_of
 from tests.support.living import living
 from tests.support.refusals import ENDED, OPERATORS
 from webapp.api.asking import owner_of_user
@@ -140,7 +140,7 @@ async def test_audit_names_key_which_disconnected_account() -> None:
         (key,) = await here.service.identity.api_keys.all()
         id = await shop.connected(here)
         await shop.at(f"accounts/{id}", method="DELETE", params=ANN)
-        told = await told_of(here.service, owner_of_user(here.service, "ann"))
+        told = await audit_entries_of(here.service, owner_of_user(here.service, "ann"))
         ends = [one.by for one in told if one.what == "disconnected"]
         assert ends == [f"key {tail_of(key)}"]
 

@@ -12,7 +12,7 @@ from flows import elicit
 from flows.payments.money import Money
 from tests.support.api_program import Program, program_at
 from tests.support.asking_env import AskingEnv, asking_env
-from tests.support.chains import AUDITED, told_of
+from tests.support.chains import AUDITED, audit_entries_of
 from tests.support.living import living
 from tests.support.mcp_server import TLS
 from webapp.api.asking import owner_of_user
@@ -186,7 +186,7 @@ async def test_audit_names_key_which_refunded_payment() -> None:
         whole, part = [(await till.paid(here))["payment"]["id"] for _ in range(2)]
         await refunded(till, part, amount="3.00")
         await refunded(till, whole)
-        told = await told_of(here.service, owner_of_user(here.service, "ann"))
+        told = await audit_entries_of(here.service, owner_of_user(here.service, "ann"))
         by = {one.what: one.by for one in told if one.kind == "payment"}
         assert {what: each == f"key {tail_of(key)}" for what, each in by.items()} == {
             "paid": False,

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.support.api_people import PeopleEnv, alone, people_env
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, URL, Program, program_at
-from tests.support.chains import told_of
+from tests.support.chains import audit_entries_of
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from webapp.api.access import PERSON_HEADER
@@ -186,7 +186,7 @@ async def test_audit_names_key_or_person(env: PeopleEnv, shop: Program) -> None:
     await (await env.signed_in("ivy", url)).press(url)
     async with alone(env, env.own("ivy")) as ivy:
         await ivy.send("DELETE", "/api/approvals")
-    told = [(one.what, one.by) for one in await told_of(service, env.owner("ivy"))]
+    told = [(one.what, one.by) for one in await audit_entries_of(service, env.owner("ivy"))]
     by_key = f"key {tail_of(key)}"
     assert ("cancelled", by_key) in told
     assert ("revoked", f"person {env.owner('ivy')}") in told
@@ -201,7 +201,7 @@ async def test_audit_names_key_which_approved_or_declined(env: PeopleEnv, shop: 
             asked = await shop.asked(CONFIRM, user="jo")
             await desk.post(asked["id"], "answer", {"accepts": accepts})
     service = env.here.service
-    told = await told_of(service, owner_of_user(service, "jo"))
+    told = await audit_entries_of(service, owner_of_user(service, "jo"))
     (key,) = [one for one in await service.identity.api_keys.all() if one.program == "desk"]
     ends = [(one.what, one.by) for one in told if one.what in ("accepted", "declined")]
     assert ends == [("accepted", f"key {tail_of(key)}"), ("declined", f"key {tail_of(key)}")]

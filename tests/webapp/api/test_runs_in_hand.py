@@ -21,7 +21,6 @@ from webapp.client import Elicit, ServerRefused
 from webapp.command import CommandRefused
 from webapp.identity.api_keys import KeyScope
 
-# finding: XD1
 RUN = {"user": "ann", "run": "order 8"}
 ANN = {"user": "ann"}
 Takes = Callable[[AskingEnv, Program, Payment], Awaitable[str]]
@@ -43,7 +42,7 @@ async def the_payment(here: AskingEnv) -> Payment:
     return payment
 
 
-async def told_paid(
+async def ask_and_pay(
     here: AskingEnv, till: Program, *, run: str = "order 8", **question: Any
 ) -> dict[str, Any]:
     """Ask and pay the run's question. Return its state after the run has received the payment."""
@@ -106,7 +105,8 @@ TAKES: Mapping[str, tuple[Takes, str]] = {
 async def test_payment_claimed_by_run_is_not_refunded(
     here: AskingEnv, till: Program, by: str
 ) -> None:
-    told = await told_paid(here, till)
+    # finding: XD1
+    told = await ask_and_pay(here, till)
     assert (await send(till, "once", **step(told["payment"]["id"]))).json()["status"] == "yours"
     takes, says = TAKES[by]
     for _ in range(4):
@@ -126,7 +126,7 @@ async def test_payment_claimed_by_run_is_not_refunded(
 async def test_payment_of_crashed_program_can_be_refunded_after_claim_expires(
     here: AskingEnv, till: Program, by: str
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     here.clock.tick(seconds=31)
     await TAKES[by][0](here, till, await the_payment(here))
@@ -155,7 +155,7 @@ GONE = {"refunding": refund_begins, "refunded": is_refunded, "disputed": is_clai
 async def test_run_cannot_claim_refunded_or_disputed_payment(
     here: AskingEnv, till: Program, became: str
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await GONE[became](here, await the_payment(here))
     assert (await the_payment(here)).status == became
     refused = await send(till, "once", **step(told["payment"]["id"]))
@@ -172,7 +172,7 @@ async def test_run_cannot_claim_refunded_or_disputed_payment(
 async def test_run_end_reports_payment_refunded_or_disputed_during_work(
     here: AskingEnv, till: Program, became: str
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     here.clock.tick(seconds=31)  # the program did not renew its claim
     await GONE[became](here, await the_payment(here))
@@ -186,7 +186,7 @@ async def test_run_end_reports_payment_refunded_or_disputed_during_work(
 async def test_payment_claimed_by_other_run_cannot_be_claimed(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await told_paid(here, till, key="the report")
+    told = await ask_and_pay(here, till, key="the report")
     other = (await till.ask({**PAYMENT, "key": "the report", "run": "order 9"})).json()
     assert other["id"] == told["id"]
     theirs = {**RUN, "run": "order 9", **step(told["payment"]["id"])}
@@ -203,7 +203,7 @@ async def test_payment_claimed_by_other_run_cannot_be_claimed(
 async def test_claim_of_run_holds_after_restarted_process_asks_again(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     again = await till.ask({**PAYMENT, "run": "order 8"})  # a restarted process asks again
     assert again.json()["payment"]["status"] == "open"
@@ -213,7 +213,7 @@ async def test_claim_of_run_holds_after_restarted_process_asks_again(
 
 
 async def test_run_refunds_its_own_claimed_payment(here: AskingEnv, till: Program) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     path = f"payments/{told['payment']['id']}/refund"
     part = await till.at(path, method="POST", params=ANN, json={"run": "order 8", "amount": "3.00"})
@@ -227,7 +227,7 @@ async def test_run_refunds_its_own_claimed_payment(here: AskingEnv, till: Progra
 async def test_payment_of_done_step_is_spent_at_end_of_run_without_questions(
     here: AskingEnv, till: Program, by: str
 ) -> None:
-    payment = (await told_paid(here, till))["payment"]["id"]
+    payment = (await ask_and_pay(here, till))["payment"]["id"]
     await send(till, "once", **step(payment))
     await send(till, "once/done", **step(payment, result="made"))
     for _ in range(2):  # a repeated end request has the same result
@@ -241,7 +241,7 @@ async def test_payment_of_done_step_is_spent_at_end_of_run_without_questions(
 async def test_end_of_run_reports_payment_refunded_after_work(
     here: AskingEnv, till: Program
 ) -> None:
-    payment = (await told_paid(here, till))["payment"]["id"]
+    payment = (await ask_and_pay(here, till))["payment"]["id"]
     await send(till, "once", **step(payment))
     await send(till, "once/done", **step(payment, result="made"))
     here.clock.tick(seconds=31)
@@ -254,7 +254,7 @@ async def test_end_of_run_reports_payment_refunded_after_work(
 async def test_failed_run_leaves_payment_of_done_step_to_next_run(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     payment = told["payment"]["id"]
     await send(till, "once", **step(payment))
     await send(till, "once/done", **step(payment, result="made"))
@@ -270,7 +270,7 @@ async def test_failed_run_leaves_payment_of_done_step_to_next_run(
 async def test_run_cannot_refund_payment_claimed_by_other_run(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     path = f"payments/{told['payment']['id']}/refund"
     refused = await till.at(path, method="POST", params=ANN, json={"run": "order 9"})
@@ -280,7 +280,7 @@ async def test_run_cannot_refund_payment_claimed_by_other_run(
 async def test_step_without_payment_claims_all_payments_of_run(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await told_paid(here, till)
+    told = await ask_and_pay(here, till)
     await send(till, "once", name="book", by="a-process")  # the step names no payment
     assert "moment" in await by_command(here, till, await the_payment(here))
     assert (await send(till, "end", questions=[told["id"]])).status_code == 200

@@ -104,7 +104,7 @@ async def test_wake_all_makes_every_waiter_check_again(here: Service, there: Ser
     _, presenter, waiting = await leg(here)
     await there.completing.complete(id_of(presenter), {"n": 1})
     await settled_loop()
-    assert not waiting.done(), "nobody listens, so nobody was told"
+    assert not waiting.done(), "no watcher runs, so nothing was announced"
     here.elicitations.waiters.wake_all()
     assert (await soon(waiting)).content == {"n": 1}
 
@@ -515,7 +515,7 @@ async def test_question_after_end_of_call_is_refused(here: Service) -> None:
             await answer(call)
 
 
-async def test_wait_cancelled_by_client_ends_and_says_how_long_link_stays_open(
+async def test_wait_cancelled_by_client_ends_and_says_when_link_expires(
     here: Service,
 ) -> None:
     class Dismissed(Holding):

@@ -174,7 +174,7 @@ def endpoint(*events: str, url: str = f"{URL}/webhooks/stripe", status: str = "e
     return {"url": url, "status": status, "enabled_events": list(events)}
 
 
-def told_of(found: Sequence[Finding], standing: str) -> str:
+def findings_text(found: Sequence[Finding], standing: str) -> str:
     return "\n".join(f"{each.says} -> {each.fix}" for each in found if each.standing == standing)
 
 
@@ -193,21 +193,21 @@ async def test_wrong_answer_at_public_url_is_reported_with_fix(
     tmp_path: Path, httpx_mock: HTTPXMock, about: dict[str, Any], words: Sequence[str]
 ) -> None:
     alive(httpx_mock, **about)
-    told = told_of(await examined(PUBLIC, tmp_path), "wrong")
+    told = findings_text(await examined(PUBLIC, tmp_path), "wrong")
     assert all(word in told for word in words), told
 
 
 async def test_missing_sign_in_is_reported_as_note(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     alive(httpx_mock, is_reusable=True)
-    told = told_of(await examined(PUBLIC, tmp_path), "note")
+    told = findings_text(await examined(PUBLIC, tmp_path), "note")
     assert "all other questions are refused -> set ELICIT_ISSUER" in told
     by_code = {**PUBLIC, "ELICIT_ANONYMOUS": "code"}
-    assert "confirm" not in told_of(await examined(by_code, tmp_path), "note")
+    assert "confirm" not in findings_text(await examined(by_code, tmp_path), "note")
 
 
 async def test_unreachable_public_url_is_reported(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{URL}/live")
-    told = told_of(await examined(PUBLIC, tmp_path), "wrong")
+    told = findings_text(await examined(PUBLIC, tmp_path), "wrong")
     assert f"{URL}/live cannot be reached from here (ConnectError" in told or "refused" in told
     assert "set ELICIT_URL to the address that people open" in told
 
@@ -227,13 +227,13 @@ async def test_expiring_or_invalid_certificate_is_reported(
     alive(httpx_mock)
     if isinstance(end, ssl.SSLCertVerificationError):
         end.verify_message = "self-signed"
-    assert words in told_of(await examined(PUBLIC, tmp_path, end=end), "wrong")
+    assert words in findings_text(await examined(PUBLIC, tmp_path, end=end), "wrong")
 
 
 async def test_header_removed_by_proxy_is_reported(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     headers = {name: value for name, value in page_headers().items() if name != "referrer-policy"}
     alive(httpx_mock, headers=headers)
-    told = told_of(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
+    told = findings_text(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
     assert "removes or changes referrer-policy" in told
     assert "set ELICIT_PROXIES to its address" in told
 
@@ -272,7 +272,7 @@ async def test_wrong_stripe_configuration_is_reported_with_fix(
 ) -> None:
     alive(httpx_mock)
     at_stripe(httpx_mock, *endpoints, **about)
-    told = told_of(await examined(STRIPE, tmp_path), "wrong")
+    told = findings_text(await examined(STRIPE, tmp_path), "wrong")
     assert all(word in told for word in words), told
 
 
@@ -282,8 +282,8 @@ async def test_restricted_stripe_key_is_a_note_about_unreadable_webhooks(
     alive(httpx_mock)
     at_stripe(httpx_mock, account=403, listing=403)
     found = await examined(STRIPE, tmp_path)
-    assert told_of(found, "wrong") == ""
-    assert "/webhooks/stripe -> let the key read webhook endpoints" in told_of(found, "note")
+    assert findings_text(found, "wrong") == ""
+    assert "/webhooks/stripe -> let the key read webhook endpoints" in findings_text(found, "note")
 
 
 @pytest.mark.parametrize("right", [*RIGHTS, None])
@@ -294,7 +294,7 @@ async def test_missing_right_of_stripe_key_is_reported(
     alive(httpx_mock)
     lacking = {} if right is None else {right: 403}
     at_stripe(httpx_mock, endpoint("*"), rights=lacking, whole=403)
-    told = told_of(await examined(STRIPE, tmp_path), "wrong")
+    told = findings_text(await examined(STRIPE, tmp_path), "wrong")
     assert f"lacks a permission at Stripe that payments need: {right or 'one of'}" in told
     assert "add this permission to the key at https://dashboard.stripe.com/apikeys" in told
     tried = [one for one in httpx_mock.get_requests() if one.method == "POST"]
@@ -308,16 +308,16 @@ async def test_unknown_rights_of_stripe_key_are_a_note(
     alive(httpx_mock)
     at_stripe(httpx_mock, endpoint("*"), rights={"Disputes: read": 500})
     found = await examined(STRIPE, tmp_path)
-    assert told_of(found, "wrong") == ""
-    assert "did not report the permissions of the key" in told_of(found, "note")
+    assert findings_text(found, "wrong") == ""
+    assert "did not report the permissions of the key" in findings_text(found, "note")
 
 
 async def test_unreachable_stripe_is_a_note(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     alive(httpx_mock)
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{API}/account")
     found = await examined(STRIPE, tmp_path)
-    assert told_of(found, "wrong") == ""
-    assert "could not be reached" in told_of(found, "note")
+    assert findings_text(found, "wrong") == ""
+    assert "could not be reached" in findings_text(found, "note")
 
 
 async def test_issuer_mismatch_in_discovery_document_is_reported(
@@ -327,7 +327,7 @@ async def test_issuer_mismatch_in_discovery_document_is_reported(
     httpx_mock.add_response(
         url=f"{ISSUER}/.well-known/openid-configuration", json={"issuer": f"{ISSUER}/"}
     )
-    told = told_of(await examined(SIGN_IN, tmp_path), "wrong")
+    told = findings_text(await examined(SIGN_IN, tmp_path), "wrong")
     assert f"{ISSUER} cannot be used" in told
     assert "ELICIT_ISSUER must equal the issuer in its /.well-known/openid-configuration" in told
 
@@ -375,9 +375,9 @@ async def test_redirect_uri_registration_is_checked_at_issuer(
         found = await examine_outside(settings, around)
     place = f"{ours}/signin/callback"
     if serves is None:
-        assert f"redirects people to {place}" in told_of(found, "ok")
+        assert f"redirects people to {place}" in findings_text(found, "ok")
     else:
-        told = told_of(found, "wrong")
+        told = findings_text(found, "wrong")
         assert (
             f"refuses to redirect people to {place} -> register exactly this redirect URI" in told
         )
@@ -399,8 +399,8 @@ async def test_redirect_uri_to_register_is_shown_if_issuer_gives_no_clear_answer
     alive(httpx_mock)
     at_issuer(httpx_mock, **answer)
     found = await examined(SIGN_IN, tmp_path)
-    assert told_of(found, "wrong") == ""
-    assert f"must have this redirect URI: {URL}/signin/callback" in told_of(found, "ok")
+    assert findings_text(found, "wrong") == ""
+    assert f"must have this redirect URI: {URL}/signin/callback" in findings_text(found, "ok")
 
 
 async def test_offered_dpop_is_shown_with_its_setting(
@@ -472,7 +472,7 @@ async def test_correct_configuration_lists_addresses_to_register(
     )
     found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
     assert {each.standing for each in found} == {"ok"}
-    told = told_of(found, "ok")
+    told = findings_text(found, "ok")
     assert f"must have this redirect URI: {URL}/callback/github" in told
     assert f"redirects people to {URL}/signin/callback" in told
     assert f"Stripe sends all events that payments need to {URL}/webhooks/stripe" in told
@@ -494,7 +494,7 @@ async def test_event_webhook_url_with_any_answer_is_reachable(
     url = EVENTS["ELICIT_EVENTS_CRM_URL"]
     httpx_mock.add_response(method="HEAD", url=url, status_code=status)
     found = await examined(EVENTS, tmp_path)
-    assert "elicit events test crm" in told_of(found, "ok")
+    assert "elicit events test crm" in findings_text(found, "ok")
 
 
 async def test_unreachable_event_webhook_url_is_reported_with_setting(
@@ -503,7 +503,7 @@ async def test_unreachable_event_webhook_url_is_reported_with_setting(
     alive(httpx_mock)
     url = EVENTS["ELICIT_EVENTS_CRM_URL"]
     httpx_mock.add_exception(httpx.ConnectError("refused"), method="HEAD", url=url)
-    told = told_of(await examined(EVENTS, tmp_path), "wrong")
+    told = findings_text(await examined(EVENTS, tmp_path), "wrong")
     assert "ELICIT_EVENTS_CRM_URL" in told
     assert "ELICIT_TRUSTED_HOSTS" in told
 
@@ -538,6 +538,6 @@ async def test_proofs_that_a_declaration_turns_off_are_noted(tmp_path: Path) -> 
         "utf-8",
     )
     acme = {"ELICIT_ACME_CLIENT_ID": "abc", "ELICIT_ACME_CLIENT_SECRET": "def"}
-    told = told_of(await examined({"ELICIT_CONFIG": str(path), **acme}, tmp_path), "note")
+    told = findings_text(await examined({"ELICIT_CONFIG": str(path), **acme}, tmp_path), "note")
     assert "Acme is declared with pkce = false" in told
     assert "Acme is declared with nonce = false" in told

@@ -101,7 +101,7 @@ def test_changes_written_while_watch_was_down_are_found_after_reconnect(
         await settled_loop()
         await at.answer(id)
         await settled_loop()
-        assert not waiting.done(), "nobody listens, so nobody was told"
+        assert not waiting.done(), "no watcher runs, so nothing was announced"
         assert (await waiting).content == {"n": 1}
         assert at.seconds < 2 * LISTEN_AGAIN_SECONDS
 

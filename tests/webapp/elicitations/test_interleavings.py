@@ -26,7 +26,7 @@ from flows.elicitation.states import (
     Status,
 )
 from flows.question import asking
-from tests.support.chains import faults_of, told_of
+from tests.support.chains import audit_entries_of, faults_of
 from tests.support.clock import Clock
 from tests.support.records import held_in
 from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
@@ -300,7 +300,7 @@ class Table:
         owners = {each.owner for each in held_in(self.store) if each.kind == AUDIT}
         for owner in owners:
             stands = dict[str, str]()  # a delivered "declined" may become a late acceptance
-            for entry in await told_of(self.services[0], owner):
+            for entry in await audit_entries_of(self.services[0], owner):
                 if stands.get(entry.about) == entry.what:
                     self.violations.append(f"{entry.what} was told of twice")
                 stands[entry.about] = entry.what
@@ -338,7 +338,7 @@ SCENARIOS = {
     "two completions, a timeout and the sweeper": Scenario(
         ("call", "complete", "sweep", "timeout", "twice")
     ),
-    "a decline beside a completion": Scenario(("call", "complete", "decline", "leg")),
+    "a decline during a completion": Scenario(("call", "complete", "decline", "leg")),
     "a lease that runs out": Scenario(("again", "call", "complete", "lease")),
     "two processes": Scenario(("again@1", "call", "complete@1", "twice"), processes=2),
     "a late completion while it is asked again": Scenario(
@@ -374,7 +374,7 @@ def explored(scenario: Scenario) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_order_gives_single_outcome_to_single_run(name: str) -> None:
+def test_one_run_gets_the_outcome_in_every_order_of_events(name: str) -> None:
     _, wrong = explored(SCENARIOS[name])
     assert not wrong, "\n".join(wrong[:5])
 

@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from webapp.http.ending import told_of_the_end
+from webapp.http.ending import on_end_signal
 
 heard = list[str]()
 
@@ -27,7 +27,7 @@ def host() -> Iterator[None]:
 
 async def test_signal_is_reported_here_and_handled_by_host() -> None:
     told = asyncio.Event()
-    with told_of_the_end(told.set):
+    with on_end_signal(told.set):
         signal.raise_signal(signal.SIGTERM)
         async with asyncio.timeout(300):
             await told.wait()
@@ -37,14 +37,14 @@ async def test_signal_is_reported_here_and_handled_by_host() -> None:
 async def test_handler_of_host_is_restored_afterwards() -> None:
     told = asyncio.Event()
     before = signal.getsignal(signal.SIGTERM)
-    with told_of_the_end(told.set):
+    with on_end_signal(told.set):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
     async def first(begun: asyncio.Event) -> None:
-        with told_of_the_end(lambda: None):
+        with on_end_signal(lambda: None):
             begun.set()
             await asyncio.sleep(0)
 
@@ -52,7 +52,7 @@ def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
         begun = asyncio.Event()
         one = asyncio.create_task(first(begun))
         await begun.wait()
-        with told_of_the_end(lambda: None):
+        with on_end_signal(lambda: None):
             await one
 
     asyncio.run(both())
@@ -60,8 +60,8 @@ def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
     assert heard == ["host"]
 
 
-async def test_handler_installed_after_ours_stays() -> None:
-    with told_of_the_end(lambda: None):
+async def test_signal_handler_installed_after_ours_is_not_removed() -> None:
+    with on_end_signal(lambda: None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
@@ -70,7 +70,7 @@ async def test_handlers_are_unchanged_in_other_thread() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     async def there() -> bool:
-        with told_of_the_end(lambda: None):
+        with on_end_signal(lambda: None):
             return signal.getsignal(signal.SIGTERM) is before
 
     assert await asyncio.to_thread(lambda: asyncio.run(there()))

@@ -148,7 +148,7 @@ async def test_redirect_to_another_host_gets_no_root_path() -> None:
     assert sent[0]["headers"] == headers
 
 
-async def test_exchange_of_another_send_is_begun_anew() -> None:
+async def test_exchange_of_another_request_is_started_again() -> None:
     scope = request()
     exchange = begun(scope)
     assert exchange_of(scope, _nothing, exchange.send) is exchange

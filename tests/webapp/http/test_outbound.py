@@ -67,7 +67,7 @@ async def test_redirect_to_invalid_address_raises_failed(
         await outbound.run(talk())
 
 
-async def test_a_header_beyond_ascii_does_no_harm(
+async def test_response_with_non_ascii_header_is_read(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
     name = (b"content-disposition", 'inline; filename="André.png"'.encode())
@@ -75,9 +75,7 @@ async def test_a_header_beyond_ascii_does_no_harm(
     assert await outbound.run(talk()) == "200 one"
 
 
-async def test_a_cookie_that_a_provider_sets_is_not_stored(
-    httpx_mock: HTTPXMock, tmp_path: Path
-) -> None:
+async def test_cookie_of_provider_is_not_stored(httpx_mock: HTTPXMock, tmp_path: Path) -> None:
     httpx_mock.add_response(headers={"set-cookie": "a=b; Max-Age=999"})
     async with AsyncExitStack() as stack:
         outbound = await outbound_of(stack, read_settings({"HOME": str(tmp_path)}))

@@ -227,7 +227,7 @@ async def answered(arriving: Any, sent: Sent) -> bytes:
     """Send a complete request on the connection, and return the bytes of its response."""
     before = len(sent.answer)
     arriving.data_received(WHOLE)
-    while len(sent.answer) == before:  # noqa: ASYNC110 - the protocol tells nobody
+    while len(sent.answer) == before:  # noqa: ASYNC110 - the protocol has no event for this
         await asyncio.sleep(0)
     return sent.answer[before:]
 

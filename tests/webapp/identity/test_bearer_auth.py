@@ -114,7 +114,7 @@ def of_another_algorithm() -> str:
     ("text", "why", "expected", "came"),
     [
         (token(aud="elsewhere"), "audience", [HERE], "'elsewhere'"),
-        ("an-opaque-token", "opaque", "a JWT (RFC 9068)", "'15 letters'"),
+        ("an-opaque-token", "opaque", "a JWT (RFC 9068)", "'15 characters'"),
         (
             token(iat=NOW + 120, nbf=NOW + 120),
             "time",

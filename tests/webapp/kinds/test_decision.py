@@ -9,7 +9,7 @@ from flows import elicit
 from flows.elicitation.states import Status
 from flows.errors import StoreUnavailable
 from flows.question import Outcome, asking
-from tests.support.chains import told_of
+from tests.support.chains import audit_entries_of
 from tests.support.clock import Clock
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.call import Call, Interrupted
@@ -108,7 +108,7 @@ async def test_crash_before_question_is_written_leaves_unreachable_inbox_item(cl
         assert await items(service) == ["waiting"]
         assert await waiting(service) == []
         assert await ask(service) is None
-        assert len(await waiting(service)) == 1, "the same call asks anew"
+        assert len(await waiting(service)) == 1, "the same call asks again"
         clock.tick(days=2)
         while await fall_due(service):
             clock.tick(minutes=1)
@@ -210,7 +210,7 @@ async def test_audit_of_asker_names_approver(store, clock: Clock) -> None:
         await ask(service)
         (one,) = await waiting(service)
         await service.kinds.decisions.decide(one, approver(service), accepts=True)
-        entries = await told_of(service, one.asked.owner)
+        entries = await audit_entries_of(service, one.asked.owner)
         told = {entry.what: (entry.by, entry.proof) for entry in entries}
         assert told["asked"] == ("service", None)
         assert told["accepted"] == (OWN_USER, "ByApprover")

@@ -104,7 +104,7 @@ async def statuses(service: Service) -> list[str]:
     return sorted(str(row.status) for row in await rows(service))
 
 
-async def the_one_left(calls: list[Asking]) -> Asking:
+async def only_waiting(calls: list[Asking]) -> Asking:
     """Wait until all calls but one have ended, and return the one that still waits."""
     await eventually(lambda: sum(not one.outcome.done() for one in calls) == 1)
     (left,) = [one for one in calls if not one.outcome.done()]
@@ -178,7 +178,7 @@ async def test_concurrent_questions_of_two_processes_leave_single_open_question(
         for number in range(ROUNDS):
             clock.tick(seconds=1)
             calls = [start(service, [number, index]) for index, service in enumerate(services * 2)]
-            left = await the_one_left(calls)
+            left = await only_waiting(calls)
             for one in calls:
                 if one is not left:
                     assert one.outcome.result().status is Status.SUPERSEDED

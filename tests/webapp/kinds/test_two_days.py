@@ -24,7 +24,7 @@ from tests.support.approving import (
     served,
     shop,
 )
-from tests.support.chains import told_of
+from tests.support.chains import audit_entries_of
 from tests.support.clock import Clock
 from tests.support.issuer import issuing
 from tests.support.notify_env import mail_server, messages_are_noted
@@ -103,7 +103,8 @@ async def test_two_people_approve_over_two_days_after_one_escalation(
             assert "escalates to managers" in timeline
             assert f"approval 2 of 2 by {mia}" in timeline
             audit = [
-                (entry.what, entry.by) for entry in await told_of(here.env.service, asked.owner)
+                (entry.what, entry.by)
+                for entry in await audit_entries_of(here.env.service, asked.owner)
             ]
             assert ("approval 1 of 2", frank) in audit
             assert ("accepted", mia) in audit

@@ -109,7 +109,7 @@ def test_long_text_of_caller_is_truncated() -> None:
     # finding: S30
     said = Events().format(failed(ValueError("x" * 40_000)))
     assert len(said) < 2 * LETTERS_AT_MOST
-    assert "more letters]" in said
+    assert "more characters]" in said
 
 
 @pytest.mark.parametrize("style", [Events, JsonEvents])

@@ -54,7 +54,7 @@ def test_quoted_secret_is_masked(spell: object) -> None:
     assert "next" not in mask(f"Refused: {spell(secret)}", {secret})
 
 
-def test_secrets_in_numbers_and_keys_are_masked_and_protocol_words_stay() -> None:
+def test_secrets_in_numbers_and_keys_are_masked_but_not_words_of_the_protocol() -> None:
     result = {
         "content": [{"type": "text", "text": "no text 482913"}],
         "structuredContent": {"pin": 482913, "at 482913": [True, None, 1.5]},
@@ -67,7 +67,7 @@ def test_secrets_in_numbers_and_keys_are_masked_and_protocol_words_stay() -> Non
     }
 
 
-def test_words_under_protocol_keys_stay_if_they_belong_to_protocol() -> None:
+def test_only_known_words_under_protocol_keys_are_not_masked() -> None:
     # finding: S3
     said = {"type": f"https://api.example/{LONG}", "role": {"deep": [LONG]}, "mimeType": LONG}
     assert LONG not in json.dumps(masked({"data": said, "audience": ["user", LONG]}, [LONG]))
@@ -81,7 +81,7 @@ def test_masked_text_contains_no_secret(before: str, secret: str, after: str) ->
     assert secret not in cleared or secret in "***" * 3
 
 
-def test_words_with_same_beginning_as_secret_stay() -> None:
+def test_words_with_same_beginning_as_secret_are_not_masked() -> None:
     assert mask("open the door, opening", {"open sesame"}) == "open the door, opening"
     assert mask("the sun ...", {"the sunrise"}) == "the sun ..."
 
@@ -119,7 +119,7 @@ def test_truncated_text_contains_no_piece_of_secret_at_cut(other: str) -> None:
     for before in range(150):
         said = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
         cut = masked_in_short(said, {LONG}, at_most=100)
-        assert len(cut) <= 100 + len(f" [{len(said)} more letters] ")
+        assert len(cut) <= 100 + len(f" [{len(said)} more characters] ")
         assert not [piece for piece in pieces(LONG, letters=4) if piece in cut]
 
 

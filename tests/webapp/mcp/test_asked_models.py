@@ -209,6 +209,71 @@ async def test_model_that_is_known_only_in_the_call_does_not_stop_the_start(libr
     await must_show_models(server_with(library, *RIGHT))
 
 
+@elicit.gate
+async def delete() -> str:
+    return "deleted"
+
+
+@elicit.needs(elicit.confirm("Sure?"))
+@traced
+async def rename() -> str:
+    return "renamed"
+
+
+@elicit.gate(off=True)
+async def read() -> str:
+    return "text"
+
+
+def hiding(tool: Callable[..., Any]) -> Callable[..., Any]:
+    async def call() -> str:
+        return str(await tool())
+
+    return call
+
+
+async def calls_gate() -> str:
+    return await delete()
+
+
+async def calls_need() -> str:
+    return str(await rename())
+
+
+async def calls_in_a_helper() -> str:
+    return await calls_gate()
+
+
+async def calls_and_names() -> str:
+    return f"{await read()} {delete} {traced(delete)}"
+
+
+hidden = hiding(delete)
+
+
+@pytest.mark.parametrize(
+    ("tool", "helper"),
+    [(calls_gate, "delete"), (calls_need, "rename"), (calls_in_a_helper, "delete")],
+)
+async def test_marked_function_that_is_no_tool_is_refused_at_its_call(library, tool, helper):
+    with pytest.raises(InvalidQuestion) as refused:
+        await must_show_models(server_with(library, right, tool))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"{Path(__file__)}:")
+    assert f"`{helper}` is marked with gate or needs, but this line calls it as a plain" in line
+
+
+async def test_decorator_that_hides_a_mark_is_refused(library):
+    with pytest.raises(InvalidQuestion, match=r"`delete` is marked .* add functools\.wraps"):
+        await must_show_models(server_with(library, hidden))
+
+
+async def test_marked_tools_and_calls_of_them_do_not_stop_the_start(library):
+    tools = (delete, rename, calls_gate, calls_need, calls_in_a_helper)
+    await must_show_models(server_with(library, *tools))
+    await must_show_models(server_with(library, calls_and_names))
+
+
 async def test_tool_of_mounted_server_is_checked_too():
     outer = FastMCP("outer")
     outer.mount(server_with("fastmcp", wrong_by_position), "inner")

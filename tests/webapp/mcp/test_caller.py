@@ -50,7 +50,9 @@ async def signed_in(library: str, store: MemoryStore) -> AsyncIterator[tuple[Ser
 
 
 @pytest.mark.every_way
-async def test_id_is_the_persons_and_holds_nothing_of_the_token(library, revision):
+async def test_caller_id_depends_on_the_subject_and_contains_no_part_of_the_token(
+    library, revision
+):
     # finding: XA1
     async with signed_in(library, MemoryStore()) as (env, issuer):
         for subject in (EMAIL, "bob", EMAIL):
@@ -66,7 +68,7 @@ async def test_id_is_the_persons_and_holds_nothing_of_the_token(library, revisio
     assert "ada" not in str(ada)
 
 
-async def test_id_is_the_same_over_libraries_revisions_and_restarts():
+async def test_caller_id_is_the_same_for_every_library_and_revision_and_after_a_restart():
     # finding: XA1
     store = MemoryStore()
     for library in ("mcp", "fastmcp"):
@@ -81,7 +83,7 @@ async def test_id_is_the_same_over_libraries_revisions_and_restarts():
     assert all(one.is_local and one.issuer is None for one in seen)
 
 
-async def test_id_survives_a_rotation_of_the_secret():
+async def test_caller_id_is_the_same_after_a_rotation_of_the_secret():
     # finding: XA1
     store, old, new = MemoryStore(), b"the old secret" * 3, b"the new secret" * 3
     tags = []

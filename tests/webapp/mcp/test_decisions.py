@@ -60,7 +60,7 @@ async def test_tool_waits_for_days_until_another_person_approves(revision, decla
         async with here.asking(revision=revision, declares=declares) as caller:
             assert await caller.text("refund", order="o8") == "o8 is paid back"
             assert ran == ["o8"]
-            assert WAITS in await caller.text("refund", order="o8"), "a yes is for one run"
+            assert WAITS in await caller.text("refund", order="o8"), "an approval is for one run"
         assert ran == ["o8"]
 
 
@@ -75,6 +75,23 @@ async def test_waiting_call_resumes_after_approval(revision):
         assert (row.proof, row.id) == ("ByApprover", asked.id)
         assert row.decided_by is not None
         assert row.decided_by.name == f"{here.issuer.url}#flora"
+
+
+async def test_asker_and_approver_read_the_same_question(revision):
+    # finding: XP4
+    server = new_server("mcp")
+
+    @server.tool(title="Refund an order")
+    @elicit.gate(approver="finance")
+    async def refund(order: str) -> str:
+        return order
+
+    async with approving(server) as here, here.asking(revision=revision) as caller:
+        link = link_in(await caller.result("refund", order="o8"))
+        alice, frank = await here.signed_in("alice"), await here.signed_in("frank")
+        for page in (await alice.visit(link), await frank.visit(await here.one(frank))):
+            assert "Refund an order?" in page.text
+            assert "Run refund?" not in page.text
 
 
 async def test_declined_approval_includes_the_reason():
@@ -196,7 +213,7 @@ async def test_undecided_approval_expires():
         while await fall_due(here.env.service):
             here.clock.tick(minutes=1)
         assert (await here.env.status(link)) is Status.EXPIRED
-        assert WAITS in await caller.text("refund", order="o8"), "asked anew"
+        assert WAITS in await caller.text("refund", order="o8"), "asked again"
 
 
 async def test_approval_older_than_a_day_is_requested_again():

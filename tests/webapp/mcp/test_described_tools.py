@@ -9,6 +9,7 @@ from pydantic import Field
 from flows import elicit
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import DescribedTool
+from tests.support import markup
 from tests.support.mcp_server import URL, caller_of
 from tests.support.pictures import data_uri, png
 from webapp.api.access import Requester
@@ -113,6 +114,20 @@ async def test_page_shows_titles_and_the_servers_own_icon(server, revision):
         assert (logo.status_code, logo.content) == (200, png(48, 48))
         assert logo.headers["content-type"] == "image/png"
         assert (await person.browser.get(f"{env.url}/static/own/nothing.css")).status_code == 404
+
+
+async def test_lists_of_a_person_name_tools_and_clients_by_title(server, revision):
+    # finding: XP4
+    async with caller_of(server, revision, declares=URL) as (env, _):
+        named = env.caller(revision, declares=URL, name="claude", title="Claude Desktop")
+        async with named as caller:
+            caller.begin("ask")
+            person, _ = await env.person(), await caller.link()
+            activity = markup.Page((await person.visit(f"{env.url}/activity")).text).said()
+            assert "asked by Ask a question in Claude Desktop" in activity
+            home = markup.Page((await person.visit(f"{env.url}/")).text).said()
+            assert "Delete a repository (delete_repo)Delete a repository for good" in home
+            assert "these words are for the model" not in home
 
 
 async def test_question_of_a_tool_without_a_title_stores_no_title(server, revision):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parametrize("way", WAYS)
 
 
 def at(example: str, revision: str, way: str) -> AbstractAsyncContextManager[AskedPerson]:
-    """Open a person for an example, whose module is imported again."""
+    """Import an example's module again, and open a test person for its server."""
     spec = importlib.util.spec_from_file_location(f"example_{example}", EXAMPLES / f"{example}.py")
     assert spec is not None
     assert spec.loader is not None

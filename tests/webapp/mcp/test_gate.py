@@ -269,9 +269,9 @@ async def test_gate_answer_does_not_open_another_call(server, ran):
             await caller.leg("delete", after=asked, count=500)
         unasked = asked.model_copy(update={"request_state": None})
         other = await caller.asked("delete", after=unasked, count=500)
-        assert not ran, "an answer to what was not asked"
+        assert not ran, "an answer to a question that was not asked"
         again = await caller.asked("delete", after=unasked, count=5)
-        assert not ran, "nor without the token that says what was asked"
+        assert not ran, "an answer without the token of its question"
         await caller.answered("delete", after=other, count=500)
         assert ran == [500]
         assert again.input_requests == asked.input_requests
@@ -341,7 +341,7 @@ async def test_long_arguments_are_shown_and_approved_in_full(server, revision, r
         assert long in (await person.visit(link)).text
         await person.press(link)
         assert await caller.text("write", text=long) == "written"
-        assert not caller.forms, "no form of a client's shows that much"
+        assert not caller.forms, "a client's form cannot show that much"
         assert await caller.link_in_result("write", text=f"{long[:-1]}b")
         assert len(ran) == 1
 
@@ -785,7 +785,9 @@ async def test_program_calls_a_tool_of_a_served_server_in_its_own_process(ran):
 
 
 @pytest.mark.parametrize("ends", ["time", "revoked", "neither"])
-async def test_acceptance_covers_its_calls_requests_until_expiry_or_revocation(library, ends):
+async def test_acceptance_of_a_gate_covers_all_requests_of_its_call_until_it_expires_or_is_revoked(
+    library, ends
+):
     server = new_server(library)
 
     @server.tool()

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 from pydantic import BaseModel
 
-from flows import InvalidQuestion, Money, Question, elicit, supports_elicitation
+from flows import InvalidQuestion, Money, Outcome, Question, elicit, supports_elicitation
+from flows.elicitation.states import Status
 from flows.oauth.account import account_of
 from flows.payments.receipt import Receipt
 from flows.providers import github, openid
@@ -24,6 +25,8 @@ Misuses: TypeAlias = dict[str, tuple[Callable[[], Any], str]]
 ANY: Any = elicit  # misuses are errors for type checkers too
 PRICE = Money("9.00", "EUR")
 SITE = "https://a.example"
+OUTCOME: Any = Outcome(status=Status.ACCEPTED)
+NEEDS_SURE = ANY.needs(elicit.confirm("Sure?"))
 STRING = {"type": "string"}
 
 
@@ -183,6 +186,13 @@ ACCOUNTS: Misuses = {
     "provider in capitals": (lambda: ANY.oauth("GitHub"), "not a valid name of a provider"),
     "provider misspelt": (lambda: ANY.oauth("gihub"), "Perhaps 'github' is meant"),
     "account as number": (lambda: ANY.oauth("github", account=3), "account must be str or None"),
+    "attribute of an account": (lambda: account().token, "Perhaps Account.access_token is"),
+    "item of an account": (lambda: account()["label"], "Write Account.label"),
+    "attribute of the caller": (lambda: ANY.caller().email, "There is no CallingPerson.email"),
+    "attribute of an outcome": (
+        lambda: OUTCOME.value,
+        "There is no Outcome.value. It has accepted",
+    ),
     "key of a provider without": (lambda: ANY.api_key(github), "ask with elicit.oauth"),
     "key with scopes": (lambda: ANY.api_key("github", scopes=["repo"]), "'scopes'"),
 }
@@ -215,6 +225,15 @@ PAYMENTS: Misuses = {
     "refund of an amount": (lambda: receipt().refund(PRICE), "refund(reason=...)"),
     "refund for a number": (lambda: receipt().refund(reason=3), "reason must be str or None"),
     "spend with an argument": (lambda: receipt().spend(1), "Receipt.spend()"),
+    "price plus a number": (lambda: ANY.payment(PRICE + 1, "It"), "Use price"),  # type: ignore[operator]
+    "number times a price": (lambda: 2 * PRICE, "Use price.amount"),  # type: ignore[operator]
+    "price above a number": (lambda: PRICE > 9, "Use price.amount"),  # type: ignore[operator]
+    "sum of prices": (lambda: sum([PRICE, PRICE]), "Use price.amount"),
+    "price as float": (lambda: float(PRICE), "Use price.amount"),  # type: ignore[arg-type]
+    "price with a format": (lambda: f"{PRICE:.2f}", "Use price.amount"),
+    "attribute of a price": (lambda: PRICE.amuont, "Perhaps Money.amount is meant"),  # type: ignore[attr-defined]
+    "attribute of a receipt": (lambda: receipt().total, "There is no Receipt.total. It has"),
+    "item of a receipt": (lambda: receipt()["price"], "Write Receipt.price"),
 }
 FORMS: Misuses = {
     "list of texts": (lambda: elicit.form("Tags?", Tags), "Tags.tags: `list[str]`"),
@@ -305,6 +324,7 @@ QUESTIONS: Misuses = {
     "builder without a parameter": (lambda: builds(lambda: SITE), "a function of the link"),
     "builder that is async": (lambda: builds(text), "must not be async"),
     "builder that returns nothing": (lambda: builds(lambda _: None), "must return an address"),
+    "builder that raises": (lambda: builds(lambda link: link[""]), "url= raised TypeError in line"),
     "builder of another origin": (lambda: builds(lambda _: "https://b.example"), "b.example"),
     "origin with a path": (lambda: ANY.url("Sign in", str, origins=[f"{SITE}/a"]), "without a p"),
     "address without https": (lambda: elicit.url("Sign in", "ftp://a.example"), "https"),
@@ -315,6 +335,11 @@ QUESTIONS: Misuses = {
         lambda: ANY.needs(elicit.confirm("Sure?")),
         "marked inside a tool asks nobody",
     ),
+    "gate with a message inside a tool": (
+        lambda: ANY.gate(message="Delete?")(with_two),
+        "marked inside a tool asks nobody",
+    ),
+    "need applied inside a tool": (lambda: NEEDS_SURE(text), "marked inside a tool asks nobody"),
     "need of a text": (lambda: ANY.needs("Sure?"), "needs(elicit.oauth(github))"),
     "skip_if without a parameter": (
         lambda: ANY.needs(elicit.confirm("Sure?"), skip_if=lambda: True),
@@ -545,6 +570,31 @@ def test_name_that_is_no_verb_is_no_attribute():
     with pytest.raises(AttributeError, match=r"Perhaps elicit\.payment is meant\.$") as raised:
         _ = ANY.pay
     assert (type(raised.value), raised.value.name) == (AttributeError, "pay")
+
+
+async def test_builder_that_reaches_no_service_fails_without_blame(server, revision):
+    def build(_: object) -> str:
+        raise ConnectionRefusedError
+
+    @server.tool()
+    async def visit() -> str:
+        return str(await elicit.url("Sign in", build, origins=[SITE]))
+
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("visit")
+        assert "url= raised ConnectionRefusedError in line" in text_of(result)
+        assert (result.meta or {}).get("code") == "ELICITATION_FAILED"
+
+
+@pytest.mark.parametrize("value", [receipt(), account(), PRICE, OUTCOME])
+def test_wrong_use_of_a_value_outside_a_tool_is_an_ordinary_exception(value):
+    assert not hasattr(value, "nothing")
+    with pytest.raises(AttributeError, match=r"There is no .*nothing") as raised:
+        _ = value.nothing
+    assert (type(raised.value), raised.value.name) == (AttributeError, "nothing")
+    with pytest.raises(TypeError, match="is not a dict") as wrong:
+        _ = value["nothing"]
+    assert type(wrong.value) is TypeError
 
 
 def test_misuse_outside_a_tool_is_an_ordinary_exception():

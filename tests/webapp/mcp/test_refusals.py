@@ -17,7 +17,7 @@ async def shop(library: str) -> AsyncIterator[Shop]:
         yield shop
 
 
-def assert_is_told(result: Any, *, code: str, words: str) -> None:
+def assert_error_reaches_model(result: Any, *, code: str, words: str) -> None:
     assert result.is_error
     text = text_of(result)
     assert "Error executing tool" not in text
@@ -42,15 +42,17 @@ async def test_money_errors_reach_the_model(server, revision):
         try:
             return str(Money(amount, "EUR"))
         except ElicitError:
-            raise ValueError("a fault of the tool's own") from None
+            raise ValueError("the tool's own error") from None
 
     async with caller_of(server, revision) as (_, caller):
         refused = await caller.result("price", amount="9.999", currency="EUR")
-        assert_is_told(refused, code="INVALID_INPUT", words="3 digits after the point")
+        assert_error_reaches_model(refused, code="INVALID_INPUT", words="3 digits after the point")
         refused = await caller.result("price", amount="9.00", currency="eur")
-        assert_is_told(refused, code="INVALID_INPUT", words="Write the currency in capitals")
+        assert_error_reaches_model(
+            refused, code="INVALID_INPUT", words="Write the currency in capitals"
+        )
         refused = await caller.result("total", cents=-1)
-        assert_is_told(refused, code="INVALID_INPUT", words="must not be negative")
+        assert_error_reaches_model(refused, code="INVALID_INPUT", words="must not be negative")
         own = await caller.result("sure", amount="9.999")
         assert own.is_error
         assert "INVALID_INPUT" not in text_of(own)
@@ -77,7 +79,9 @@ async def test_receipt_errors_reach_the_model(
     async with buying(shop, revision=revision) as buy:
         await buy.person.come_back(await buy.person.pay(buy.link))
         result = await soon(buy.call)
-        assert_is_told(result, code="ELICITATION_ALREADY_SETTLED", words="so it cannot be")
+        assert_error_reaches_model(
+            result, code="ELICITATION_ALREADY_SETTLED", words="so it cannot be"
+        )
 
 
 @pytest.mark.every_way
@@ -91,4 +95,4 @@ async def test_failed_refund_error_reaches_the_model(shop: Shop, revision):
     async with buying(shop, revision=revision) as buy:
         await buy.person.come_back(await buy.person.pay(buy.link))
         result = await soon(buy.call)
-        assert_is_told(result, code="ELICITATION_FAILED", words="504")
+        assert_error_reaches_model(result, code="ELICITATION_FAILED", words="504")

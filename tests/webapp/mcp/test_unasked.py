@@ -17,7 +17,7 @@ from tests.support.mcp_server import FORM, LEGACY, MODERN, caller_of, new_server
 
 LOGIN = "https://example.org/login"
 PRICE = Money("9.00", "EUR")
-CONSTANT = elicit.confirm("Never asked, and made in no call")
+CONSTANT = elicit.confirm("Created at import and never awaited")
 
 
 def line_of(mark: str) -> str:
@@ -49,14 +49,14 @@ async def test_unawaited_question_used_as_its_answer_is_reported(server, revisio
 
     @server.tool()
     async def decide() -> str:
-        sure: Any = elicit.confirm("Sure?")  # used as a yes
+        sure: Any = elicit.confirm("Sure?")  # used as an answer
         return "the goods" if sure else "nothing"
 
     async with caller_of(server, revision) as (env, caller):
         assert_is_withheld(await caller.result("buy"), "used as a receipt")
         assert_is_withheld(await caller.result("visit"), "used as a mapping")
         said = await caller.result("decide")
-        assert_is_withheld(said, "used as a yes")
+        assert_is_withheld(said, "used as an answer")
         assert "write `await` before the question" in text_of(said)
         assert not await env.elicitations()
 

@@ -110,7 +110,7 @@ async def test_link_of_an_ended_question_shows_its_ending_and_no_code(revision, 
         assert page.heading == says
 
 
-async def test_user_code_in_another_browser_leaves_the_askers_valid(revision):
+async def test_user_code_in_another_browser_does_not_invalidate_the_askers_code(revision):
     # finding: S21
     async with nameless(revision) as (env, caller, typed):
         caller.begin("visit")
@@ -149,7 +149,7 @@ async def test_two_anonymous_callers_share_nothing(revision):
         assert len({id[:20] for id in ids}) == 2
 
 
-async def test_anonymous_client_without_forms_cannot_have_a_person_asked(revision):
+async def test_call_of_anonymous_client_without_forms_is_refused(revision):
     async with nameless(revision, typed=None, declares=URL) as (env, caller, _):
         result = await caller.result("visit")
         assert "url and form" in text_of(result)

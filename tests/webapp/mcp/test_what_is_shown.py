@@ -281,7 +281,7 @@ async def test_different_key_order_in_an_argument_is_a_different_call(server, re
         assert json.dumps(ran["amounts"]) in caller.forms[0].message
         other = dict(reversed(one.items()))
         assert (await caller.result("pay", by="rail", amounts=other)).is_error
-        assert len(caller.forms) == 2, "it is asked anew"
+        assert len(caller.forms) == 2, "the client is asked again"
         assert len(RAN) == 1
 
 

@@ -45,7 +45,7 @@ async def test_approver_is_notified_and_reminded_by_mail_and_web_hook_while_the_
             here.clock.tick(hours=20)
             await fall_due(here.env.service)
             await here.env.service.notifier.send_all()
-            assert mails.recipients == ["finance@example.com"] * 2, "nobody is told of an answer"
+            assert mails.recipients == ["finance@example.com"] * 2, "no mail reports an answer"
             for first, reminder in (mails.texts(), hook.texts()):
                 for text in (first, reminder):
                     assert "A request waits for your approval" in text or "Reminder" in text

@@ -87,7 +87,7 @@ async def test_each_address_is_notified_reminded_and_the_question_is_escalated_i
             * 2
         )
         assert sent.titles(MAIL) == sent.titles(CHAT)
-        assert sent.titles(BOSS) == ["Nobody has answered: a request waits for your approval at s"]
+        assert sent.titles(BOSS) == ["Nobody has answered: a request still waits for approval at s"]
         assert {row.status for row in await rows_of(service)} == {"ended"}
 
 

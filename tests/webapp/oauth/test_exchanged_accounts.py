@@ -345,7 +345,7 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
         assert len(crm.asked) == 1
 
 
-async def test_tool_without_the_persons_leave_is_not_given_the_exchanged_account() -> None:
+async def test_tool_without_permission_does_not_get_the_exchanged_account() -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         connections = env.here.service.kinds.accounts.connections
@@ -366,7 +366,7 @@ async def test_tool_without_the_persons_leave_is_not_given_the_exchanged_account
         assert "ann@crm.example: 200" in await env.tell("ann", scope="list")
 
 
-async def test_client_without_the_persons_leave_is_not_given_the_exchanged_account() -> None:
+async def test_client_without_permission_does_not_get_the_exchanged_account() -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         connections = env.here.service.kinds.accounts.connections

@@ -106,7 +106,7 @@ async def test_all_callers_of_two_processes_share_one_token(stores: list[Any]) -
         assert row.status == "connected"
 
 
-async def test_account_is_in_nobodys_list(stores: list[Any]) -> None:
+async def test_service_account_is_in_no_list_of_accounts(stores: list[Any]) -> None:
     network, clock = Robots(), Clock()
     about: dict[str, Any] = {"providers": {"robot": ROBOT}, "credentials": KEYS, "clock": clock}
     async with program_site(network, store=stores[0], **about) as site:

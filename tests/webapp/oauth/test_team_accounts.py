@@ -30,7 +30,7 @@ from tests.support.api_people import PeopleEnv
 from tests.support.api_program import ACCOUNT, program_at
 from tests.support.approving import AT_ONCE
 from tests.support.asking_env import APPLICATION, asking_env
-from tests.support.chains import AUDITED, told_of
+from tests.support.chains import AUDITED, audit_entries_of
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing
 from tests.support.living import living
@@ -157,7 +157,7 @@ async def test_account_that_one_member_connected_serves_the_others(
     assert row.owner == owners.tag_of_team("engineering")
     assert row.connected_by == env.owner("ann")
     assert {use.name for use in row.members.values()} == {"ann", "bob"}
-    told = await told_of(env.here.service, row.owner)
+    told = await audit_entries_of(env.here.service, row.owner)
     assert [(each.what, each.by) for each in told if each.kind == "account"] == [
         ("connected", f"person {env.owner('ann')}"),
         ("used", f"person {env.owner('ann')}"),

@@ -46,7 +46,7 @@ async def test_missing_scope_is_asked_for_again_if_the_tool_says_so() -> None:
         assert not asked.has_asked
 
 
-async def test_asking_again_in_vain_gives_the_call_its_account() -> None:
+async def test_account_is_returned_if_a_scope_is_withheld_again() -> None:
     async with serving_accounts(network := Network()) as service:
         for number in range(2):
             account = await connect(service, "repo", "gist", again=True, arguments=number)

@@ -273,7 +273,7 @@ async def test_wrong_setup_is_named_at_start_and_by_doctor(
     assert network.secrets_sent_to <= {urlsplit(HUB).hostname}
 
 
-async def test_trial_sends_nothing_of_a_person(clock: Clock) -> None:
+async def test_check_of_a_registration_sends_no_data_of_a_person(clock: Clock) -> None:
     sent = list[dict[str, list[str]]]()
 
     def reply(request: httpx.Request) -> httpx.Response:

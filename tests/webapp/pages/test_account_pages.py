@@ -72,7 +72,7 @@ def test_all_permissions_are_shown(start: StartAccount, shown: Shown) -> None:
     assert all(scope.raw in shown(replace(start, scopes=many)).text("details") for scope in many)
 
 
-def test_names_of_200_letters_leave_the_question_readable(
+def test_question_stays_readable_next_to_names_of_200_characters(
     start: StartAccount, shown: Shown
 ) -> None:
     page = shown(replace(start, server="S" * 200, tool_title="T" * 200, client_title="C" * 200))

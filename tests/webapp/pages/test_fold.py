@@ -81,6 +81,20 @@ async def test_focused_field_is_not_behind_buttons(pages: Renderer, browser: Bro
             await page.keyboard.press("Tab")
 
 
+async def test_browser_scrolls_what_has_focus_above_buttons_in_several_rows(
+    pages: Renderer, browser: Browser
+) -> None:
+    # finding: XP5
+    site, padding = Site(html=""), "getComputedStyle(document.documentElement).scrollPaddingBottom"
+    async with visit(browser, site, viewport={"width": 320, "height": 568}) as page:
+        for name, view in ASKING.items():
+            await shown(view, pages, page, site)
+            for bar in await page.locator(".actions.stay").all():
+                box, kept_free = await bar.bounding_box(), await page.evaluate(padding)
+                assert box is not None
+                assert box["height"] <= float(kept_free.removesuffix("px")), name
+
+
 async def test_forced_colors_tell_main_button_and_decline_apart(
     pages: Renderer, browser: Browser
 ) -> None:

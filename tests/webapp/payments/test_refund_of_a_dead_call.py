@@ -15,8 +15,6 @@ from webapp.cli.payments import list_payments, refund_payment
 from webapp.command import CommandRefused
 from webapp.deadline import UNSURE, Steps
 
-# finding: XD2
-
 
 async def never(_: Receipt) -> str:
     await asyncio.Event().wait()
@@ -45,6 +43,7 @@ async def standing(process: Process) -> str:
 
 
 async def test_refund_command_refunds_the_payment_of_a_dead_call_after_a_wait(shop: Shop) -> None:
+    # finding: XD2
     async with in_hand(shop):
         shop.clock.tick(seconds=31)  # and the lease is not renewed
         command = await shop.process()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from flows.elicitation import states
 from flows.elicitation.states import Elicitation, Lease, Status
 from flows.elicitation.traits import TrustedCode
-from tests.support.chains import audited, faults_of, put, told_of
+from tests.support.chains import audit_entries_of, audited, faults_of, put
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process, question_in_store
 from tests.support.shared_stores import STORES
@@ -47,7 +47,7 @@ async def test_audit_of_question_records_four_changes_with_proof_and_digest(
     await here.elicitations.open_attempt(question.id, browser="b" * 64)
     await complete_elicitation(here.elicitations, question.id, {"paid": True}, TrustedCode())
     await here.elicitations.change(question.id, lambda e: done(e, here))
-    told = await told_of(here, question.owner)
+    told = await audit_entries_of(here, question.owner)
     assert [each.what for each in told] == ["asked", "opened", "accepted", "delivered"]
     assert (told[0].tool, told[0].client, told[0].digest) == ("t", "c", "d")
     assert told[2].proof == "TrustedCode"
@@ -58,7 +58,7 @@ async def test_audit_of_question_records_four_changes_with_proof_and_digest(
 async def test_lease_is_not_recorded_in_audit(here: Service) -> None:
     question = await asked(here)
     await here.elicitations.change(question.id, lambda e: states.join(e, leg="2", run="r"))
-    assert len(await told_of(here, question.owner)) == 1
+    assert len(await audit_entries_of(here, question.owner)) == 1
 
 
 async def test_write_which_lost_race_is_not_recorded_and_others_are(here: Service) -> None:
@@ -72,7 +72,7 @@ async def test_write_which_lost_race_is_not_recorded_and_others_are(here: Servic
         return_exceptions=True,
     )
     assert [isinstance(each, Conflict) for each in outcomes] == [False, True, False]
-    told = await told_of(here, first.owner)
+    told = await audit_entries_of(here, first.owner)
     assert sorted(each.what for each in told) == ["asked"] * 3 + ["cancelled", "declined"]
 
 
@@ -81,7 +81,7 @@ async def test_row_changed_by_other_process_is_read_again_before_audit_entry() -
     async with audited(store, clock) as first, audited(store.sibling(), clock) as second:
         question = await asked(first)
         await second.elicitations.rows.write(replace(question, waiter="leg"))
-        assert len(await told_of(first, question.owner)) == 1
+        assert len(await audit_entries_of(first, question.owner)) == 1
 
 
 async def test_chain_is_off_without_setting() -> None:
@@ -102,7 +102,7 @@ async def test_chain_continues_after_removed_block_and_records_repair(
     await store.erase(before=here.clock())
     async with audited(store.sibling(), Clock()) as again:  # type: ignore[attr-defined]
         await asked(again, join="after")
-        told = await told_of(again, owner)
+        told = await audit_entries_of(again, owner)
     assert [each.what for each in told[-2:]] == ["mended", "asked"]
 
 
@@ -229,7 +229,7 @@ async def test_cancelled_write_leaves_chain_usable_for_others(here: Service) -> 
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(*others)
-    told = await told_of(here, fresh[0].owner)
+    told = await audit_entries_of(here, fresh[0].owner)
     assert fresh[1].owner + told[-2].about == fresh[1].id
     assert await faults_of(here) == []
 
@@ -261,7 +261,7 @@ async def test_hundred_concurrent_changes_of_same_owner_by_two_processes_are_rec
             )
         )
         owner = questions[0].owner
-        told = await told_of(services[0], owner)
+        told = await audit_entries_of(services[0], owner)
         declined = {owner + each.about for each in told if each.what == "declined"}
         assert declined == {each.id for each in questions}
         assert len(told) == 2 * AT_ONCE

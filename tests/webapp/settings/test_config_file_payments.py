@@ -265,7 +265,7 @@ def test_complete_example_contains_every_key() -> None:
     "key",
     ["idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"],
 )
-def test_false_means_none(key: str) -> None:
+def test_false_in_place_of_a_name_means_none(key: str) -> None:
     assert getattr(merchant_of(SMALL + f"{key} = false\n"), key) is None
 
 

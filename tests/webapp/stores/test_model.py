@@ -28,7 +28,7 @@ times = st.none() | minutes.map(lambda number: START + timedelta(minutes=number)
 changes = st.tuples(kinds, ids, keys, statuses, times, times, st.binary(max_size=4))
 
 
-class BesideDict(RuleBasedStateMachine):
+class ComparedWithDict(RuleBasedStateMachine):
     """A store that is often reopened, compared with a model (`records` and `claims`)."""
 
     def __init__(self):
@@ -155,13 +155,13 @@ class BesideDict(RuleBasedStateMachine):
         assert len(found) == len(self.records)
 
 
-class MemoryBesideDict(BesideDict):
+class MemoryBesideDict(ComparedWithDict):
     def open(self) -> Store:
         store = getattr(self, "store", None)
         return store.sibling() if store else MemoryStore()
 
 
-class SqliteBesideDict(BesideDict):
+class SqliteBesideDict(ComparedWithDict):
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
         super().__init__()
@@ -171,7 +171,7 @@ class SqliteBesideDict(BesideDict):
         return self.opened(f"sqlite:///{self.folder.name}/store.db")
 
 
-class PostgresBesideDict(BesideDict):
+class PostgresBesideDict(ComparedWithDict):
     url = ""
 
     def open(self) -> Store:
@@ -180,7 +180,7 @@ class PostgresBesideDict(BesideDict):
         return self.opened(self.url)
 
 
-class ValkeyBesideDict(BesideDict):
+class ValkeyBesideDict(ComparedWithDict):
     url = ""
 
     def open(self) -> Store:
@@ -188,7 +188,7 @@ class ValkeyBesideDict(BesideDict):
         return self.opened(self.url)
 
 
-class ValkeyClusterBesideDict(BesideDict):
+class ValkeyClusterBesideDict(ComparedWithDict):
     url = ""
 
     def open(self) -> Store:
@@ -196,7 +196,7 @@ class ValkeyClusterBesideDict(BesideDict):
         return self.opened(self.url)
 
 
-def enough(machine: type[BesideDict], *, examples: int = 40) -> type[TestCase]:
+def enough(machine: type[ComparedWithDict], *, examples: int = 40) -> type[TestCase]:
     case: Any = machine.TestCase
     case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
     found: type[TestCase] = case

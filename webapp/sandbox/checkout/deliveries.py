@@ -1,8 +1,8 @@
-"""The delivery of the sandbox's webhooks, for all providers, as unreliable as a test needs.
+"""The delivery of the sandbox's webhooks, for all providers.
 
-Real deliveries come twice, late, out of order or never. `DeliveryHabits` chooses. An event
-leaves in the background task of the response that caused it. So the server that runs the response
-also waits for the event, or cancels it on shutdown.
+Real webhooks arrive twice, late, out of order or never, and `DeliveryHabits` simulates that. An
+event is sent in the background task of the response that caused it. So the server that runs the
+response also waits for the event, or cancels it on shutdown.
 """
 
 import logging
