@@ -409,7 +409,7 @@ async def test_offered_dpop_is_shown_with_its_setting(
     alive(httpx_mock)
     offered = {"dpop_signing_alg_values_supported": ["RS256", "ES256"]}
     at_issuer(httpx_mock, more=offered, status_code=200, text="Who are you?")
-    found = told_of(await examined(SIGN_IN, tmp_path), "ok")
+    found = findings_text(await examined(SIGN_IN, tmp_path), "ok")
     assert "offers DPoP" in found
     assert "set ELICIT_ISSUER_DPOP=1" in found
 
@@ -433,7 +433,7 @@ async def test_addresses_for_sign_out_are_shown_if_issuer_offers_it(
 ) -> None:
     alive(httpx_mock)
     at_issuer(httpx_mock, more=more, status_code=200, text="Who are you?")
-    found = told_of(await examined(SIGN_IN, tmp_path), "ok")
+    found = findings_text(await examined(SIGN_IN, tmp_path), "ok")
     assert all(line in found for line in lines)
 
 
