@@ -101,8 +101,8 @@ class AuthlibServer(AuthorizationServer, httpx.AsyncBaseTransport):  # type: ign
         self.tokens: list[_Row] = []
         generator = _Tokens(self)
         self.register_token_generator("default", generator)
-        self.register_grant(_Codes, [_OpenId(), CodeChallenge(required=True)])
-        self.register_grant(_Refreshes)
+        self.register_grant(_CodeGrant, [_OpenId(), CodeChallenge(required=True)])
+        self.register_grant(_RefreshGrant)
         self.register_endpoint(_Revocations)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -155,7 +155,7 @@ class AuthlibServer(AuthorizationServer, httpx.AsyncBaseTransport):  # type: ign
         """Ignore the signals of authlib's integrations."""
 
 
-class _Codes(authlib_grants.AuthorizationCodeGrant):  # type: ignore[misc]
+class _CodeGrant(authlib_grants.AuthorizationCodeGrant):  # type: ignore[misc]
     TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
 
     def save_authorization_code(self, code: str, request: Any) -> None:
@@ -178,7 +178,7 @@ class _Codes(authlib_grants.AuthorizationCodeGrant):  # type: ignore[misc]
         return row.user
 
 
-class _Refreshes(authlib_grants.RefreshTokenGrant):  # type: ignore[misc]
+class _RefreshGrant(authlib_grants.RefreshTokenGrant):  # type: ignore[misc]
     """Refresh tokens that work once."""
 
     TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
