@@ -305,6 +305,30 @@ async def test_verb_that_is_awaited_or_made_a_task_wrongly_is_refused(library, t
     assert words in line
 
 
+@pytest.mark.parametrize("kind", ["resource", "template", "prompt"])
+@pytest.mark.parametrize("mark", [elicit.gate, elicit.needs(elicit.confirm("Sure?"))])
+async def test_mark_on_a_resource_or_a_prompt_is_refused(library, kind, mark):
+    server = server_with(library, right)
+    kinds = {
+        "resource": server.resource("report://all"),
+        "template": server.resource("report://{name}"),
+        "prompt": server.prompt(),
+    }
+
+    @mark
+    def report() -> str:
+        return "all"
+
+    @mark
+    def report_of(name: str) -> str:
+        return name
+
+    await must_show_models(server)
+    kinds[kind](report_of if kind == "template" else report)
+    with pytest.raises(InvalidQuestion, match=r"`report.* is marked .* is a resource or a prompt"):
+        await must_show_models(server)
+
+
 async def test_decorator_that_hides_a_mark_is_refused(library):
     with pytest.raises(InvalidQuestion, match=r"`delete` is marked .* add functools\.wraps"):
         await must_show_models(server_with(library, hidden))
