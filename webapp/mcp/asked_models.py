@@ -15,7 +15,7 @@ import ast
 import builtins
 import inspect
 import linecache
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from tokenize import TokenError
 from types import FunctionType
 from typing import Any
@@ -53,7 +53,8 @@ async def must_show_models(server: Any) -> None:
             for place, found, model in _names_in(layer):
                 if model is None:
                     ahead.append(found)
-                if place and (error := _error_of(found, model, called_as_tools)):
+                error = _error_of(found, model, caller=layer, tools=called_as_tools)
+                if place and error:
                     wrong[f"{place}: {error}"] = None
     if wrong:
         raise InvalidQuestion("\n".join(wrong))
@@ -71,31 +72,34 @@ _NO_TOOL = (
 )
 
 
-def _is_marked(function: Callable[..., Any]) -> bool:
+def _marks_of(function: Callable[..., Any]) -> set[str]:
     gate = mark_of(function)
-    return bool(needs_of(function)) or (gate is not None and not gate.is_off)
+    is_gated = gate is not None and not gate.is_off
+    return {*(["gate"] if is_gated else []), *(["needs"] if needs_of(function) else [])}
 
 
 def _mark_beside_tools(function: Callable[..., Any]) -> str | None:
     """Return the error of a marked resource or prompt, with its line, or None."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or not _is_marked(function):
+    if code is None or not _marks_of(function):
         return None
     return f"{code.co_filename}:{code.co_firstlineno}: {_NO_TOOL.format(code.co_name)}"
 
 
 def _error_of(
-    called: FunctionType, model: type[Any] | str | None, tools: Collection[int]
+    called: FunctionType, model: type[Any] | str | None, *, caller: FunctionType, tools: set[int]
 ) -> object:
     """Return the error of a verb's model or of the call of a marked function, or None.
 
-    `tools` are the ids of the functions that may be called although they are marked.
+    A function of `tools` (ids) may be called although it is marked, and so may a function with the
+    marks of its `caller`.
     """
     if isinstance(model, str):
         return model
     if model is None:
         is_tool = any(id(layer) in tools for layer in layers_of(called))
-        return None if is_tool or not _is_marked(called) else _ASKS_NOBODY.format(called.__name__)
+        is_asked = is_tool or _marks_of(called) <= _marks_of(caller)
+        return None if is_asked else _ASKS_NOBODY.format(called.__name__)
     try:
         called("A question", model)
     except InvalidQuestion as error:

@@ -246,6 +246,11 @@ async def calls_in_a_helper() -> str:
     return await calls_gate()
 
 
+@elicit.gate
+async def calls_gate_when_gated() -> str:
+    return await delete()
+
+
 async def calls_and_names() -> str:
     return f"{await read()} {delete} {traced(delete)}"
 
@@ -337,7 +342,7 @@ async def test_decorator_that_hides_a_mark_is_refused(library):
 async def test_marked_tools_and_calls_of_them_do_not_stop_the_start(library):
     tools = (delete, rename, calls_gate, calls_need, calls_in_a_helper)
     await must_show_models(server_with(library, *tools))
-    await must_show_models(server_with(library, calls_and_names))
+    await must_show_models(server_with(library, calls_and_names, calls_gate_when_gated))
 
 
 async def test_tool_of_mounted_server_is_checked_too():
