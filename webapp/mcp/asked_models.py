@@ -7,7 +7,8 @@ therefore reads the code of each tool without running it, and tries the model of
 code, the first call reports the mistake.
 
 A function with a `gate` or `needs` mark that is no tool asks nobody. Nothing would report such a
-call, so the server refuses to start if the code of a tool calls such a function.
+call, so the server refuses to start if the code of a tool calls such a function, or if it is a
+resource or a prompt.
 """
 
 import ast
@@ -26,7 +27,7 @@ from flows.kinds.gate import layers_of, mark_of, needs_of
 from flows.kinds.secret import secret
 from webapp.importing import is_authors
 from webapp.mcp.before import servers_below
-from webapp.mcp.tools import own_functions
+from webapp.mcp.tools import functions_beside_tools, own_functions
 
 _MISSING = object()
 
@@ -35,12 +36,14 @@ async def must_show_models(server: Any) -> None:
     """Check the models that the tools of this server, and of mounted servers, ask for.
 
     Raises:
-        InvalidQuestion: A form cannot show one of them, or a tool calls a marked function that is
-            no tool. The message has a line for each.
+        InvalidQuestion: A form cannot show one of them, a tool calls a verb or a marked function
+            wrongly, or a resource or a prompt is marked. The message has a line for each.
     """
-    ahead = [each for one in servers_below(server) for each in await own_functions(one)]
+    servers = list(servers_below(server))
+    ahead = [each for one in servers for each in await own_functions(one)]
     tools = {id(layer) for tool in ahead for layer in layers_of(tool)}
-    wrong, seen = dict[str, None](), set[int]()
+    others = [each for one in servers for each in await functions_beside_tools(one)]
+    wrong, seen = dict.fromkeys(filter(None, map(_mark_beside_tools, others))), set[int]()
     while ahead:
         for layer in layers_of(ahead.pop()):
             if not isinstance(layer, FunctionType) or id(layer) in seen:
@@ -48,17 +51,10 @@ async def must_show_models(server: Any) -> None:
             seen.add(id(layer))
             called_as_tools = {*tools, *map(id, layers_of(layer))}
             for place, found, model in _names_in(layer):
-                error: object = None
-                if isinstance(model, str):
-                    error = model
-                elif model is not None:
-                    error = _error_of(found, model)
-                else:
+                if model is None:
                     ahead.append(found)
-                    below = layers_of(found)
-                    if place and _is_marked(found) and called_as_tools.isdisjoint(map(id, below)):
-                        error = _ASKS_NOBODY.format(found.__name__)
-                if error:
+                error = _error_of(found, model, caller=layer, tools=called_as_tools)
+                if place and error:
                     wrong[f"{place}: {error}"] = None
     if wrong:
         raise InvalidQuestion("\n".join(wrong))
@@ -70,14 +66,42 @@ _ASKS_NOBODY = (
 )
 
 
-def _is_marked(function: FunctionType) -> bool:
+_NO_TOOL = (
+    "`{}` is marked with gate or needs, but it is a resource or a prompt, so nobody is asked. Make "
+    "it a tool, or remove the mark."
+)
+
+
+def _marks_of(function: Callable[..., Any]) -> set[str]:
     gate = mark_of(function)
-    return bool(needs_of(function)) or (gate is not None and not gate.is_off)
+    is_gated = gate is not None and not gate.is_off
+    return {*(["gate"] if is_gated else []), *(["needs"] if needs_of(function) else [])}
 
 
-def _error_of(asks: Callable[..., object], model: type[Any]) -> InvalidQuestion | None:
+def _mark_beside_tools(function: Callable[..., Any]) -> str | None:
+    """Return the error of a marked resource or prompt, with its line, or None."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not _marks_of(function):
+        return None
+    return f"{code.co_filename}:{code.co_firstlineno}: {_NO_TOOL.format(code.co_name)}"
+
+
+def _error_of(
+    called: FunctionType, model: type[Any] | str | None, *, caller: FunctionType, tools: set[int]
+) -> object:
+    """Return the error of a verb's model or of the call of a marked function, or None.
+
+    A function of `tools` (ids) may be called although it is marked, and so may a function with the
+    marks of its `caller`.
+    """
+    if isinstance(model, str):
+        return model
+    if model is None:
+        is_tool = any(id(layer) in tools for layer in layers_of(called))
+        is_asked = is_tool or _marks_of(called) <= _marks_of(caller)
+        return None if is_asked else _ASKS_NOBODY.format(called.__name__)
     try:
-        asks("A question", model)
+        called("A question", model)
     except InvalidQuestion as error:
         return error
     except Exception:  # noqa: BLE001 - the author's own code, which the first call reports

@@ -158,6 +158,19 @@ async def own_functions(server: Any) -> list[Callable[..., Any]]:
     return [each for each in (*found, _function_of(server, "")) if each is not None]
 
 
+async def functions_beside_tools(server: Any) -> list[Callable[..., Any]]:
+    """Return the functions of this server's own resources and prompts."""
+    found: list[Any] = []
+    if (local := getattr(server, "_local_provider", None)) is not None:
+        for listed in (local.list_resources, local.list_resource_templates, local.list_prompts):
+            found += await listed()
+    elif (resources := getattr(server, "_resource_manager", None)) is not None:
+        found += [*resources.list_resources(), *resources.list_templates()]
+        prompts = getattr(server, "_prompt_manager", None)
+        found += [] if prompts is None else prompts.list_prompts()
+    return [each.fn for each in found if callable(getattr(each, "fn", None))]
+
+
 async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
     if isinstance(server, Server):
         return [] if context is None else await _listed_by_handler(server, context)

@@ -246,6 +246,11 @@ async def calls_in_a_helper() -> str:
     return await calls_gate()
 
 
+@elicit.gate
+async def calls_gate_when_gated() -> str:
+    return await delete()
+
+
 async def calls_and_names() -> str:
     return f"{await read()} {delete} {traced(delete)}"
 
@@ -305,6 +310,30 @@ async def test_verb_that_is_awaited_or_made_a_task_wrongly_is_refused(library, t
     assert words in line
 
 
+@pytest.mark.parametrize("kind", ["resource", "template", "prompt"])
+@pytest.mark.parametrize("mark", [elicit.gate, elicit.needs(elicit.confirm("Sure?"))])
+async def test_mark_on_a_resource_or_a_prompt_is_refused(library, kind, mark):
+    server = server_with(library, right)
+    kinds = {
+        "resource": server.resource("report://all"),
+        "template": server.resource("report://{name}"),
+        "prompt": server.prompt(),
+    }
+
+    @mark
+    def report() -> str:
+        return "all"
+
+    @mark
+    def report_of(name: str) -> str:
+        return name
+
+    await must_show_models(server)
+    kinds[kind](report_of if kind == "template" else report)
+    with pytest.raises(InvalidQuestion, match=r"`report.* is marked .* is a resource or a prompt"):
+        await must_show_models(server)
+
+
 async def test_decorator_that_hides_a_mark_is_refused(library):
     with pytest.raises(InvalidQuestion, match=r"`delete` is marked .* add functools\.wraps"):
         await must_show_models(server_with(library, hidden))
@@ -313,7 +342,7 @@ async def test_decorator_that_hides_a_mark_is_refused(library):
 async def test_marked_tools_and_calls_of_them_do_not_stop_the_start(library):
     tools = (delete, rename, calls_gate, calls_need, calls_in_a_helper)
     await must_show_models(server_with(library, *tools))
-    await must_show_models(server_with(library, calls_and_names))
+    await must_show_models(server_with(library, calls_and_names, calls_gate_when_gated))
 
 
 async def test_tool_of_mounted_server_is_checked_too():
