@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.support.cli import HOUSE, environment_of, run, serving
+from tests.support.cli import HOUSE, called, environment_of, serving
 from tests.support.processes import ended, start
 from tests.support.samples import PAGES, samples
 
@@ -79,6 +79,6 @@ async def _demo(block: str, url: str, *, home: Path) -> str:
     program, *words = shlex.split(_lines(block)[-1])
     assert (program, words[0]) == ("elicit", "demo")
     at = ("--url", url, "--no-browser", "--mode", "2026-07-28")
-    demo = await run(*words, *at, home=home)
+    demo = await called(*words, *at, home=home)
     assert demo.status == 0, demo.err + demo.out
     return demo.out

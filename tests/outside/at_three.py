@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.support.cli import HOUSE, Server, run, serving
+from tests.support.cli import HOUSE, Server, called, serving
 from tests.support.mcp_server import Person, link_in, new_browser, text_of
 from tests.support.postgres_server import fresh_database
 from tests.support.processes import error_of
@@ -116,9 +116,9 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
             found = re.search(r" id=([\w-]+)", line)
             id = "" if found is None else found[1]
             for what, given in (("line", id), ("link", link), ("provider's id", "co-1")):
-                shown = await run("show", given, home=home, extra=extra)
+                shown = await called("show", given, home=home, extra=extra)
                 yield f"the id of the {what} leads to what became of it", _is_told(shown.out)
-            listed = await run(
+            listed = await called(
                 *("payments", "list", "--where", "session=co-1", "--json"), home=home, extra=extra
             )
             (payment,) = json.loads(listed.out) or [{}]
