@@ -99,7 +99,7 @@ ASKING: dict[str, View] = {
     "one account": usual(UseAccount, choices=(choice(scopes=SCOPES),)),
     "payment": usual(StartPayment),
     "secret": usual(StartSecret, form=FOUR),
-    "form": usual(StartForm, form=FOUR),
+    "form": usual(StartForm, form=FOUR, arguments=()),
     "url": usual(StartUrl),
     "gate": usual(StartConfirm, arguments=ARGUMENTS, message="Run delete_repo?"),
     "decision": usual(Decide, arguments=ARGUMENTS),
@@ -329,8 +329,10 @@ def _form_variants() -> dict[str, View]:
     mixed = Argument(name="repo", value="acme/web\u0455ite")
     long = Argument(name="why", value="because it is " * 120)
     return {
-        "StartForm every control": usual(StartForm, form=form_of(every)),
-        "StartForm faults": usual(StartForm, form=form_of(every, values={}, faults=faults)),
+        "StartForm every control": usual(StartForm, arguments=(), form=form_of(every)),
+        "StartForm faults": usual(
+            StartForm, arguments=(), form=form_of(every, values={}, faults=faults)
+        ),
         "StartForm thirty fields": usual(
             StartForm, form=form_of(schema_of({"type": "object", "properties": thirty}))
         ),

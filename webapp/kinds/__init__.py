@@ -1,9 +1,10 @@
 """The kinds of questions: who may answer each kind, and how the answer is processed.
 
-`registry` creates each kind once. `oauth` and `payment` have their own packages, the other kinds a
-module here. Most kinds are based on `page_kind` and answered on our own page: forms and
-confirmations use it unchanged, and other kinds override parts of it. The properties of a kind are
-in its traits (`flows.elicitation.traits`). In a `decision`, an approver decides in their inbox.
-`approvals` stores remembered approvals, `rules` runs an author's validators in the process that has
-them, and `quotas` limits the number of open questions.
+`registry` creates each kind once, and has the class of `url`. `oauth`, `api_key` and `payment` are
+in `webapp.oauth` and `webapp.payments`. `form`, `confirm`, `secret` and `gate` are answered on our
+own page and based on `PageKind` in `page_kind`: `form` and `confirm` use it unchanged, `secret` (in
+the same module) and `gate` override parts of it. In a `decision`, an approver decides in their
+inbox. The properties of a kind are in its traits (`flows.elicitation.traits`). `approvals` stores
+remembered approvals, `rules` runs an author's validators in the process that has them, and `quotas`
+limits the number of open questions.
 """

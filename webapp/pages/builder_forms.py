@@ -60,7 +60,13 @@ def start_view(
         if len(form.fields) == 1 and form.fields[0].label == ONE_TEXT:
             form = replace(form, fields=(replace(form.fields[0], label=label),))
         return StartSecret(**common, message=message, label=label, form=form, name=name)
-    return StartForm(**common, message=message, question=question_of(elicitation), form=form)
+    return StartForm(
+        **common,
+        message=message,
+        question=question_of(elicitation),
+        arguments=arguments_shown(elicitation),
+        form=form,
+    )
 
 
 def done_view(elicitation: Elicitation, kinds: Kinds) -> View:

@@ -29,11 +29,16 @@ class StartSecret(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartForm(Asking):
-    """The page of a form that a tool asks for. `question` is its message if it fits a heading."""
+    """The page of a form that a tool asks for. `question` is its message if it fits a heading.
+
+    A kind of the application's own can have `arguments`: the text that the person signs, for
+    example.
+    """
 
     template: ClassVar[str] = "start_form.html"
     message: str
     question: str | None = None
+    arguments: tuple[Argument, ...] = ()
     form: PageForm
     continue_action: str
 

@@ -92,6 +92,7 @@ async def test_custom_kind_is_a_page(server, revision):
         call = caller.call("lease", flat=7)
         link, person = await caller.link(), await env.person()
         page = await person.visit(link)
+        assert "Lease of flat 7" in page.text, "the person sees what they sign"
         given = {"csrf": page.csrf, "answer.name": "Ada Lovelace"}
         assert (await person.browser.post(link, data=given)).status_code == 303
         assert text_of(await soon(call)) == "Signed by Ada Lovelace."
