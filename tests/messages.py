@@ -64,8 +64,6 @@ def code_texts() -> Iterator[tuple[str, str]]:
         for words in (*provider.scope_words.values(), provider.tenant_label):
             if words:
                 yield words, where
-    for phrase in _PHRASES:
-        yield f"{phrase}.", "http"
 
 
 def extracted() -> Catalog:
@@ -209,14 +207,9 @@ _SOURCES: tuple[tuple[str, Finder], ...] = (
         )
     ),
     ("webapp/identity/identity.py", _named("viewer")),
+    ("webapp/routes/answers.py", _named("_REFUSALS", "_REFUSED")),
     ("flows/oauth/*.py", _failures),
     ("flows/payments/responses.py", _failures),
-)
-# The HTTP phrases of refusals. Two of them differ between versions of Python.
-_PHRASES = (
-    *("Bad Request", "Unauthorized", "Forbidden", "Method Not Allowed"),
-    *("Request Entity Too Large", "Content Too Large", "Unsupported Media Type"),
-    *("Unprocessable Entity", "Unprocessable Content", "Too Many Requests"),
 )
 
 

@@ -32,7 +32,7 @@ POINTS, OUTSIDE, FAULTS = "tests/crash", "tests/outside", "tests/mutation"
 ONCE = tuple(
     f"tests/{folder}"
     for folder in (
-        *("attacks", "browser", "cookbook", "hosts", "oidc", "public", "typescript"),
+        *("attacks", "browser", "cookbook", "frameworks", "hosts", "oidc", "public", "typescript"),
         *("webapp/cli", "webapp/mcp", "webapp/oauth", "webapp/pages", "webapp/serving"),
         "webapp/testing",
     )

@@ -226,7 +226,7 @@ class Explained:
 
 
 def raise_unknown(owner: str, name: str, names: Sequence[str]) -> NoReturn:
-    """Raise the error for a name that `owner`, such as `elicit.`, does not have."""
+    """Raise the error for a name that `owner` (a prefix with its dot) does not have."""
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     meant = f"Perhaps {owner}{near[0]} is meant" if near else f"It has {', '.join(names)}"
     raise_misuse(f"There is no {owner}{name}. {meant}.", AttributeError, name)

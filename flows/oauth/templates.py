@@ -61,7 +61,8 @@ def filled(template: str, values: Mapping[str, str], *, hosts: Collection[str] =
     """Return the address with its values. `hosts` are the patterns of origins that it may have.
 
     A value in the host is one label, or the tenant's verified host. If a template begins with a
-    value, the value is a whole origin. Other values are percent-encoded.
+    value, the value is a whole origin. Other values are percent-encoded, and lead to no parent
+    folder.
 
     Raises:
         InvalidQuestion: A value is missing, or leads to another host.
@@ -89,6 +90,8 @@ def filled(template: str, values: Mapping[str, str], *, hosts: Collection[str] =
     head = PLACEHOLDER.sub(value, template[:host_end])
     if not is_origin(head) or origin_of(address) != head:
         raise InvalidQuestion("The provider named an address that is not an https origin.")
+    if not {".", ".."}.isdisjoint(address.partition("?")[0].split("/")):
+        raise InvalidQuestion("The provider named an address that leads to a parent folder.")
     if hosts and not any(_matches(head, one) for one in hosts):
         raise InvalidQuestion(f"{head} is not one of the provider's hosts.")
     return address

@@ -135,6 +135,8 @@ async def called(
                 if str(getattr(sys.modules[name], "__file__", "")).startswith(str(home)):
                     del sys.modules[name]
     EARS.hear(f"standard error of elicit {arguments[0]}", err.getvalue())
+    for stream, text in (("stdout", out), ("stderr", err)):
+        EARS.show(f"{stream} of elicit {arguments[0]}", text.getvalue())
     return Ended(status=status, out=out.getvalue(), err=err.getvalue())
 
 

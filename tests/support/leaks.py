@@ -294,8 +294,9 @@ class Ears:
             written.read_on()
 
     def show(self, name: str, text: str) -> None:
-        """Add a text to the report of a failed test."""
-        self._shown.setdefault(name, []).append(text)
+        """Add a text to the report of a failed test. `name` says what wrote it."""
+        if text:
+            self._shown.setdefault(name, []).append(text)
 
     def take_shown(self) -> list[tuple[str, str]]:
         """Return the report texts since the last call, with their names, and clear them."""
@@ -343,7 +344,7 @@ class Written:
     """
 
     def __init__(self, name: str, *, ears: Ears, passes_on: bool) -> None:
-        self._name = name
+        self.name = name
         self._ears = ears
         # Append mode: every write goes to the end, whoever writes and wherever a reader is.
         self._file = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115 - see close
@@ -378,8 +379,8 @@ class Written:
                     self._take(each)
         if plain:
             self._text += plain
-            self._ears.hear(f"standard error of {self._name}", plain)
-            self._ears.show(self._name, plain)
+            self._ears.hear(f"standard error of {self.name}", plain)
+            self._ears.show(f"stderr of {self.name}", plain)
 
     def close(self) -> None:
         """Read the rest and close the file.
@@ -392,15 +393,15 @@ class Written:
         self._file.close()
         self._ears.stop_listening(self)
         if self._passes_on and not self._has_passed_on:
-            raise Deaf(f"{self._name} did not pass on its output")
+            raise Deaf(f"{self.name} did not pass on its output")
 
     def _take(self, passed_on: str) -> None:
         match _parsed(passed_on):
             case {"said": [str(where), str(text)]}:
                 self._has_passed_on = True
-                self._ears.hear(f"{where} in {self._name}", text)
+                self._ears.hear(f"{where} in {self.name}", text)
                 if text:
-                    self._ears.show(self._name, f"{text}\n")
+                    self._ears.show(f"stderr of {self.name}", f"{text}\n")
             case {"noted": [str(kind), str(value)]}:
                 self._ears.secrets.note(kind, value)
 
@@ -637,7 +638,7 @@ def _listening(item: pytest.Item, when: str) -> Generator[None, object, object]:
     finally:
         EARS.read_on()
         for name, text in EARS.take_shown():
-            item.add_report_section(when, f"stderr of {name}", text)
+            item.add_report_section(when, name, text)
         # Captured output includes processes that inherit it. Only this private attribute has it.
         for during, name, text in item._report_sections:
             if during == when and name in {"stdout", "stderr"}:

@@ -1,10 +1,10 @@
 """Measures of pages in a browser: accessibility, contrast, the first screen, and overflow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from playwright.async_api import Browser, Page
 
@@ -19,7 +19,8 @@ from webapp.settings.brand import Brand
 
 SCREENS = ((390, 664), (1280, 720))
 MAIN = "main .button.primary, main .button.danger"
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+Scheme: TypeAlias = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 NARROW = (320, 640)  # WCAG 2.2, 1.4.10: a desktop's 1280 pixels, zoomed to 400 %
 TWICE = 32  # pixels: the browser's text at 200 %
 TOO_LOW = 7.0  # WCAG 2.2, 1.4.6 (AAA). Large text needs less there, but has the same limit here.
@@ -36,6 +37,13 @@ RULES: Mapping[str, Any] = {
     "preload": False,
 }
 CONTRAST = {**RULES, "runOnly": {"type": "rule", "values": ["color-contrast-enhanced"]}}
+OF_COLORS = {
+    **RULES,
+    "runOnly": {
+        "type": "rule",
+        "values": ["color-contrast", "color-contrast-enhanced", "link-in-text-block"],
+    },
+}
 RUN_AXE = """async (rules) => {
     for (const details of document.querySelectorAll("details")) details.open = true;
     const found = await axe.run(document, rules);
@@ -50,6 +58,7 @@ RUN_AXE = """async (rules) => {
         lowest: Math.min(...ratios),
     };
 }"""
+RUNNING = "document.getAnimations().filter((one) => one.playState === 'running').length"
 # The padding of a link is larger than its line, so that a finger can hit it. It lies over the text
 # of the next line, which axe takes for a background that it does not know.
 WITHOUT_PADDING = """() => {
@@ -124,8 +133,23 @@ def axe_version() -> str:
     return axe().partition("axe v")[2].partition("\n")[0]
 
 
-async def figures_of(browser: Browser, language: Language = ENGLISH) -> Figures:
-    """Measure every page in this language, in one tab of the browser."""
+def both_schemes(_: int) -> Sequence[Scheme]:
+    return SCHEMES
+
+
+async def figures_of(
+    browser: Browser,
+    language: Language = ENGLISH,
+    schemes_of: Callable[[int], Sequence[Scheme]] = both_schemes,
+) -> Figures:
+    """Measure every page in this language, in one tab of the browser.
+
+    Args:
+        browser: A running Chromium.
+        language: The language of the pages.
+        schemes_of: Returns the color schemes in which axe checks the page with this number. The
+            other measures do not depend on the scheme, and include each page.
+    """
     pages, site, found = Renderer(folders=[template_folder()]), Site(html=""), Figures()
     branded = Renderer(folders=[template_folder()], brand=BRAND)
 
@@ -141,12 +165,14 @@ async def figures_of(browser: Browser, language: Language = ENGLISH) -> Figures:
         await page.goto(f"{ORIGIN}/e/abc")
         shown = {name: html(view) for name, view in every_state().items()}
         narrow = found.too_wide.setdefault("320 px", [])
-        for name, site.html in shown.items():
+        for number, (name, site.html) in enumerate(shown.items()):
             if language is ENGLISH:
                 await page.goto(f"{ORIGIN}/e/abc", wait_until="domcontentloaded")
             else:  # without a navigation, which takes half of the time
                 await page.evaluate(REPLACE, site.html)
-            await _run_axe(page, name, found)
+            await _run_axe(page, name, schemes_of(number), found)
+            if await page.evaluate(RUNNING):
+                found.moving.append(name)
             narrow += [f"{name}: {excess}" for excess in await _too_wide(page)]
         found.folds = await folds_of(page, site, html)
         site.html = html(usual(OperatorRecord))
@@ -156,11 +182,12 @@ async def figures_of(browser: Browser, language: Language = ENGLISH) -> Figures:
     return found
 
 
-async def _run_axe(page: Page, name: str, found: Figures) -> None:
-    """Run axe on the current page in both schemes."""
-    for scheme in SCHEMES:
+async def _run_axe(page: Page, name: str, schemes: Sequence[Scheme], found: Figures) -> None:
+    """Run axe on the current page: all rules in the first scheme, those of colors in the second."""
+    for scheme in schemes:
         await page.emulate_media(color_scheme=scheme)
-        seen = await page.evaluate(RUN_AXE, dict(RULES))
+        rules = RULES if scheme == schemes[0] else OF_COLORS
+        seen = await page.evaluate(RUN_AXE, dict(rules))
         if seen["undecided"]:
             await page.evaluate(WITHOUT_PADDING)
             again = await page.evaluate(RUN_AXE, CONTRAST)
@@ -170,9 +197,6 @@ async def _run_axe(page: Page, name: str, found: Figures) -> None:
             seen["lowest"] = min(seen["lowest"], again["lowest"])
         found.violations[scheme] += [f"{name}: {one}" for one in seen["violations"]]
         found.contrast[scheme] = min(found.contrast.get(scheme, 21), seen["lowest"])
-    running = "document.getAnimations().filter((one) => one.playState === 'running').length"
-    if await page.evaluate(running):
-        found.moving.append(name)
 
 
 async def _with_large_text(page: Page, found: Figures, pages: Mapping[str, str]) -> None:

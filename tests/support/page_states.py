@@ -32,6 +32,7 @@ from webapp.pages.views import (
     Ended,
     Ending,
     Late,
+    NoCookie,
     NotPaid,
     PaymentPending,
     ProviderTrouble,
@@ -410,6 +411,7 @@ def _connection_variants() -> dict[str, View]:
         "Activity of nobody": usual(ActivityPage, asked=()),
         "Activity of no match": usual(ActivityPage, asked=(), paging=Paging(show="failed")),
         "Connections of no match": usual(ConnectionsPage, groups=(), paging=Paging(show="over")),
+        "NoCookie of an earlier visit": usual(NoCookie, has_cookie=True),
         "Connections of nobody": made(
             ConnectionsPage, {**USUAL, "groups": (), "sign_out_csrf": None, "viewer": "you"}
         ),

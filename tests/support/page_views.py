@@ -153,6 +153,7 @@ USUAL: Mapping[str, Any] = {
     "live_url": "/e/abc/live",
     "here_url": "/e/abc",
     "again_url": "/e/abc",
+    "has_cookie": False,
     "csrf": "c5f1",
     "client": "Claude",
     "client_id": "https://assistant.example/client",

@@ -1,4 +1,6 @@
-"""Processes that tests start: their standard error is searched for leaks and shown on failure.
+"""Processes that tests start: their standard error is searched for leaks.
+
+What they wrote is shown if the test fails.
 
 Risks: a process whose standard error is not read. So tests start our processes only through this
 module, which tests/test_leaks.py checks.
@@ -66,8 +68,11 @@ async def ended(process: Process, *, within_seconds: float = DEADLINE_SECONDS) -
         await killed(process)
         raise
     assert process.returncode is not None
-    _WRITTEN[process].close()
-    return Ended(status=process.returncode, out=(out or b"").decode(), err=error_of(process))
+    written = _WRITTEN[process]
+    written.close()
+    end = Ended(status=process.returncode, out=(out or b"").decode(), err=written.text())
+    EARS.show(f"stdout of {written.name}", end.out)
+    return end
 
 
 async def killed(process: Process) -> None:

@@ -19,6 +19,7 @@ from tokenize import TokenError
 from types import FunctionType
 from typing import Any
 
+from flows import elicit
 from flows.errors import InvalidQuestion
 from flows.kinds.form import form
 from flows.kinds.gate import layers_of, mark_of, needs_of
@@ -48,7 +49,9 @@ async def must_show_models(server: Any) -> None:
             called_as_tools = {*tools, *map(id, layers_of(layer))}
             for place, found, model in _names_in(layer):
                 error: object = None
-                if model is not None:
+                if isinstance(model, str):
+                    error = model
+                elif model is not None:
                     error = _error_of(found, model)
                 else:
                     ahead.append(found)
@@ -84,14 +87,20 @@ def _error_of(asks: Callable[..., object], model: type[Any]) -> InvalidQuestion 
 
 def _names_in(
     function: FunctionType,
-) -> Iterator[tuple[str | None, FunctionType, type[Any] | None]]:
-    """Yield each function that this one uses, with the place of a call, and a verb's model."""
+) -> Iterator[tuple[str | None, FunctionType, type[Any] | str | None]]:
+    """Yield each function that this one uses, with the place of a call, and a verb's model.
+
+    In place of the model, yield the sentence about a verb that is called wrongly.
+    """
     file = function.__code__.co_filename
     tree = _tree_of(function, file) if is_authors(file) else None
     if tree is None:
         return
     known = _names_outside(function, tree)
     for node in ast.walk(tree):
+        verb, wrong = _wrong_verb_in(node, known)
+        if verb is not None:
+            yield f"{file}:{getattr(node, 'lineno', 0)}", verb, wrong.format(verb.__name__)
         if isinstance(node, ast.Call):
             called, place = _value(node.func, known), f"{file}:{node.lineno}"
             model = _value(_schema_in(node), known) if _is_verb(called) else None
@@ -103,6 +112,37 @@ def _names_in(
             found = _value(node, known)
             if isinstance(found, FunctionType) and found is not function:
                 yield None, found, None
+
+
+_NEVER_AWAITED: tuple[Any, ...] = (
+    elicit.caller,
+    elicit.can,
+    elicit.needed,
+    elicit.read_token,
+    elicit.token,
+)
+_QUESTIONS: tuple[Any, ...] = (
+    *(elicit.api_key, elicit.confirm, elicit.form, elicit.oauth, elicit.payment, elicit.secret),
+    *(elicit.together, elicit.url),
+)
+_AWAITED = "elicit.{} returns its value at once, so leave out `await`."
+_TASK = (
+    "create_task needs a coroutine, and elicit.{0} returns a question. Write "
+    "asyncio.ensure_future(elicit.{0}(...)), or elicit.together(...) to ask several questions."
+)
+
+
+def _wrong_verb_in(node: ast.AST, known: Mapping[str, object]) -> tuple[Any, str]:
+    """Return the verb that `node` calls wrongly and a sentence about it, or None and no text."""
+    match node:
+        case ast.Await(value=ast.Call(func=func)):
+            verbs, sentence = _NEVER_AWAITED, _AWAITED
+        case ast.Call(func=ast.Attribute(attr="create_task"), args=[ast.Call(func=func), *_]):
+            verbs, sentence = _QUESTIONS, _TASK
+        case _:
+            return None, ""
+    found = _value(func, known)  # compared by identity: `==` would run an author's code
+    return next((one for one in verbs if one is found), None), sentence
 
 
 def _tree_of(function: FunctionType, file: str) -> ast.AST | None:

@@ -415,7 +415,11 @@ class BadRequest(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCookie(View):
-    """The page of a form that was sent without its cookie. `again_url` is the page of the form."""
+    """The page of a form that was sent without its cookie, or with another one (`has_cookie`).
+
+    `again_url` is the page of the form.
+    """
 
     template: ClassVar[str] = "no_cookie.html"
     again_url: str | None = None
+    has_cookie: bool = False

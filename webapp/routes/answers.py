@@ -28,6 +28,12 @@ RETRY_SECONDS = 30
 # the framework's message if the client disconnects while the body is read
 _LEFT = "client disconnected prematurely"
 _log = logging.getLogger(__name__)
+# Sentences of a page about a request that was refused.
+_REFUSALS = {
+    HTTPStatus.METHOD_NOT_ALLOWED: "This address is only for a button on one of our pages.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "What you sent is longer than this server accepts.",
+}
+_REFUSED = "The server could not process what your browser sent."
 
 
 class NotShown(Exception):
@@ -119,7 +125,7 @@ class Answers:
             case HTTPException(status_code=HTTPStatus.NOT_FOUND):
                 return page(NotFound(server=server), status=HTTPStatus.NOT_FOUND)
             case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
-                problem = f"{HTTPStatus(code).phrase}."
+                problem = _REFUSALS.get(HTTPStatus(code), _REFUSED)
                 return page(BadRequest(server=server, problem=problem), status=code)
             case _:
                 trouble = Trouble(server=server, error_id=_logged(request, error))

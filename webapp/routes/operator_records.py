@@ -69,11 +69,6 @@ async def operator_record(
     )
     ids = {each.id for each in records.about} | {_id_of(each) for each in records.about}
     act = _ACTS.get(type(found))
-    has_ended = (
-        found.status.is_final
-        if isinstance(found, Elicitation)
-        else isinstance(found, Payment) and found.has_ended
-    )
     others = [each for each in records.about if each.id != found.id]
     view = OperatorRecord(
         **about_operator(page, operator, tab=name),
@@ -85,7 +80,7 @@ async def operator_record(
         ),
         links=tuple(link(each) for each in others[:LINKS_AT_MOST]),
         log_lines=tuple(line.text for line in service.recent_lines.about(ids)),
-        acts=() if act is None or has_ended else ((act, f"{url_of(found)}/{act}"),),
+        acts=() if act is None or _has_ended(found) else ((act, f"{url_of(found)}/{act}"),),
         payload=shown_body(found.body) if isinstance(found, StoredWebhook) else None,
     )
     return operator_page(page, view)
@@ -98,9 +93,11 @@ async def look_before_act(
     id: FromPath[str],
     act: FromPath[str],
 ) -> Response[Any]:
-    """Show what a change does, before it is made."""
+    """Show what a change does, before it is made; or the record, if it cannot be changed now."""
     operator = await known_operator(page)
     found = await _acted_on(page, name, id, act)
+    if _has_ended(found):
+        return see_other(url_of(found))
     return operator_page(page, _act_view(page, operator, found, fault=None))
 
 
@@ -228,6 +225,13 @@ async def _acted_on(page: PageRequest, name: str, id: str, act: str) -> Found:
     if _ACTS.get(type(found)) != act:
         raise NotFoundException
     return found
+
+
+def _has_ended(found: Found) -> bool:
+    """Return True for a question or a payment that an operator cannot change any more."""
+    if isinstance(found, Elicitation):
+        return found.status.is_final
+    return isinstance(found, Payment) and found.has_ended
 
 
 def _subject(found: Found) -> str:

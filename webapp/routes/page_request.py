@@ -77,12 +77,16 @@ class PageRequest:
         """Check that the form is from our page about `subject` in this browser.
 
         Raises:
-            NotShown: The form is from elsewhere, or the browser has no cookies.
+            NotShown: The form is from elsewhere or an earlier visit, or the browser has no cookies.
         """
         field = self.form.get("csrf", [])
         is_ours = self.service.browser.is_csrf
         if len(field) != 1 or not is_ours(field[0], self.cookies, subject=subject):
-            view = NoCookie(server=self.answers.server, again_url=_page_of(self.scope["path"]))
+            view = NoCookie(
+                server=self.answers.server,
+                again_url=_page_of(self.scope["path"]),
+                has_cookie=self.service.browser.cookie_of(self.cookies) is not None,
+            )
             raise NotShown(self.answers.page(view, status=HTTPStatus.FORBIDDEN))
 
     async def viewer(self) -> Viewer | None:

@@ -106,11 +106,7 @@ SECRET = Setting(
 SECRETS = (
     SECRET,
     *(
-        replace(
-            SECRET,
-            name=f"MCP_{which}_SECRET",
-            says="used in place of `ELICIT_SECRET` if none of the secrets above is set",
-        )
+        replace(SECRET, name=f"MCP_{which}_SECRET", says="used if no secret above is set")
         for which in ("ELICITATION", "SESSION", "SERVER")
     ),
 )

@@ -104,6 +104,9 @@ def test_values_are_filled_into_host_and_path() -> None:
         ("https://{x}.api.chimp.example/3.0", "a@evil"),
         ("https://{x}.api.chimp.example/3.0", ""),
         ("https://{x}.api.chimp.example/3.0", "a.b"),
+        ("https://quickbooks.example/v3/company/{x}", ".."),
+        ("https://quickbooks.example/v3/company/{x}/reports", "."),
+        ("https://quickbooks.example/v3/{x}.{x}", ""),
         ("{x}/services", "https://evil.example"),
         ("{x}/services", "https://evil.example#.my.salesforce.com"),
         ("{x}/services", "https://a.my.salesforce.com@evil.example"),
@@ -118,7 +121,7 @@ def test_values_are_filled_into_host_and_path() -> None:
         ("{x}/services", ""),
     ],
 )
-def test_value_that_leads_to_another_host_is_refused(template: str, value: str) -> None:
+def test_value_that_leads_to_another_host_or_folder_is_refused(template: str, value: str) -> None:
     # finding: XO3
     with pytest.raises(InvalidQuestion):
         filled(template, {"x": value}, hosts=FORCE if template.startswith("{") else ())

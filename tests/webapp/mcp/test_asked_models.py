@@ -21,6 +21,8 @@ from tests.support.work import steps_of
 from webapp.mcp.asked_models import must_show_models
 from webapp.testing import elicit_person
 
+ANY: Any = elicit  # these mistakes are errors for type checkers too
+
 
 class Address(BaseModel):
     street: str
@@ -261,6 +263,46 @@ async def test_marked_function_that_is_no_tool_is_refused_at_its_call(library, t
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{Path(__file__)}:")
     assert f"`{helper}` is marked with gate or needs, but this line calls it as a plain" in line
+
+
+async def awaits_caller() -> str:
+    return str(await ANY.caller())
+
+
+async def awaits_can() -> str:
+    return "link" if await ANY.can("url") else "text"
+
+
+async def makes_a_task() -> str:
+    return str(await asyncio.create_task(ANY.confirm("Sure?")))
+
+
+async def makes_tasks_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ANY.form("Name?"))
+
+
+async def makes_futures() -> str:
+    sure = asyncio.ensure_future(elicit.confirm("Sure?"))
+    done = asyncio.create_task(elicit.once("work", lambda: 1))
+    return f"{await sure} {await done} {elicit.caller().id}"
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (awaits_caller, "elicit.caller returns its value at once, so leave out `await`."),
+        (awaits_can, "elicit.can returns its value at once, so leave out `await`."),
+        (makes_a_task, "Write asyncio.ensure_future(elicit.confirm(...))"),
+        (makes_tasks_in_a_group, "Write asyncio.ensure_future(elicit.form(...))"),
+    ],
+)
+async def test_verb_that_is_awaited_or_made_a_task_wrongly_is_refused(library, tool, words):
+    with pytest.raises(InvalidQuestion) as refused:
+        await must_show_models(server_with(library, makes_futures, tool))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"{Path(__file__)}:")
+    assert words in line
 
 
 async def test_decorator_that_hides_a_mark_is_refused(library):

@@ -263,7 +263,10 @@ def schema_faults(schema: Any) -> Any:
             "GitHub did not issue an access token (denied)",
             "GitHub hat keinen Zugriffsschlüssel ausgestellt (denied)",
         ),
-        ("Method Not Allowed.", "Diese Methode ist nicht erlaubt."),
+        (
+            "The server could not process what your browser sent.",
+            "Der Server konnte nicht verarbeiten, was Ihr Browser gesendet hat.",
+        ),
         ("The author's own words.", "The author's own words."),
         ("Decline", "Decline"),  # a text of a template is no text of the code
         ("%(label)s did not say whose account it is" * 20, None),

@@ -1,5 +1,6 @@
 """Forms that no browser sends: the page shows an error, and nothing changes."""
 
+from html import unescape
 from typing import Any
 
 import pytest
@@ -42,6 +43,32 @@ async def test_malformed_form_is_refused_with_page(button: str, form: str) -> No
         assert page.heading
         assert await env.status(link) == "pending"
         assert await person.go_on(link) == LOGIN
+
+
+async def test_page_of_a_refused_request_says_what_happened_in_plain_words() -> None:
+    server, html = new_server("mcp"), {"accept": "text/html"}
+
+    @server.tool()
+    async def sign_in() -> str:
+        return str(dict(await elicit.url("Sign in", LOGIN)))
+
+    async with server_env(server) as env, env.caller(MODERN) as caller:
+        (link,) = links_asked(await caller.leg("sign_in"))
+        other, person = await env.person(), await env.person()
+        csrf = (await other.visit(link)).csrf or ""
+        without_cookie = await person.browser.post(link, data={"csrf": csrf}, headers=html)
+        await person.visit(link)
+        of_other_cookie = await person.browser.post(link, data={"csrf": csrf}, headers=html)
+        too_long = await person.browser.post(link, data={"csrf": "x" * 3_000_000}, headers=html)
+        not_a_page = await person.browser.get(f"{link}/decline", headers=html)
+        for answer, status, says in (
+            (without_cookie, 403, "Your browser didn't save our cookie"),
+            (of_other_cookie, 403, "This page is out of date"),
+            (too_long, 413, "What you sent is longer than this server accepts."),
+            (not_a_page, 405, "This address is only for a button on one of our pages."),
+        ):
+            assert (answer.status_code, says in unescape(answer.text)) == (status, True), says
+        assert await env.status(link) == "pending"
 
 
 @pytest.mark.parametrize(("zone", "status"), [("Asia/Kathmandu", 303), ("", 422)])

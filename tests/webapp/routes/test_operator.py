@@ -17,6 +17,7 @@ from tests.support.operating import (
     act,
     at,
     counting,
+    csrf_at,
     entered,
     filled,
     people,
@@ -101,12 +102,14 @@ async def test_operator_cancels_a_question_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         (asked,) = await service.elicitations.all(Elicitation)
         url = f"{service.public_url}/operator/questions/{asked.id}/cancel"
+        late = {"csrf": await csrf_at(person, url)}
         assert (await act(person, url)).headers["location"].endswith(asked.id)
         assert "cancelled" in str(await soon(buy.call))
     current = await service.elicitations.get(asked.id)
     assert current is not None
     assert (current.status, current.settled_by) == (Status.CANCELLED, "operator")
-    assert (await act(person, url)).status_code == 303
+    assert (await person.browser.post(url, data=late)).status_code == 303
+    assert str((await person.visit(url)).location).endswith(f"/questions/{asked.id}")
     assert "…</a>" not in (await at(person, service, f"/questions/{asked.id}")).text
 
 
@@ -120,8 +123,10 @@ async def test_operator_refunds_an_unused_payment_once(shop: Shop) -> None:
     place = f"/payments/{payment.id}"
     url = f"{shop.service.public_url}/operator{place}/refund"
     assert f"{place}/refund" in (await at(person, shop.service, place)).text
+    late = {"csrf": await csrf_at(person, url)}
     assert (await act(person, url)).status_code == 303
-    assert (await act(person, url)).status_code == 303
+    assert (await person.browser.post(url, data=late)).status_code == 303
+    assert str((await person.visit(url)).location).endswith(place)
     assert f"{place}/refund" not in (await at(person, shop.service, place)).text
     (after,) = await shop.payments()
     assert (after.status, after.refund_asked_by) == ("refunded", "operator")
