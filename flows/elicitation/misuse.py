@@ -243,9 +243,8 @@ def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> N
     else:
         error = plain(why)
     if isinstance(error, AttributeError):
-        vars(AttributeError)["name"].__set__(
-            error, name
-        )  # otherwise Python overwrites `error.name`
+        # An assignment to `error.name` would be overwritten by Python when the error is raised.
+        vars(AttributeError)["name"].__set__(error, name)
     raise error
 
 
