@@ -66,7 +66,7 @@ class SetupFault(Failed):
 
     def __init__(self, message: str, *, fix: str | None = None, why: str | None = None) -> None:
         self.fix = fix
-        self.why = why or message
+        self.why: str = why or message
         super().__init__(message)
 
 
