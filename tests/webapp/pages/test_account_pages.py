@@ -116,7 +116,8 @@ def test_sandbox_is_marked_and_real_provider_is_not(
 
 
 def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, shown: Shown) -> None:
-    page = shown(replace(use, tool="export_all"))
+    assert "Book a table acts as you at GitHub." in shown(use).said()
+    page = shown(replace(use, tool="export_all", tool_title=None))
     said = page.said()
     assert page.text("h1") == "Let my tools use octocat at GitHub?"
     assert "Mona Lisa Octocat" in said
