@@ -21,6 +21,7 @@ from litestar.params import FromPath
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
+from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.command import CommandRefused
 from webapp.identity.operators import OperatorDecision
@@ -29,6 +30,7 @@ from webapp.operations.catalog import LISTS, PAGES
 from webapp.operations.history import Found, gathered, history_of, stages_of, word_of
 from webapp.operations.lists import listed
 from webapp.operations.payloads import shown_body
+from webapp.operations.payment_rows import PaymentRow
 from webapp.operations.rows import text_of
 from webapp.pages.views_operator import Act, Fact, OperatorAct, OperatorRecord
 from webapp.records.ids import owner_of, tail_of
@@ -47,6 +49,16 @@ _ACTS: Final[Mapping[type[Any], Act]] = {
     OutgoingEvent: "resend",
 }
 _REASON: Final = "refunded by an operator"
+_LABELS: Final = {
+    "owner": "Person",
+    "given_back_by_itself_at": "Automatic refund due",
+    "refunded": "Amount refunded",
+    "claimed": "Amount claimed by a bank",
+    "owed": "Amount owed to the person",
+}
+# Fields of a row that its title, its price or its note already shows.
+_SHOWN_ELSEWHERE: Final = frozenset({"id", "amount", "currency", "paid", "paid_currency"})
+_AMOUNTS: Final = frozenset({"refunded", "claimed", "owed"})  # in minor units
 _log = logging.getLogger(__name__)
 
 
@@ -141,6 +153,8 @@ def facts(row: Any, fields: Sequence[str], *, owner: str | None = None) -> tuple
     found = list[Fact]()
     for field in fields:
         value, label = getattr(row, field), label_of(field)
+        if isinstance(row, PaymentRow) and field in _AMOUNTS:
+            value = str(Money.from_minor_units(value, row.currency)) if value else None
         if isinstance(value, datetime):
             found.append(Fact(label=label, at=value))
         elif field == "owner" and owner is not None:
@@ -156,7 +170,7 @@ def _facts_of(page: PageRequest, found: Found) -> tuple[Fact, ...]:
         return (Fact(label="Status", text=found.status), Fact(label="Began", at=found.created_at))
     catalogued = LISTS[PAGES[type(found)]]
     row = catalogued.row(found, page.now)
-    fields = [field for field in row.__struct_fields__ if field != "id"]
+    fields = [field for field in row.__struct_fields__ if field not in _SHOWN_ELSEWHERE]
     return facts(row, fields, owner=found.owner)
 
 
@@ -179,7 +193,7 @@ async def _of_provider(page: PageRequest, found: Found) -> tuple[Fact, ...]:
 def label_of(field: str) -> str:
     """Return the label of a field: `asked_at` becomes "Asked", `is_live` becomes "Live"."""
     plain = field.removeprefix("is_").removesuffix("_at").replace("_", " ")
-    return {"owner": "Person", "id": "Id"}.get(plain, plain.capitalize())
+    return _LABELS.get(field, plain.capitalize())
 
 
 def _id_of(record: Found) -> str:

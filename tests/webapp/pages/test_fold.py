@@ -70,7 +70,7 @@ async def test_focused_field_is_not_behind_buttons(pages: Renderer, browser: Bro
     schema = schema_of({"type": "object", "properties": dict.fromkeys(names, LABEL)})
     site = Site(html="")
     async with visit(browser, site, viewport={"width": 390, "height": 664}) as page:
-        await shown(usual(StartForm, form=form_of(schema)), pages, page, site)
+        await shown(usual(StartForm, form=form_of(schema), arguments=()), pages, page, site)
         for number in range(1, 21):
             field, bar = page.locator(f"#answer-{number}"), page.locator(".actions.stay")
             await expect(field).to_be_focused()

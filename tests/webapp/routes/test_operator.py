@@ -127,7 +127,11 @@ async def test_operator_refunds_an_unused_payment_once(shop: Shop) -> None:
     assert (await act(person, url)).status_code == 303
     assert (await person.browser.post(url, data=late)).status_code == 303
     assert str((await person.visit(url)).location).endswith(place)
-    assert f"{place}/refund" not in (await at(person, shop.service, place)).text
+    record = (await at(person, shop.service, place)).text
+    assert f"{place}/refund" not in record
+    facts = dict(re.findall(r"<dt>([^<]+)</dt><dd[^>]*>(?:<[^>]+>)*([^<]*)", record))
+    assert facts["Amount refunded"].strip() == "9.00 EUR"
+    assert facts.keys().isdisjoint({"Amount", "Currency", "Amount owed to the person"})
     (after,) = await shop.payments()
     assert (after.status, after.refund_asked_by) == ("refunded", "operator")
     assert shop.line.count(REFUND) == 1
