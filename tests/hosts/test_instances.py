@@ -95,7 +95,7 @@ async def test_python_client_raises_on_404_and_new_session_joins_question(
             )
 
         first = await connected()
-        # Otherwise the client asks for the output schema after the result, when its session is gone.
+        # Otherwise the client asks for the output schema after the result, without a session.
         await first.client.list_tools()
         call = first.call("order", what="tea")
         link = await first.link()

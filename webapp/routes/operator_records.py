@@ -154,7 +154,7 @@ def facts(row: Any, fields: Sequence[str], *, owner: str | None = None) -> tuple
     for field in fields:
         value, label = getattr(row, field), label_of(field)
         if isinstance(row, PaymentRow) and field in _AMOUNTS:
-            value = str(Money.from_minor_units(value, row.currency)) if value else None
+            value = str(Money.from_minor_units(value, row.currency)) if value else ""
         if isinstance(value, datetime):
             found.append(Fact(label=label, at=value))
         elif field == "owner" and owner is not None:
