@@ -518,7 +518,7 @@ FORMER_MODULES = {
     *("account_keys", "registrations", "verdicts", "afterwards", "erased", "hints", "loose_ends"),
     *("kept_news", "inbox", "protected", "reach", "served", "serving_pages", "typed", "tries"),
     *("asked_forms", "kept_secrets", "recent", "kind", "stage", "town", "fair", "market", "stand"),
-    *("till", "nursery"),
+    *("till", "nursery", "asked_models"),
 }
 
 

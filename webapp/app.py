@@ -40,11 +40,11 @@ from webapp.identity.users import Users, Who, must_be_sign_in_url
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.events import mask_access_logs
-from webapp.mcp.asked_models import must_show_models
 from webapp.mcp.attach import attach, is_served
 from webapp.mcp.before import must_name_tools, warn_of_approvers
 from webapp.mcp.callers import issuer_of, must_be_named, sender_of
 from webapp.mcp.opened import OpenedSessions
+from webapp.mcp.tool_mistakes import must_have_no_mistakes
 from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
@@ -106,7 +106,7 @@ async def open_app(
         await must_name_tools(settings.gate, server)
         names = {one.name for one in settings.identity.approvers}
         await warn_of_approvers(names, server)
-        await must_show_models(server)
+        await must_have_no_mistakes(server)
     users = users or Users(application=_name_of(settings, server))
     async with AsyncExitStack() as stack:
         number = 1

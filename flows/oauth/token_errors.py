@@ -51,7 +51,12 @@ UNAUTHORIZED_CLIENT: Final = "unauthorized_client"
 _CLIENT_IN_CALLBACK: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type"})
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 # Errors about a request that the issuer never accepts from this client (RFC 6749; RFC 8707, 2).
-_OF_REQUEST: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type", "invalid_scope"})
+_OF_REQUEST: Final = frozenset(
+    {
+        *(UNAUTHORIZED_CLIENT, "unsupported_grant_type", "unsupported_response_type"),
+        "invalid_scope",
+    }
+)
 OF_TARGET: Final = frozenset({"invalid_target", "invalid_resource"})  # RFC 8707, 2; Entra
 _NO_ENDPOINT: Final = frozenset(
     {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE}
@@ -110,7 +115,7 @@ class Refusal:
     @property
     def is_of_request(self) -> bool:
         """True if the issuer refuses the grant type, the scopes or the API for this client."""
-        return self.error in _OF_REQUEST | OF_TARGET or self.error == "unsupported_grant_type"
+        return self.error in _OF_REQUEST | OF_TARGET
 
     @property
     def is_elsewhere(self) -> bool:

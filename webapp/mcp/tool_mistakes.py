@@ -32,8 +32,8 @@ from webapp.mcp.tools import functions_beside_tools, own_functions
 _MISSING = object()
 
 
-async def must_show_models(server: Any) -> None:
-    """Check the models that the tools of this server, and of mounted servers, ask for.
+async def must_have_no_mistakes(server: Any) -> None:
+    """Check the tools, resources and prompts of this server and of mounted servers.
 
     Raises:
         InvalidQuestion: A form cannot show one of them, a tool calls a verb or a marked function

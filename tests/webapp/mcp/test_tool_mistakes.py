@@ -1,4 +1,4 @@
-"""Models that no form can show: refused when the server starts, in the words of Python."""
+"""Mistakes in the code of tools: the server refuses to start, and names the line of each."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from flows.elicit import form as ask
 from tests.support.cli import run
 from tests.support.mcp_server import new_server
 from tests.support.work import steps_of
-from webapp.mcp.asked_models import must_show_models
+from webapp.mcp.tool_mistakes import must_have_no_mistakes
 from webapp.testing import elicit_person
 
 ANY: Any = elicit  # these mistakes are errors for type checkers too
@@ -190,7 +190,7 @@ def server_with(library: str, *tools: Callable[..., Any]) -> Any:
 async def test_model_that_no_form_can_show_is_refused_with_its_line(library, tool):
     # finding: XA15
     with pytest.raises(InvalidQuestion) as refused:
-        await must_show_models(server_with(library, right, tool))
+        await must_have_no_mistakes(server_with(library, right, tool))
     assert str(refused.value).startswith(f"{Path(__file__)}:")
     assert "Tags.tags: `list[str]` cannot be asked as a form: use list[Literal[...]] or" in str(
         refused.value
@@ -200,7 +200,7 @@ async def test_model_that_no_form_can_show_is_refused_with_its_line(library, too
 async def test_each_wrong_model_has_a_sentence_in_python(library):
     # finding: XA15
     with pytest.raises(InvalidQuestion) as refused:
-        await must_show_models(server_with(library, *SENTENCES))
+        await must_have_no_mistakes(server_with(library, *SENTENCES))
     lines = str(refused.value).splitlines()
     assert len(lines) == len(SENTENCES)
     assert [words for words in SENTENCES.values() if not any(words in line for line in lines)] == []
@@ -208,7 +208,7 @@ async def test_each_wrong_model_has_a_sentence_in_python(library):
 
 
 async def test_model_that_is_known_only_in_the_call_does_not_stop_the_start(library):
-    await must_show_models(server_with(library, *RIGHT))
+    await must_have_no_mistakes(server_with(library, *RIGHT))
 
 
 @elicit.gate
@@ -264,7 +264,7 @@ hidden = hiding(delete)
 )
 async def test_marked_function_that_is_no_tool_is_refused_at_its_call(library, tool, helper):
     with pytest.raises(InvalidQuestion) as refused:
-        await must_show_models(server_with(library, right, tool))
+        await must_have_no_mistakes(server_with(library, right, tool))
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{Path(__file__)}:")
     assert f"`{helper}` is marked with gate or needs, but this line calls it as a plain" in line
@@ -304,7 +304,7 @@ async def makes_futures() -> str:
 )
 async def test_verb_that_is_awaited_or_made_a_task_wrongly_is_refused(library, tool, words):
     with pytest.raises(InvalidQuestion) as refused:
-        await must_show_models(server_with(library, makes_futures, tool))
+        await must_have_no_mistakes(server_with(library, makes_futures, tool))
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{Path(__file__)}:")
     assert words in line
@@ -328,28 +328,28 @@ async def test_mark_on_a_resource_or_a_prompt_is_refused(library, kind, mark):
     def report_of(name: str) -> str:
         return name
 
-    await must_show_models(server)
+    await must_have_no_mistakes(server)
     kinds[kind](report_of if kind == "template" else report)
     with pytest.raises(InvalidQuestion, match=r"`report.* is marked .* is a resource or a prompt"):
-        await must_show_models(server)
+        await must_have_no_mistakes(server)
 
 
 async def test_decorator_that_hides_a_mark_is_refused(library):
     with pytest.raises(InvalidQuestion, match=r"`delete` is marked .* add functools\.wraps"):
-        await must_show_models(server_with(library, hidden))
+        await must_have_no_mistakes(server_with(library, hidden))
 
 
 async def test_marked_tools_and_calls_of_them_do_not_stop_the_start(library):
     tools = (delete, rename, calls_gate, calls_need, calls_in_a_helper)
-    await must_show_models(server_with(library, *tools))
-    await must_show_models(server_with(library, calls_and_names, calls_gate_when_gated))
+    await must_have_no_mistakes(server_with(library, *tools))
+    await must_have_no_mistakes(server_with(library, calls_and_names, calls_gate_when_gated))
 
 
 async def test_tool_of_mounted_server_is_checked_too():
     outer = FastMCP("outer")
     outer.mount(server_with("fastmcp", wrong_by_position), "inner")
     with pytest.raises(InvalidQuestion, match=r"Tags\.tags"):
-        await must_show_models(outer)
+        await must_have_no_mistakes(outer)
 
 
 async def test_kit_refuses_the_server_of_a_wrong_model(library):
@@ -371,7 +371,7 @@ def test_start_reads_only_the_functions_of_the_tools(tmp_path):
         server = server_with("mcp", names["order"])
 
         def check(server: Any = server) -> None:
-            asyncio.run(must_show_models(server))
+            asyncio.run(must_have_no_mistakes(server))
 
         check()
         steps.append(steps_of(check))
