@@ -109,6 +109,7 @@ class PersonAtLinks:
         self.steps = cast("asyncio.TaskGroup", None)
         self.links: list[str] = []
         self.enters: list[str] = []  # origins that are allowed in addition to the link's own
+        self._one_at_a_time = asyncio.Lock()
 
     async def show(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
         assert isinstance(params, ElicitRequestURLParams)
@@ -119,5 +120,7 @@ class PersonAtLinks:
     async def _open(self, link: str) -> None:
         # An idle connection can end just when it is used again.
         none_kept = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(limits=none_kept) as browser:
+        # A call that is repeated shows the same question again. A person who is typing its answer
+        # finishes that page first; a second walk beside it would arrive at a form that is over.
+        async with self._one_at_a_time, httpx.AsyncClient(limits=none_kept) as browser:
             await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)
