@@ -122,6 +122,7 @@ class OAuthEnv:
         account: str | None = None,
         reason: str | None = None,
         client: str = "c",
+        title: str | None = None,
     ) -> Asking:
         """Call a tool that awaits an account."""
         presenter = Holding()
@@ -133,6 +134,7 @@ class OAuthEnv:
             tool=tool,
             arguments=arguments,
             client=client,
+            title=title,
         )
 
         async def body() -> Account:

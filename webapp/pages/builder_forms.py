@@ -11,6 +11,7 @@ from flows.elicitation.traits import traits_of
 from flows.kinds.form import approver_of, voting_of
 from flows.schema.schema import ONE_TEXT
 from flows.shown import Argument, arguments_of, with_titles
+from webapp.elicitations.service import Elicitations
 from webapp.kinds.page_kind import is_before_tool, said_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
@@ -108,6 +109,16 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
 def server_of(elicitation: Elicitation) -> str:
     """Return the name of the server that asks, for people."""
     return elicitation.asked.server_title or elicitation.asked.server
+
+
+async def tool_titles(elicitations: Elicitations, owner: str) -> Mapping[tuple[str, str], str]:
+    """Return the titles of tools, by server and name, as this person's last questions had them."""
+    found = await elicitations.all(Elicitation, owner=owner, skips_unreadable=True)
+    return {
+        (one.asked.server, one.asked.tool): one.asked.described.title
+        for one in sorted(found, key=lambda one: one.created_at)
+        if one.asked.described is not None and one.asked.described.title
+    }
 
 
 def question_of(elicitation: Elicitation) -> str | None:

@@ -21,6 +21,7 @@ class Sharing:
     """A tool that may use an account, and the time of its last use."""
 
     tool: str
+    tool_title: str | None
     used_at: datetime | None
     stop_action: str
 
