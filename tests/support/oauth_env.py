@@ -123,6 +123,7 @@ class OAuthEnv:
         reason: str | None = None,
         client: str = "c",
         title: str | None = None,
+        client_title: str | None = None,
     ) -> Asking:
         """Call a tool that awaits an account."""
         presenter = Holding()
@@ -135,6 +136,7 @@ class OAuthEnv:
             arguments=arguments,
             client=client,
             title=title,
+            client_title=client_title,
         )
 
         async def body() -> Account:

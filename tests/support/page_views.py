@@ -263,8 +263,16 @@ USUAL: Mapping[str, Any] = {
                     disconnect_action="/connections/x1/disconnect",
                     keep_action="/connections/x1/keep",
                     clients=(
-                        Assistant(key="k1", name="Claude", id=None, may_use=True),
-                        Assistant(key="k2", name="", id="https://app.example", may_use=False),
+                        Assistant(
+                            key="k1", name="claude-ai", title="Claude", id=None, may_use=True
+                        ),
+                        Assistant(
+                            key="k2",
+                            name="",
+                            title=None,
+                            id="https://app.example",
+                            may_use=False,
+                        ),
                     ),
                 ),
             ),

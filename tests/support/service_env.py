@@ -157,6 +157,7 @@ def call_of(
     teams: tuple[str, ...] = (),
     teams_until: datetime | None = None,
     title: str | None = None,
+    client_title: str | None = None,
 ) -> Call:
     """Return one request of a tool call. `title` is the tool's."""
     return Call(
@@ -176,6 +177,7 @@ def call_of(
             arguments=json.dumps(arguments),
             version=version,
             client_id=client_id,
+            client_title=client_title,
             described=None if title is None else DescribedTool(name=tool, title=title),
         ),
         presenter=presenter or Holding(),

@@ -28,7 +28,7 @@ from webapp.pages.builder_forms import (
     question_of,
     server_of,
     start_view,
-    tool_titles,
+    titles_of,
     waiting_view,
 )
 from webapp.pages.builder_payments import view_of
@@ -217,7 +217,7 @@ class PageBuilder:
         )
 
     async def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
-        titles = await tool_titles(self._service.elicitations, self._elicitation.owner)
+        titles = await titles_of(self._service.elicitations, self._elicitation.owner)
         terms = self._service.kinds.accounts.terms(self._elicitation)
         return UseAccount(
             **self._common(),
@@ -226,7 +226,7 @@ class PageBuilder:
                 Choice(
                     person=_person(offered),
                     connected_for=tuple(
-                        ToolName(tool=tool, tool_title=titles.get((offered.server, tool)))
+                        ToolName(tool=tool, tool_title=titles.tools.get((offered.server, tool)))
                         for tool in offered.tools
                     ),
                     scopes=self._scopes(offered.scopes),

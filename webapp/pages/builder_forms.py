@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
@@ -111,14 +111,25 @@ def server_of(elicitation: Elicitation) -> str:
     return elicitation.asked.server_title or elicitation.asked.server
 
 
-async def tool_titles(elicitations: Elicitations, owner: str) -> Mapping[tuple[str, str], str]:
-    """Return the titles of tools, by server and name, as this person's last questions had them."""
+class Titles(NamedTuple):
+    """The titles of tools, by server and name, and of clients, by name and verified id."""
+
+    tools: Mapping[tuple[str, str], str]
+    clients: Mapping[tuple[str | None, str | None], str]
+
+
+async def titles_of(elicitations: Elicitations, owner: str) -> Titles:
+    """Return the titles that the last questions to this person had."""
     found = await elicitations.all(Elicitation, owner=owner, skips_unreadable=True)
-    return {
-        (one.asked.server, one.asked.tool): one.asked.described.title
-        for one in sorted(found, key=lambda one: one.created_at)
-        if one.asked.described is not None and one.asked.described.title
-    }
+    asked = [one.asked for one in sorted(found, key=lambda one: one.created_at)]
+    return Titles(
+        {
+            (one.server, one.tool): one.described.title
+            for one in asked
+            if one.described is not None and one.described.title
+        },
+        {(one.client, one.client_id): one.client_title for one in asked if one.client_title},
+    )
 
 
 def question_of(elicitation: Elicitation) -> str | None:

@@ -28,13 +28,14 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assistant:
-    """A client that asked for an account or used it. `name` is the name that it gives itself.
+    """A client that asked for an account or used it. It gives itself its `name` and `title`.
 
     `id` comes from its access token. `key` identifies the client in a form.
     """
 
     key: str
     name: str
+    title: str | None
     id: str | None
     may_use: bool
 

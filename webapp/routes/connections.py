@@ -7,7 +7,7 @@ nothing.
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import groupby
@@ -33,7 +33,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder import scopes_shown
-from webapp.pages.builder_forms import tool_titles
+from webapp.pages.builder_forms import Titles, titles_of
 from webapp.pages.views import AccountName, ProviderTrouble, ToolName, View
 from webapp.pages.views_connections import (
     AccountGroup,
@@ -64,7 +64,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
     found = await _seen(page, viewer)
-    titles = await tool_titles(page.service.elicitations, viewer.owner)
+    titles = await titles_of(page.service.elicitations, viewer.owner)
     show = page.last("show")
     providers = {f"at-{one.provider}": _label(one, page.service) for one in found}
     providers = providers if len(providers) > 1 else {}
@@ -114,7 +114,7 @@ async def look_before_disconnect(
             manage=None if provider is None else provider.site,
         )
     else:
-        titles = await tool_titles(page.service.elicitations, viewer.owner)
+        titles = await titles_of(page.service.elicitations, viewer.owner)
         view = SecondLook(
             server=page.answers.server,
             for_user=viewer.is_user,
@@ -122,7 +122,7 @@ async def look_before_disconnect(
             what=found.label,
             at=_label(found, page.service),
             stopping=tuple(
-                ToolName(tool=tool, tool_title=titles.get((found.server, tool)))
+                ToolName(tool=tool, tool_title=titles.tools.get((found.server, tool)))
                 for tool in found.tools
             ),
             action=f"{HERE}/{_tail(found)}/disconnect",
@@ -256,7 +256,7 @@ def _connected(
     among: Sequence[Connection],
     *,
     viewer: Viewer,
-    titles: Mapping[tuple[str, str], str],
+    titles: Titles,
 ) -> Connected:
     accounts = page.service.kinds.accounts.connections
     client, provider = accounts.client(connection), accounts.provider(connection)
@@ -281,6 +281,7 @@ def _connected(
             Assistant(
                 key=client.key,
                 name=client.name,
+                title=titles.clients.get((client.name, client.id)),
                 id=client.id,
                 may_use=connection.only is None or client.key in connection.only,
             )
@@ -302,16 +303,14 @@ def _connected(
     )
 
 
-def _shared(
-    connection: Connection, *, action: str, titles: Mapping[tuple[str, str], str]
-) -> tuple[Sharing, ...]:
+def _shared(connection: Connection, *, action: str, titles: Titles) -> tuple[Sharing, ...]:
     """Return the tools that may use an account, the most recently used tool first."""
     used = connection.used
     tools = sorted(connection.tools, key=lambda tool: used.get(tool, _NEVER), reverse=True)
     return tuple(
         Sharing(
             tool=tool,
-            tool_title=titles.get((connection.server, tool)),
+            tool_title=titles.tools.get((connection.server, tool)),
             used_at=used.get(tool),
             # Quote the name: it can contain any characters.
             stop_action=f"{action}/unshare?tool={quote(tool, safe='')}",

@@ -26,11 +26,12 @@ from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import is_before_tool, terms_in
 from webapp.pages.builder_forms import (
+    Titles,
     arguments_shown,
     decision_of,
     question_of,
     server_of,
-    tool_titles,
+    titles_of,
 )
 from webapp.pages.views_decisions import (
     Decide,
@@ -118,7 +119,7 @@ async def look_before_revoke(
     """Show what revoking an approval changes."""
     viewer = await known_viewer(page, of="inbox")
     found = await _approval(page, viewer, id)
-    one = _standing(found, await tool_titles(page.service.elicitations, viewer.owner))
+    one = _standing(found, await titles_of(page.service.elicitations, viewer.owner))
     view = SecondLook(
         server=page.answers.server,
         for_user=viewer.is_user,
@@ -296,14 +297,14 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
 
 async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
     found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    titles = await tool_titles(page.service.elicitations, viewer.owner)
+    titles = await titles_of(page.service.elicitations, viewer.owner)
     return tuple(_standing(one, titles) for one in found)
 
 
-def _standing(approval: Approval, titles: Mapping[tuple[str, str], str]) -> StandingYes:
+def _standing(approval: Approval, titles: Titles) -> StandingYes:
     return StandingYes(
         tool=approval.tool,
-        tool_title=titles.get((approval.server, approval.tool)),
+        tool_title=titles.tools.get((approval.server, approval.tool)),
         about=approval.about,
         until=approval.until,
         action=f"/approvals/{tail_of(approval)}/revoke",

@@ -24,7 +24,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from webapp.identity.identity import Viewer
-from webapp.pages.builder_forms import tool_titles
+from webapp.pages.builder_forms import titles_of
 from webapp.pages.builder_payments import OVER
 from webapp.pages.views_openers import SecondLook
 from webapp.pages.views_payments import (
@@ -171,11 +171,11 @@ def _because(error: NotPossible | Failed) -> Stays:
 async def _shown(
     page: PageRequest, viewer: Viewer, payments: Sequence[Payment]
 ) -> tuple[Paid, ...]:
-    titles = await tool_titles(page.service.elicitations, viewer.owner)
+    titles = await titles_of(page.service.elicitations, viewer.owner)
     locale = page.answers.locale(page.request)
     return tuple(
         [
-            await _paid(page, one, titles.get((one.server, one.tool)), locale=locale)
+            await _paid(page, one, titles.tools.get((one.server, one.tool)), locale=locale)
             for one in payments
         ]
     )
