@@ -40,6 +40,7 @@ class Paid:
     price: str
     what: str
     tool: str
+    tool_title: str | None
     seller: str
     paid_at: datetime
     standing: Standing

@@ -210,7 +210,12 @@ PAYMENTS: Misuses = {
     "currency in small letters": (lambda: Money("9.00", "eur"), "'EUR', not 'eur'"),
     "float in minor units": (lambda: Money.from_minor_units(9.5, "EUR"), "must be an int"),  # type: ignore[arg-type]
     "payment for nothing": (lambda: ANY.payment(PRICE), "'what'"),
-    "payment for a blank": (lambda: ANY.payment(PRICE, " "), "what the person pays for"),
+    "payment for a blank": (lambda: ANY.payment(PRICE, " "), "what must say, in 1 to 250"),
+    "payment for two lines": (
+        lambda: ANY.payment(PRICE, "a\nb"),
+        "what contains the character U+000A",
+    ),
+    "payment for a hidden word": (lambda: ANY.payment(PRICE, "a\u202eb"), "character U+202E"),
     "payment with a currency": (lambda: ANY.payment(PRICE, "It", currency="EUR"), "'currency'"),
     "once as text": (lambda: ANY.payment(PRICE, "It", once="yes"), "once must be bool, not str"),
     "processing misspelt": (
