@@ -1,7 +1,7 @@
 """Wrong uses of the verbs in a tool: the error names the tool's line and says what to write."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import time, timedelta
 from enum import Enum
 from pathlib import Path
@@ -90,6 +90,10 @@ def with_two(first: object, second: object) -> None:
     """Stand for a function with one parameter too many."""
 
 
+def yields() -> Iterator[int]:
+    yield 1
+
+
 async def check(meal: Meal) -> None:
     """Stand for the check of a form."""
 
@@ -111,6 +115,11 @@ def account() -> Any:
     content = {**known, "access_token": "gho_1", "api": SITE, "api_hosts": [SITE]}
     resources: Any = SimpleNamespace(wait=None, now=None)
     return account_of(content, resources)
+
+
+async def twice_in_gather() -> Any:
+    work = elicit.once("work", lambda: 1), elicit.once("work", lambda: 1)
+    return await asyncio.gather(*work)
 
 
 async def in_context(question: Any) -> None:
@@ -361,6 +370,12 @@ WORK: Misuses = {
     "once without a name": (lambda: elicit.once("", lambda: 1), "unique within the tool"),
     "once without work": (lambda: ANY.once("work"), "'work'"),
     "once twice": (twice, "key="),
+    "once twice in gather": (twice_in_gather, "key="),
+    "work yields": (lambda: ANY.once("work", yields), "contains `yield`"),
+    "work returns another type": (
+        lambda: ANY.once("work", lambda: "7", returns=dict[str, int]),
+        "not dict[str, int], the type that work should return",
+    ),
     "key of once as float": (lambda: ANY.once("work", lambda: 1, key=1.5), "key must be str"),
     "work is a result": (lambda: ANY.once("work", {"id": 1}), "without calling it"),
     "work is None": (lambda: ANY.once("work", None), "without calling it"),
