@@ -219,6 +219,8 @@ class Importing:
             raise LineRefused("The refresh token has expired.")
         if not all(map(SCOPE.fullmatch, line.scopes)):
             raise LineRefused("scopes: a scope is not valid (RFC 6749, 3.3).")
+        if provider.service_account:
+            raise LineRefused("The provider has only this server's own account, and no person's.")
         if provider.dpop:
             raise LineRefused("The provider binds tokens to a key, so they cannot be imported.")
         if unknown := line.details.keys() - provider.keep.keys():

@@ -32,8 +32,15 @@ DESK = Provider(
     key=ProviderKey(page="https://desk.example/keys"),
     person=PersonProbe(url="https://api.desk.example/me", id="id", label="id"),
 )
-ALL = {each.name: each for each in (HUB, SHOP, BOOKS, DESK)}
-KEYS = dict.fromkeys(("github", "shop", "books"), CREDENTIALS["github"])
+OWN = Provider(
+    name="own",
+    label="Own",
+    api="https://api.own.example",
+    token="https://own.example/token",
+    service_account=True,
+)
+ALL = {each.name: each for each in (HUB, SHOP, BOOKS, DESK, OWN)}
+KEYS = dict.fromkeys(("github", "shop", "books", "own"), CREDENTIALS["github"])
 
 
 def line(**change: Any) -> str:
@@ -145,6 +152,7 @@ async def test_lapsed_and_disconnected_accounts_are_imported_again(service: Serv
         (line(provider="shop"), "must be like"),
         (line(provider="shop", tenant="evil.example#.shops.example"), "must be like"),
         (line(tenant="acme"), "has no tenants"),
+        (line(provider="own", scopes=[]), "only this server's own account"),
         (line(details={"company": "1"}), "details"),
         (line(provider="books"), "realm_id"),
     ],
