@@ -139,7 +139,8 @@ class SignIn:
             now=now,
             key=key,
         )
-        granted = tokens_in(reply, provider, now=now, is_bound=key is not None)
+        methods = metadata.client_auths
+        granted = tokens_in(reply, provider, now=now, is_bound=key is not None, methods=methods)
         if metadata.jwks is None:
             raise Failed(f"{provider.label} does not publish its signing keys.")
         issuer = _issuer_of(granted.id_token, provider)
