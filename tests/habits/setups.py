@@ -317,13 +317,14 @@ SETUPS: dict[str, Setup] = {
 class SignInSetup:
     """A set-up of the issuer where people sign in. `call` is the status of a call at `/mcp`.
 
-    Without an `audience`, the access token is opaque.
+    Without an `audience`, the access token is opaque. `claim` identifies a person.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])
     credentials: tuple[str, str] = (ID, SECRET)
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     audience: str = "mcp"
+    claim: str = "sub"
     found: Sequence[str] | None
     used: Sequence[str] | None
     call: int = 200
@@ -376,6 +377,12 @@ SIGN_INS: dict[str, SignInSetup] = {
         there=SETUPS["pairwise subjects"].there,
         found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
+    ),
+    "claim absent": SignInSetup(
+        claim="employee_id",
+        found=None,
+        used=["signin.failed", "no usable employee_id", "ELICIT_SUBJECT_CLAIM"],
+        person=_UNREADABLE,
     ),
     "resource indicator demanded": SignInSetup(
         there=SETUPS["resource indicator demanded"].there,
