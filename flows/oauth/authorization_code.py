@@ -138,6 +138,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     jwks: str | None = None
     userinfo: str | None = None
     client_auth: str = "basic"
+    client_auths: tuple[str, ...] = ()  # the methods that the metadata names
     tenant: str | None = None
     dpop_key: str | None = None
 
@@ -205,6 +206,7 @@ class OauthFlow:
                 jwks=found.jwks,
                 userinfo=found.userinfo,
                 client_auth=found.client_auth(stored.client_auth),
+                client_auths=found.client_auths,
             )
             url = yield from address_to_leave_to(
                 client,
@@ -281,7 +283,8 @@ class OauthFlow:
             now=now,
             key=stored.dpop_key,
         )
-        granted = tokens_in(reply, provider, now=now, is_bound=stored.dpop_key is not None)
+        is_bound, methods = stored.dpop_key is not None, stored.client_auths
+        granted = tokens_in(reply, provider, now=now, is_bound=is_bound, methods=methods)
         on_tokens(granted.tokens)
         others = {"reply": granted.members, "callback": callback or {}, "tenant": stored.tenant}
         person, details = yield from _person(client, stored, granted, others, now=now)

@@ -5,7 +5,7 @@ http address leads to a service on this machine, so only an issuer on this machi
 addresses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -64,12 +64,16 @@ class Metadata:
     subject_types: tuple[str, ...]
 
     def client_auth(self, ours: str) -> str:
-        """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
-        if ours not in ("basic", "post"):
-            return ours
-        theirs, other = self.client_auths, "post" if ours == "basic" else "basic"
-        is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
-        return other if is_other else ours
+        return client_auth_of(ours, self.client_auths)
+
+
+def client_auth_of(ours: str, theirs: Sequence[str]) -> str:
+    """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
+    if ours not in ("basic", "post"):
+        return ours
+    other = "post" if ours == "basic" else "basic"
+    is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
+    return other if is_other else ours
 
 
 def discover(provider: Provider) -> Talk[Metadata]:

@@ -9,6 +9,7 @@ PAR.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -19,7 +20,7 @@ from flows.oauth.discovery import Metadata
 from flows.oauth.provider import Client
 from flows.oauth.requests import ask_proven, authorize_url, post
 from flows.oauth.responses import members_of
-from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, refusal_in, refused
+from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, TokenRefused, refusal_in, refused
 
 _REQUEST_URI: Final = re.compile(r"urn:[A-Za-z0-9][A-Za-z0-9-]{0,31}:[\x21-\x7e]{1,700}")
 
@@ -50,6 +51,9 @@ def address_to_leave_to(
         pushed = yield from _pushed(
             client, metadata.par, parameters, client_auth=client_auth, now=now, key=key
         )
+    except TokenRefused as error:
+        refusal = replace(error.refusal, methods=metadata.client_auths)
+        raise TokenRefused(str(error), refusal=refusal) from None
     except _NotPushed as error:
         if metadata.requires_par:
             raise Failed(str(error)) from error

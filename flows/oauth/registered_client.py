@@ -4,11 +4,12 @@ Risks: an issuer's own text fills the operator's terminal or repeats a secret th
 cut and quoted, and omitted if it contains the start of the secret.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from flows.elicitation.flow import SetupFinding
-from flows.oauth.discovery import MetadataRefused, shown
+from flows.oauth.discovery import METHODS, MetadataRefused, client_auth_of, shown
 from flows.oauth.dpop import ALGORITHM
 from flows.oauth.provider import Client
 from flows.oauth.requests import SetupFault, Unreachable
@@ -77,7 +78,9 @@ def fix_of(error: Exception, registration: RegisteredClient) -> str | None:
     if isinstance(error, MetadataRefused):
         return issuer_fix(registration)
     if isinstance(error, TokenRefused):
-        return refusal_fix(error.refusal, registration)
+        fix = refusal_fix(error.refusal, registration)
+        is_general = fix == _credentials_fix(registration)
+        return f"{fix} (elicit doctor tries other ways to send the secret)" if is_general else fix
     return error.fix if isinstance(error, SetupFault | Unreachable) else None
 
 
@@ -95,8 +98,35 @@ def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
     if refusal.means == "redirect":
         return redirect_fix(registration)
     if refusal.means == "client" or refusal.is_unauthorized:
-        return f"correct {setting('client_id')} and {setting('client_secret')}"
+        found = method_finding(registration, refusal.methods)
+        return (found and found.fix) or _credentials_fix(registration)
     return f"correct {setting('issuer' if provider.discovers else 'token')}, or the client id"
+
+
+def _credentials_fix(registration: RegisteredClient) -> str:
+    return (
+        f"correct {registration.setting('client_id')} and {registration.setting('client_secret')}"
+    )
+
+
+def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> SetupFinding | None:
+    """Return the finding if the issuer names its methods, and none is the one of this server."""
+    provider, setting = registration.client.provider, registration.setting
+    ours = client_auth_of(provider.client_auth, methods)
+    theirs = [METHODS[one] for one in methods if one in METHODS]
+    if not methods or {"basic_raw": "basic", "both": "basic"}.get(ours, ours) in theirs:
+        return None
+    accepts = f"{provider.label} accepts only {', '.join(methods[:6])} at its token endpoint"
+    fix = "this server supports none of these methods: allow another one for this client there"
+    if theirs:
+        best = min(theirs, key="none".__eq__)  # a secret, if the issuer accepts one
+        fix = registration.set_to("client_auth", best)
+        if best.endswith("_jwt"):
+            key = "the private key" if best == "private_key_jwt" else "the secret"
+            fix += f", and {setting('client_secret')} to {key}"
+        elif best == "none":
+            fix += f", and unset {setting('client_secret')}"
+    return wrong(f"{accepts}, and this server uses {ours}", fix)
 
 
 def target_fix(registration: RegisteredClient) -> str:

@@ -22,7 +22,6 @@ from flows.oauth.access_token import SUBJECT_CLAIM
 from flows.oauth.authorization_code import NONCE_BYTES, VERIFIER_BYTES
 from flows.oauth.client_assertion import algorithm_of
 from flows.oauth.discovery import (
-    METHODS,
     Metadata,
     discover,
     fetch_metadata,
@@ -36,6 +35,7 @@ from flows.oauth.registered_client import (
     RegisteredClient,
     described,
     issuer_fix,
+    method_finding,
     note,
     target_fix,
     wrong,
@@ -181,20 +181,11 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
 
 def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
     """Yield the faults in the way in which this server authenticates at the token endpoint."""
-    client, named = registration.client, metadata.client_auths
+    client = registration.client
     label, ours = client.provider.label, metadata.client_auth(client.provider.client_auth)
-    theirs = [METHODS[one] for one in named if one in METHODS]
-    plain = {"basic_raw": "basic", "both": "basic"}.get(ours, ours)
-    if named and plain not in theirs:
-        says = f"{label} accepts only {', '.join(named[:6])} at its token endpoint, and this "
-        says += f"server uses {ours}"
-        fix = "this server supports none of these methods: allow another one for this client there"
-        if theirs:
-            fix = registration.set_to("client_auth", theirs[0])
-            if theirs[0].endswith("_jwt"):
-                key = "the private key" if theirs[0] == "private_key_jwt" else "the secret"
-                fix += f", and {registration.setting('client_secret')} to {key}"
-        yield wrong(says, fix)
+    found = method_finding(registration, metadata.client_auths)
+    if found is not None:
+        yield found
     elif ours.endswith("_jwt") and metadata.assertion_algorithms:
         algorithm = algorithm_of(client.client_secret, client_auth=ours)
         if algorithm not in metadata.assertion_algorithms:

@@ -46,6 +46,9 @@ _REFRESH_EXPIRIES = (
     *("refresh_token_expires_in", "x_refresh_token_expires_in", "refresh_expires_in"),
 )
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_BYTE_ORDER_MARK = (
+    b"\xef\xbb\xbf"  # some servers send it, and a reader may ignore it (RFC 8259, 8.1)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +230,7 @@ def _json_object(reply: httpx.Response, provider: Provider) -> dict[str, Any] | 
 
 def object_in(reply: httpx.Response) -> dict[str, Any] | None:
     try:
-        says = msgspec.json.decode(reply.content)
+        says = msgspec.json.decode(reply.content.removeprefix(_BYTE_ORDER_MARK))
     except (msgspec.DecodeError, RecursionError, ValueError):  # ValueError: not UTF-8
         return None
     return cast("dict[str, Any]", says) if isinstance(says, dict) else None
@@ -278,11 +281,11 @@ def _refresh_expiry(
 
 
 def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
-    if isinstance(seconds, str) and re.fullmatch(r"-?[0-9]{1,10}", seconds):
-        seconds = int(seconds)
-    if not isinstance(seconds, int) or isinstance(seconds, bool):
+    if isinstance(seconds, str) and re.fullmatch(r"-?[0-9]{1,10}(\.[0-9]{1,10})?", seconds):
+        seconds = float(seconds)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         return None
-    if not 0 < seconds < EXPIRY_AT_MOST.total_seconds():
+    if not 1 <= seconds < EXPIRY_AT_MOST.total_seconds():
         # Some providers send 0 for a token that does not expire. Taken literally, it would cause
         # a refresh at each use.
         return None

@@ -139,7 +139,8 @@ class SignIn:
             now=now,
             key=key,
         )
-        granted = tokens_in(reply, provider, now=now, is_bound=key is not None)
+        methods = metadata.client_auths
+        granted = tokens_in(reply, provider, now=now, is_bound=key is not None, methods=methods)
         if metadata.jwks is None:
             raise Failed(f"{provider.label} does not publish its signing keys.")
         issuer = _issuer_of(granted.id_token, provider)
@@ -162,7 +163,10 @@ class SignIn:
         # Userinfo is used for the label only: the subject comes from the signed id_token.
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
-            raise Failed(f"{provider.label} did not say which person signed in.")
+            raise Failed(
+                f"{provider.label} did not say which person signed in: its ID token has no usable "
+                f"{', '.join(self.claim)} (ELICIT_SUBJECT_CLAIM, or claim in the issuer's table)."
+            )
         return SignedIn(
             issuer=issuer,
             subject=subject,

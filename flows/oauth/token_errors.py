@@ -74,7 +74,8 @@ class Refusal:
 
     `sentence` is what the declaration has for people. `description` is the provider's own text, for
     logs only. `is_readable`: the body was in the provider's format, or an error without a body. It
-    is False for a page of a proxy or firewall.
+    is False for a page of a proxy or firewall. `methods` are the methods of client authentication
+    that the metadata names.
     """
 
     status: int
@@ -83,6 +84,7 @@ class Refusal:
     sentence: str | None = None
     description: str | None = None
     is_readable: bool = True
+    methods: tuple[str, ...] = ()
 
     @property
     def is_passing(self) -> bool:
@@ -217,9 +219,16 @@ def sentence_for(description: Any, provider: Provider) -> str | None:
 
 
 def tokens_in(
-    reply: httpx.Response, provider: Provider, *, now: datetime, is_bound: bool = False
+    reply: httpx.Response,
+    provider: Provider,
+    *,
+    now: datetime,
+    is_bound: bool = False,
+    methods: tuple[str, ...] = (),
 ) -> TokenReply:
-    """Read the tokens of a reply. `is_bound` is as in `read_token_reply`.
+    """Read the tokens of a reply.
+
+    `is_bound` is as in `read_token_reply`, and `methods` as in `Refusal`.
 
     Raises:
         TokenRefused: The provider refused.
@@ -229,6 +238,7 @@ def tokens_in(
     if refusal is None and (other := no_token_in(reply, provider)).is_page:
         refusal = other
     if refusal is not None:
+        refusal = replace(refusal, methods=methods)
         raise refused(
             refusal, provider, otherwise=f"{provider.label} did not issue an access token"
         )

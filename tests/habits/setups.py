@@ -100,14 +100,28 @@ SETUPS: dict[str, Setup] = {
             'client_auth = "private_key_jwt"',
             "ELICIT_HUB_CLIENT_SECRET to the private key",
         ],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", 'write client_auth = "private_key_jwt"'],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
     "only mutual TLS": Setup(
         there={"methods": ["tls_client_auth"], "takes": "tls"},
         found=["accepts only tls_client_auth", "allow another one for this client"],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", "allow another one for this client"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "public client with a secret": Setup(
+        there={"methods": ["none"], "takes": "none"},
+        found=["accepts only none", 'client_auth = "none"', "unset ELICIT_HUB_CLIENT_SECRET"],
+        used=["exchange.failed", "invalid_client", "unset ELICIT_HUB_CLIENT_SECRET"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "pushed requests and only private_key_jwt": Setup(
+        there={"demands_par": True, "methods": ["private_key_jwt"], "takes": "private_key_jwt"},
+        found=["accepts only private_key_jwt", 'client_auth = "private_key_jwt"'],
+        used=["request.not_pushed", "invalid_client", 'write client_auth = "private_key_jwt"'],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
@@ -278,21 +292,21 @@ SETUPS: dict[str, Setup] = {
             "refuses the client secret sent as basic, and accepts it sent as post",
             'write client_auth = "post" in [providers.hub] of elicit.toml',
         ],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
     "token endpoint does not decode the secret": Setup(
         there={"takes": "basic_raw"},
         found=["accepts it sent as basic_raw", 'write client_auth = "basic_raw"'],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
     "token endpoint wants the client id in the body as well": Setup(
         there={"takes": "both"},
         found=["accepts it sent as both", 'write client_auth = "both"'],
-        used=["exchange.failed", "invalid_client"],
+        used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
@@ -303,13 +317,14 @@ SETUPS: dict[str, Setup] = {
 class SignInSetup:
     """A set-up of the issuer where people sign in. `call` is the status of a call at `/mcp`.
 
-    Without an `audience`, the access token is opaque.
+    Without an `audience`, the access token is opaque. `claim` identifies a person.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])
     credentials: tuple[str, str] = (ID, SECRET)
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     audience: str = "mcp"
+    claim: str = "sub"
     found: Sequence[str] | None
     used: Sequence[str] | None
     call: int = 200
@@ -363,6 +378,12 @@ SIGN_INS: dict[str, SignInSetup] = {
         found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
     ),
+    "claim absent": SignInSetup(
+        claim="employee_id",
+        found=None,
+        used=["signin.failed", "no usable employee_id", "ELICIT_SUBJECT_CLAIM"],
+        person=_UNREADABLE,
+    ),
     "resource indicator demanded": SignInSetup(
         there=SETUPS["resource indicator demanded"].there,
         found=["does not know the API", "issue this client tokens that name no API (resource)"],
@@ -378,7 +399,7 @@ SIGN_INS: dict[str, SignInSetup] = {
     "only private_key_jwt": SignInSetup(
         there=SETUPS["only private_key_jwt"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
-        used=["signin.failed", "invalid_client"],
+        used=["signin.failed", "invalid_client", "set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
         person=_TROUBLE,
     ),
     "wrong client id": SignInSetup(
@@ -403,13 +424,25 @@ SIGN_INS: dict[str, SignInSetup] = {
     "only mutual TLS": SignInSetup(
         there=SETUPS["only mutual TLS"].there,
         found=["accepts only tls_client_auth"],
-        used=["signin.failed", "invalid_client"],
+        used=["signin.failed", "invalid_client", "allow another one for this client"],
+        person=_TROUBLE,
+    ),
+    "public client with a secret": SignInSetup(
+        there=SETUPS["public client with a secret"].there,
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=none, and unset ELICIT_ISSUER_CLIENT_SECRET"],
+        used=["signin.failed", "invalid_client", "unset ELICIT_ISSUER_CLIENT_SECRET"],
+        person=_TROUBLE,
+    ),
+    "pushed requests and only private_key_jwt": SignInSetup(
+        there=SETUPS["pushed requests and only private_key_jwt"].there,
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
+        used=["signin.failed", "set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
         person=_TROUBLE,
     ),
     "token endpoint wants the secret in the body": SignInSetup(
         there=SETUPS["token endpoint wants the secret in the body"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=post"],
-        used=["signin.failed", "invalid_client"],
+        used=["signin.failed", "invalid_client", "elicit doctor tries other ways"],
         person=_TROUBLE,
     ),
     "keys empty": SignInSetup(

@@ -150,6 +150,8 @@ class WrongProvider(httpx.AsyncBaseTransport):
 
     def _knows(self, request: httpx.Request, sent: Mapping[str, str]) -> bool:
         given = (sent.get("client_id", ""), sent.get("client_secret", ""))
+        if self.takes == "none":
+            return given == (self.client_id, "") and "authorization" not in request.headers
         if self.takes in ("basic", "basic_raw", "both"):
             encoded = request.headers.get("authorization", "").removeprefix("Basic ")
             id, _, secret = base64.b64decode(encoded).decode().partition(":")

@@ -233,11 +233,11 @@ def _since(text: str) -> datetime | timedelta:
         return duration
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):  # a year that UTC does not have
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time: write 2026-03-01, 2026-03-01T12:00, 12h or 3d"
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _meant(id: str, there: Mapping[str, T]) -> T:

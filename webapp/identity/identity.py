@@ -436,7 +436,7 @@ class Identity:
             return self._anonymous(
                 subject.client_id,
                 "Nobody can be asked: the caller's access token identifies no person. It has no "
-                "subject (`sub`) from a sign-in issuer.",
+                "subject from a sign-in issuer (`sub`, or the claims of ELICIT_SUBJECT_CLAIM).",
             )
         owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
         known = Caller(

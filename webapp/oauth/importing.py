@@ -11,8 +11,8 @@ tokens.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Final, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -74,6 +74,9 @@ class AccountLine(ConnectedElsewhere, frozen=True, kw_only=True, forbid_unknown_
     subject: _Name | None = None
     issuer: _Name | None = None
     user: _Name | None = None
+
+
+_Line = TypeVar("_Line", bound=ConnectedElsewhere)
 
 
 class LineRefused(ElicitError):
@@ -151,7 +154,7 @@ class Importing:
             InvalidQuestion: The tenant or the details lead to another host.
             Unreachable: The provider did not answer.
         """
-        _must_be_valid(line)
+        line = _valid(line)
         client, declared = self._client(line)
         # Checks the line before the token is sent to the provider.
         new = self._connection(line, client, owner, server=server, declared=declared)
@@ -216,6 +219,8 @@ class Importing:
             raise LineRefused("The refresh token has expired.")
         if not all(map(SCOPE.fullmatch, line.scopes)):
             raise LineRefused("scopes: a scope is not valid (RFC 6749, 3.3).")
+        if provider.service_account:
+            raise LineRefused("The provider has only this server's own account, and no person's.")
         if provider.dpop:
             raise LineRefused("The provider binds tokens to a key, so they cannot be imported.")
         if unknown := line.details.keys() - provider.keep.keys():
@@ -270,20 +275,33 @@ def _read(text: str) -> AccountLine:
         raise LineRefused(f"The line is not valid: {error}.") from None
     except (msgspec.DecodeError, RecursionError, ValueError):
         raise LineRefused("The line is not a JSON object.") from None
-    _must_be_valid(line)
-    return line
+    return _valid(line)
 
 
-def _must_be_valid(line: ConnectedElsewhere) -> None:
-    """Check the rules that the types cannot express. Raises LineRefused."""
-    for at in (line.expires_at, line.refresh_expires_at):
-        if at is not None and at.tzinfo is None:
-            raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")
+def _valid(line: _Line) -> _Line:
+    """Check the rules that the types cannot express, and return the line with its times in UTC.
+
+    Raises:
+        LineRefused: The line breaks a rule.
+    """
     if sum(map(len, (*line.scopes, *line.details.values()))) > MORE_CHARACTERS_AT_MOST:
         raise LineRefused(f"scopes, details: more than {MORE_CHARACTERS_AT_MOST} characters.")
     texts = (line.account_id or "", line.label or "", *line.details.values())
     if not all(text.isprintable() for text in texts):
         raise LineRefused("account_id, label and details must be printable.")
+    ends, refresh_ends = _in_utc(line.expires_at), _in_utc(line.refresh_expires_at)
+    return replace(line, expires_at=ends, refresh_expires_at=refresh_ends)
+
+
+def _in_utc(at: datetime | None) -> datetime | None:
+    if at is None:
+        return None
+    if at.tzinfo is None:
+        raise LineRefused("A time needs a time zone, such as 2026-05-03T12:00:00Z.")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise LineRefused("A time must be in the years 1 to 9999 of UTC.") from None
 
 
 def _tokens(connection: Connection) -> tuple[str, str | None]:

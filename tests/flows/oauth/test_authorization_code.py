@@ -266,7 +266,11 @@ class TestTheExchange:
         [
             (28800, 28800),
             ("3600", 3600),
+            (3600.0, 3600),
+            ("3600.5", 3600.5),
             (0, None),
+            (0.25, None),
+            ("1e3", None),
             (-1, None),
             ("-3600", None),
             (True, None),
@@ -277,10 +281,16 @@ class TestTheExchange:
             ([], None),
         ],
     )
-    def test_only_plausible_expiry_is_used(self, expires_in: object, seconds: int | None) -> None:
+    def test_only_plausible_expiry_is_used(self, expires_in: object, seconds: float | None) -> None:
         grant = exchanged({"access_token": "t", "expires_in": expires_in})
         after = None if seconds is None else NOON + timedelta(seconds=seconds)
         assert grant.tokens.expires_at == after
+
+    def test_byte_order_mark_before_reply_is_ignored(self) -> None:
+        _, away = departed()
+        reply = httpx.Response(200, content=b'\xef\xbb\xbf{"access_token": "t"}')
+        grant, _ = granted(github, away, reply, httpx.Response(200, json=OCTOCAT))
+        assert grant.tokens.access_token == "t"
 
     def test_nested_access_token_is_found(self) -> None:
         provider = replace(

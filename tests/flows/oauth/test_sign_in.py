@@ -101,7 +101,7 @@ def test_token_caller_and_browser_of_same_person_have_same_subject() -> None:
 def test_sign_in_without_configured_claim_fails(missing: str) -> None:
     _, kept = departed()
     said = {"oid": "o", "tid": "t"} | {missing: None}
-    with pytest.raises(Failed, match="did not say which person"):
+    with pytest.raises(Failed, match=r"no usable oid, tid \(ELICIT_SUBJECT_CLAIM"):
         came_back(kept, reply(kept, **said), key_set(), claim=ENTRA)
 
 

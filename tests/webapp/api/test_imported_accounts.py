@@ -161,6 +161,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "expired, with a refresh token": {"expires_at": PAST},
     "refresh token expired": {"refresh_expires_at": PAST},
     "no time zone": {"expires_at": "2099-01-01T00:00:00"},
+    "time after the last year": {"expires_at": "9999-12-31T23:59:59-12:00"},
     "refused by the provider": {"access_token": "made-up"},
     "somebody else's": {"account_id": "7"},
     "unknown provider": {"provider": "elsewhere"},

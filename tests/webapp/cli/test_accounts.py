@@ -32,8 +32,15 @@ DESK = Provider(
     key=ProviderKey(page="https://desk.example/keys"),
     person=PersonProbe(url="https://api.desk.example/me", id="id", label="id"),
 )
-ALL = {each.name: each for each in (HUB, SHOP, BOOKS, DESK)}
-KEYS = dict.fromkeys(("github", "shop", "books"), CREDENTIALS["github"])
+OWN = Provider(
+    name="own",
+    label="Own",
+    api="https://api.own.example",
+    token="https://own.example/token",
+    service_account=True,
+)
+ALL = {each.name: each for each in (HUB, SHOP, BOOKS, DESK, OWN)}
+KEYS = dict.fromkeys(("github", "shop", "books", "own"), CREDENTIALS["github"])
 
 
 def line(**change: Any) -> str:
@@ -138,11 +145,14 @@ async def test_lapsed_and_disconnected_accounts_are_imported_again(service: Serv
         (line(refresh_expires_at="2020-01-01T00:00:00Z"), "refresh token has expired"),
         (line(expires_at="2030-01-01T00:00:00"), "time zone"),
         (line(expires_at="tomorrow"), "expires_at"),
+        (line(expires_at="9999-12-31T23:59:59-12:00"), "years 1 to 9999 of UTC"),
+        (line(refresh_expires_at="0001-01-01T00:00:00+14:00"), "years 1 to 9999 of UTC"),
         (line(scopes=["a b"]), "scopes"),
         (line(label="a\u202eb"), "printable"),
         (line(provider="shop"), "must be like"),
         (line(provider="shop", tenant="evil.example#.shops.example"), "must be like"),
         (line(tenant="acme"), "has no tenants"),
+        (line(provider="own", scopes=[]), "only this server's own account"),
         (line(details={"company": "1"}), "details"),
         (line(provider="books"), "realm_id"),
     ],
@@ -164,13 +174,16 @@ async def test_expired_token_with_refresh_token_tenant_and_key_are_imported(
 ) -> None:
     lines = (
         line(expires_at="2020-01-01T00:00:00Z"),
-        line(provider="shop", tenant="red", scopes=["read"]),
+        line(
+            provider="shop", tenant="red", scopes=["read"], expires_at="2030-01-01T02:00:00+02:00"
+        ),
         line(provider="books", details={"realm_id": "9"}),
         line(provider="desk", refresh_token=None, expires_at=None, scopes=[]),
     )
     assert await imported(service, *lines) == ["imported"] * 4
     rows = {row.provider: row for row in await stored(service)}
     assert rows["shop"].tenant == "red.shops.example"
+    assert str(rows["shop"].expires_at) == "2030-01-01 00:00:00+00:00"
     assert rows["books"].details == {"realm_id": "9"}
     for row in rows.values():
         assert service.kinds.accounts.connections.client(row) is not None

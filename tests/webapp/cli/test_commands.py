@@ -43,6 +43,14 @@ def test_invalid_command_prints_usage(arguments, capsys):
     assert "usage: elicit" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["yesterday", "9999-12-31T23:59:59-12:00"])
+def test_time_that_cannot_be_read_is_explained(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["payments", "reconcile", "--since", text])
+    assert ended.value.code == 2
+    assert "is not a time: write 2026-03-01" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments", [(), ("serve",), ("stdio",), ("demo",), ("keys",), ("keys", "new")]
 )

@@ -124,7 +124,7 @@ async def test_wrong_sign_in_is_named_wherever_it_matters(
     issuer = replace(openid(SIGN_IN, HUB, label="hub.example"), **setup.settings)
     id, secret = setup.credentials
     client = Client(provider=issuer, client_id=id, client_secret=secret)
-    identity = IdentitySettings(client=client)
+    identity = IdentitySettings(client=client, claim=(setup.claim,))
     async with served(network, identity=identity, clock=clock) as here:
         await eventually(lambda: told(caplog.records, "registrations.checked"))
         _reads(told(caplog.records, *NAMED), setup.found)
