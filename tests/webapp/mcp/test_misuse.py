@@ -344,16 +344,16 @@ QUESTIONS: Misuses = {
     "address without https": (lambda: elicit.url("Sign in", "ftp://a.example"), "https"),
     "address of None": (lambda: ANY.url("Sign in", None), "url must be str or a function"),
     "gate of a text": (lambda: ANY.gate("Sure?"), "Write @gate or @gate(message=...)"),
-    "gate inside a tool": (lambda: ANY.gate(len), "marked inside a tool asks nobody"),
+    "gate inside a tool": (lambda: ANY.gate(len), "inside a tool asks nobody"),
     "need inside a tool": (
         lambda: ANY.needs(elicit.confirm("Sure?")),
-        "marked inside a tool asks nobody",
+        "inside a tool asks nobody",
     ),
     "gate with a message inside a tool": (
         lambda: ANY.gate(message="Delete?")(with_two),
-        "marked inside a tool asks nobody",
+        "inside a tool asks nobody",
     ),
-    "need applied inside a tool": (lambda: NEEDS_SURE(text), "marked inside a tool asks nobody"),
+    "need applied inside a tool": (lambda: NEEDS_SURE(text), "inside a tool asks nobody"),
     "need of a text": (lambda: ANY.needs("Sure?"), "needs(elicit.oauth(github))"),
     "skip_if without a parameter": (
         lambda: ANY.needs(elicit.confirm("Sure?"), skip_if=lambda: True),
