@@ -43,6 +43,7 @@ from webapp.mcp.results import (
     MODERN,
     RESULT_TOOL,
     error_result,
+    explained,
     schema_with_pending,
 )
 from webapp.mcp.resuming import when_read_later
@@ -356,6 +357,11 @@ class Middleware:
                 return await self._of_task(context, call_next)
             case "subscriptions/listen":
                 return await self._hiding.listening(context, call_next, self._caller_of(context))
+            case "prompts/get" | "resources/read":
+                try:
+                    return await call_next(context)
+                except Exception as error:
+                    raise explained(error) from error
             case _:
                 return await call_next(context)
 

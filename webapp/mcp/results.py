@@ -12,6 +12,7 @@ gateway may list the tools for one client and call them for another.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from traceback import walk_tb
 from typing import Any, TypeAlias, cast
 
 from mcp import MCPError
@@ -23,6 +24,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
 from flows.kinds.form import approver_of, on_the_wire, voting_of
 from webapp.calls.presenter import PresentedQuestion, Prompt
+from webapp.importing import raised_at
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
 
@@ -365,6 +367,23 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
     said = str(raised)
     cleared = masked_in_short(said, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
     return raised if cleared == said else MCPError(INTERNAL_ERROR, cleared)
+
+
+def explained(raised: Exception) -> Exception:
+    """Return an MCPError with the sentence and the line of a verb's error, or `raised`.
+
+    A prompt or a resource can ask nobody. The MCP library hides why: "Error reading resource".
+    """
+    error: BaseException | None = raised
+    while error is not None and not isinstance(error, ElicitError):
+        modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
+        is_librarys = str(modules[-1] if modules else "").startswith(("mcp.", "fastmcp."))
+        # An author who raises an error of their own has chosen what the client reads.
+        error = (error.__cause__ or error.__context__) if is_librarys else None
+    if error is None:
+        return raised
+    place = raised_at(error).replace("\\", "/").rpartition("/")[2]  # others read this: no folder
+    return MCPError(error.jsonrpc_code, f"{error} The code is at {place}.")
 
 
 def escaped(error: ElicitError | None) -> bool:

@@ -30,7 +30,7 @@ from webapp.importing import raised_at
 from webapp.kinds.page_kind import arguments_in
 from webapp.logs.events import TOOL_LOGGERS, root_cause
 from webapp.mcp.leg import wire_form
-from webapp.mcp.tools import low_level_of
+from webapp.mcp.tools import middleware_of
 
 # The call to suggest, by the page of the question.
 _HINTS: Mapping[str, str] = {
@@ -234,7 +234,7 @@ class LastCall(logging.Filter):
     @contextmanager
     def listening(self, server: Any) -> Generator[None]:
         """Wrap the calls of a server that is already attached."""
-        low_level_of(server).middleware.insert(0, self._called)
+        middleware_of(server).insert(0, self._called)
         loggers = [logging.getLogger(name) for name in TOOL_LOGGERS]
         for logger in loggers:
             logger.addFilter(self)

@@ -7,11 +7,21 @@ from enum import Enum
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
+from urllib.parse import quote, unquote
 
 import pytest
+from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
-from flows import InvalidQuestion, Money, Outcome, Question, elicit, supports_elicitation
+from flows import (
+    ElicitError,
+    InvalidQuestion,
+    Money,
+    Outcome,
+    Question,
+    elicit,
+    supports_elicitation,
+)
 from flows.elicitation.states import Status
 from flows.oauth.account import account_of
 from flows.payments.receipt import Receipt
@@ -570,7 +580,53 @@ async def test_disputed_payment_names_the_line_of_the_tool_in_a_test(server, rev
     assert f"The tool raised Failed at {__file__}:" in failed.value.__notes__[0]
 
 
-@pytest.mark.parametrize("wrong", [pytest, "shop:mcp", str, 3])
+@pytest.mark.parametrize("kind", ["prompt", "resource"])
+async def test_verb_in_a_prompt_or_a_resource_is_explained_with_its_line(server, revision, kind):
+    uses: dict[str, Callable[[], Any]] = {
+        "Nobody can be asked here": lambda: elicit.confirm("Sure?"),
+        "The message is empty": lambda: ANY.confirm(""),
+        "scopes is a list": lambda: ANY.oauth("github", scopes="repo"),
+        "no tool call": lambda: elicit.once("work", lambda: 1),
+    }
+
+    @server.prompt()
+    async def prompt(words: str) -> str:
+        return str(await uses[words]())
+
+    @server.resource("misuse://{words}")
+    async def resource(words: str) -> str:
+        return str(await uses[unquote(words)]())
+
+    reads: dict[str, Callable[[Any, str], Any]] = {
+        "prompt": lambda client, words: client.get_prompt("prompt", {"words": words}),
+        "resource": lambda client, words: client.read_resource(f"misuse://{quote(words)}"),
+    }
+    async with elicit_person(server, revision=protocol(revision)) as person:
+        for words in uses:
+            with pytest.raises(MCPError) as failed:
+                await reads[kind](person.client, words)
+            assert words in failed.value.message
+            assert f"The code is at {Path(__file__).name}:" in failed.value.message
+
+
+@pytest.mark.parametrize("kind", ["chained", "raised"])
+async def test_error_that_a_resource_raises_itself_is_not_replaced(library, kind):
+    server = new_server(library)
+
+    @server.resource("report://all")
+    async def report() -> str:
+        try:
+            return str(await elicit.confirm("Sure?"))
+        except ElicitError as error:
+            raise MCPError(-32000, "Sorry") from (error if kind == "chained" else None)
+
+    async with elicit_person(server) as person:
+        with pytest.raises(MCPError, match=r"Sorry|report://all") as failed:
+            await person.client.read_resource("report://all")
+        assert "Nobody can be asked" not in failed.value.message
+
+
+@pytest.mark.parametrize("wrong", [pytest, "shop:mcp", str, 3, None, lambda: None])
 async def test_object_that_is_no_server_is_refused(wrong):
     with pytest.raises(TypeError, match="is not an MCPServer, a FastMCP server or"):
         async with elicit_person(wrong):
