@@ -466,7 +466,7 @@ def verb(function: Callable[P, T]) -> Callable[P, T]:
         async def awaited() -> Any:
             if forgotten is not None:
                 forgotten.settle()
-            with reporting_errors():
+            with reporting_errors(None if forgotten is None else forgotten.place):
                 parameters.check(args, kwargs)
                 return await cast("Awaitable[Any]", function(*args, **kwargs))
 

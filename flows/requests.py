@@ -113,9 +113,15 @@ class PaymentRequest:
             raise InvalidQuestion('The price must be a Money, such as Money("9.00", "EUR").')
         if self.price.minor_units <= 0:  # the provider checks other limits
             raise InvalidQuestion(f"A price of {self.price} cannot be paid: it must be above zero.")
-        if not self.what.strip() or len(self.what) > WHAT_AT_MOST or not self.what.isprintable():
+        if not self.what.strip() or len(self.what) > WHAT_AT_MOST:
             raise InvalidQuestion(
                 f"what must say, in 1 to {WHAT_AT_MOST} characters, what the person pays for."
+            )
+        if not self.what.isprintable():
+            wrong = next(sign for sign in self.what if not sign.isprintable())
+            raise InvalidQuestion(
+                f"what contains the character U+{ord(wrong):04X}, which pages cannot show. Write "
+                "what the person pays for on one line, without invisible characters."
             )
         if self.seller is not None and not NAME.fullmatch(self.seller):
             raise InvalidQuestion(f"{self.seller!r} is not a valid name of a provider.")

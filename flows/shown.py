@@ -137,8 +137,8 @@ def must_be_shown(arguments: Mapping[str, object]) -> None:
     ):
         if number > at_most:
             raise InvalidQuestion(
-                f"The arguments have {number:,} {what} as a person is shown them, {at_most:,} at "
-                "most. Send less at once."
+                f"The arguments have {number:,} {what} when shown to a person; the limit is "
+                f"{at_most:,}. Send less at once."
             )
 
 

@@ -60,9 +60,9 @@ LINK = f"https://tools.example.com/e/{'aB3-_xY9' * 23}abc"
 
 
 def parts_of(view: View, language: Language = ENGLISH) -> dict[str, int]:
-    """Return the bytes of each request of a page with `BRAND`: texts are compressed, but no page.
+    """Return the bytes of each request of a page with `BRAND`. Only static texts are compressed.
 
-    A page is not compressed because its size would reveal its CSRF token.
+    A page is not compressed, because its compressed size would reveal its CSRF token.
     """
     renderer = Renderer(folders=[template_folder()], brand=BRAND)
     changes: dict[str, Any] = {"phone_url": LINK} if hasattr(view, "phone_url") else {}

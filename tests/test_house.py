@@ -289,6 +289,9 @@ def test_architecture_page_names_every_package() -> None:
     text = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = {f"{half}.{room}" for half, room in _told(text)}
     assert told | {"flows", "webapp"} == set(ROOMS)
+    layers = re.findall(r"^\| .* \| in `(\w+)`: (.*) \|$", text, re.MULTILINE)
+    overview = [f"{half}.{room}" for half, rooms in layers for room in rooms.split(", ")]
+    assert overview == [room for room in ROOMS if "." in room]
     for path in re.findall(r"`((?:flows|webapp)/[\w/]+\.py)`", text):
         assert path in SOURCES, path
 

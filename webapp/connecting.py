@@ -184,9 +184,9 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
     for one in clients:
         if is_at_sandbox(one.client.client_id):
             continue
-        now, about = clock(), {"provider": one.client.provider.name}
+        asked_at, about = clock(), {"provider": one.client.provider.name}
         try:
-            report = await outbound.run(examined(one, now=now))
+            report = await outbound.run(examined(one, now=asked_at))
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log.warning("registration.not_checked", extra=about, exc_info=error)
             continue
@@ -196,7 +196,8 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
             if not each.is_wrong:
                 unclear = {**about, "why": each.says, "fix": each.fix}
                 _log.info("registration.unclear", extra=unclear)
-        differs = clock_finding(report.told_at, one.client.provider.label, now=now)
+        label, between = one.client.provider.label, (asked_at, clock())
+        differs = clock_finding(report.told_at, label, between=between)
         found += [] if differs is None or differs.fix is None else [differs]
         for each in found:
             _log.warning("registration.wrong", extra={**about, "why": each.says, "fix": each.fix})
@@ -206,17 +207,26 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
         _log.info("registrations.checked", extra=total)
 
 
-def clock_finding(told_at: str | None, label: str, *, now: datetime) -> SetupFinding | None:
-    """Compare this machine's clock with another server's Date header. Return None without one."""
+def clock_finding(
+    told_at: str | None, label: str, *, between: tuple[datetime, datetime]
+) -> SetupFinding | None:
+    """Compare this machine's clock with another server's Date header. Return None without one.
+
+    `between` is when the request was sent and when the answer was read: the header was written at
+    some time between them, so a slow server is not mistaken for a wrong clock.
+    """
+    asked_at, answered_at = between
     try:
-        apart = now - parsedate_to_datetime(told_at or "")
+        told = parsedate_to_datetime(told_at or "")
+        ahead, behind = asked_at - told, told - answered_at
     except (ValueError, TypeError):  # TypeError: it has no time zone
         return None
-    if abs(apart) <= CLOCKS_APART_AT_MOST:
+    apart = max(ahead, behind)
+    if apart <= CLOCKS_APART_AT_MOST:
         return SetupFinding(says=f"it matches {label}'s")
-    side = "ahead of" if apart > timedelta() else "behind"
+    side = "ahead of" if ahead > behind else "behind"
     return SetupFinding(
-        says=f"it is {abs(apart).total_seconds():.0f} s {side} {label}'s",
+        says=f"it is {apart.total_seconds():.0f} s {side} {label}'s",
         fix="set this machine's clock by NTP (timedatectl set-ntp true)",
     )
 

@@ -298,6 +298,15 @@ def must_take(function: Callable[..., object] | None, number: int, *, name: str)
         return
 
 
+def must_not_yield(function: Callable[..., object], name: str) -> None:
+    """Raise InvalidQuestion if a call of the author's function would only create a generator."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidQuestion(
+            f"{name} contains `yield`, so calling it runs none of its code. Write a function that "
+            "returns its value."
+        )
+
+
 class VerbParameters:
     """The parameters of a verb, to check a call before the verb runs."""
 

@@ -2,7 +2,8 @@
 
 Risks: a result that cannot be stored is noticed after the work was done, or the stored result has
 another type than the first one. The annotation of the work is therefore checked before it runs,
-and each result, the first one as well, is the stored JSON converted to the annotated type.
+and each result, the first one as well, is the stored JSON converted to the annotated type. A result
+of another type is stored too, so that the work is not done again.
 """
 
 import dataclasses
@@ -24,10 +25,11 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
+from flows.elicitation.misuse import must_not_yield
 from flows.elicitation.states import Json
-from flows.errors import InvalidQuestion
+from flows.errors import InvalidQuestion, ResultNotKept
 
 _ASYNC = (Awaitable, Coroutine)
 # Results of these classes become plain JSON if the work has no annotation.
@@ -46,10 +48,11 @@ class OnceWork:
     """
 
     def __init__(self, name: str, work: object, returns: Any) -> None:
-        self._work = work
+        self._name, self._work = name, work
         if inspect.iscoroutine(work):
             self._takes_key = False
         elif callable(work):
+            must_not_yield(work, f"once({name!r}): work")
             self._takes_key = _takes_key(name, work)
             returns = _annotation(work) if returns is None else returns
         else:
@@ -57,6 +60,7 @@ class OnceWork:
                 f"once({name!r}): work must be a function, not {type(work).__name__}. Pass the "
                 "function itself, without calling it."
             )
+        self._returns = returns
         self._adapter = _adapter(name, returns)
 
     async def __call__(self, key: str) -> Json:
@@ -71,13 +75,25 @@ class OnceWork:
         return _as_json(given, self._adapter)
 
     def typed(self, stored: Json) -> Any:
-        """Convert the stored result to the annotated type. A result of another type stays JSON."""
+        """Convert the stored result to the annotated type.
+
+        Raises:
+            ResultNotKept: The stored result has another type.
+        """
         if self._adapter is None:
             return stored
         try:
             return self._adapter.validate_json(json.dumps(stored))
-        except ValidationError:
-            return stored
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            why = ": ".join([*(str(part) for part in found["loc"]), found["msg"]])
+        except Exception as error:  # noqa: BLE001 - the type's own code
+            why = type(error).__name__
+        raise ResultNotKept(
+            f"once({self._name!r}) is done and its result is stored, but the result is not "
+            f"{_shown(self._returns)}, the type that work should return ({why}). Correct the type. "
+            "The same call then gets the stored result, and the work is not done again."
+        )
 
     def close(self) -> None:
         """Close a coroutine that was not started, because its result was already stored."""
@@ -88,10 +104,10 @@ class OnceWork:
 def _as_json(given: Any, adapter: TypeAdapter[Any] | None) -> Json:
     """Return the result as JSON, or unchanged if it cannot be JSON: the asker then refuses it."""
     if adapter is not None:
-        with suppress(PydanticSerializationError):  # the annotation is wrong
+        with suppress(Exception):  # the annotation is wrong, or the value's own code raises
             return cast("Json", adapter.dump_python(given, mode="json", warnings="error"))
     if isinstance(given, _PLAIN) or dataclasses.is_dataclass(given):
-        with suppress(PydanticSerializationError):
+        with suppress(Exception):
             return cast("Json", to_jsonable_python(given))
     return cast("Json", given)
 
@@ -143,10 +159,13 @@ def _adapter(name: str, returns: Any) -> TypeAdapter[Any] | None:
     try:
         return TypeAdapter(returns)
     except PydanticSchemaGenerationError:
-        shown = getattr(returns, "__name__", returns)
         raise InvalidQuestion(
-            f"once({name!r}): work returns {shown}, which cannot be stored. Return JSON, a "
-            "pydantic model, a dataclass, or a type that pydantic can convert to JSON and back."
+            f"once({name!r}): work returns {_shown(returns)}, which cannot be stored. Return JSON, "
+            "a pydantic model, a dataclass, or a type that pydantic can convert to JSON and back."
         ) from None
     except (PydanticUserError, NameError, RecursionError):  # the annotation cannot be resolved
         return None
+
+
+def _shown(returns: Any) -> str:
+    return str(returns if typing.get_args(returns) else getattr(returns, "__name__", returns))

@@ -60,7 +60,7 @@ def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
         )
     if is_applied and asks_in_tool():
         raise InvalidQuestion(
-            f"{mark}: a function marked inside a tool asks nobody. Await elicit.confirm(...) here."
+            f"{mark} inside a tool asks nobody. Await elicit.confirm(...) here instead."
         )
 
 

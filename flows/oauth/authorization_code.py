@@ -197,7 +197,7 @@ class OauthFlow:
                 raise Failed(f"{provider.label} does not publish its signing keys.")
             if stored.nonce is None and provider.person is None and found.userinfo is None:
                 raise Failed(
-                    f"{provider.label} does not publish where it says whose account it is."
+                    f"{provider.label} publishes no address that says whose account it is."
                 )
             stored = msgspec.structs.replace(
                 stored,

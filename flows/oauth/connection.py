@@ -43,7 +43,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     person_id: str
     label: str
     connected_at: datetime
-    scopes: tuple[str, ...]  # as granted
+    scopes: tuple[str, ...]  # the scopes that the provider granted
     # scopes that were requested when the account was connected, and not granted
     withheld: tuple[str, ...] = ()
     tools: tuple[str, ...]  # the tools that may use it
@@ -60,7 +60,8 @@ class Connection(Struct, frozen=True, kw_only=True):
     name: str | None = None
     picture: str | None = None
     tenant: str | None = None  # the host of the provider's tenant
-    details: Mapping[str, str] = field(default_factory=dict[str, str])  # as `keep` declares
+    # values of the token reply or callback that the provider's `keep` names
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
     issued_at: datetime | None = None  # when the access token was issued; None in old rows
     token: str | None = None  # the token endpoint of the exchange
     client_auth: str | None = None  # how this server authenticated at that endpoint
@@ -70,7 +71,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last use by tool
     claim: Claim | None = None
     retry_at: datetime | None = None  # the last refresh failed: no new try before this time
-    refresh_expires_at: datetime | None = None  # the refresh token ends then if it is not used
+    refresh_expires_at: datetime | None = None  # when an unused refresh token ends
     end_set_at: datetime | None = None  # the exchange or refresh that set `ends_at`
     keep_at: datetime | None = None  # the sweeper's next step to keep the account, or to warn
     warned_at: datetime | None = None  # the account's end is near, and `account.expiring` was sent
@@ -99,7 +100,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> datetime | None:
-        """The time after which nothing but connecting it again helps; None if it is unknown."""
+        """The time after which the person has to connect it again; None if that is unknown."""
         return self.refresh_expires_at if self.is_renewable else self.expires_at
 
     @property

@@ -21,7 +21,7 @@ TRIED_AGAIN_AFTER = timedelta(hours=6)
 
 
 def planned(connection: Connection, *, now: datetime) -> Connection:
-    """Return the connection with the time of its next step; without a warning that is over."""
+    """Return the connection with the time of its next step, and without an outdated warning."""
     warn_at = _warn_at(connection)
     end = connection.ends_at
     if end is None or warn_at is None or end <= now:
@@ -42,14 +42,14 @@ def is_near_end(connection: Connection, *, now: datetime) -> bool:
 
 
 def warned(connection: Connection, *, now: datetime) -> Connection:
-    """Record that the person and the operator were warned, once until the end has moved."""
+    """Record that the person and the operator were warned, at most once until the end changes."""
     if connection.warned_at is not None or not is_near_end(connection, now=now):
         return connection
     return replace(connection, warned_at=now, last_member=None)
 
 
 def _warn_at(connection: Connection) -> datetime | None:
-    """Return when the person is warned; None if the end is unknown, or the life is short."""
+    """Return when the person is warned; None if the end is unknown, or the lifetime is short."""
     end = connection.ends_at
     if end is None or _life(connection, end) < LIFE_AT_LEAST:
         return None

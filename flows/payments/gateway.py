@@ -187,7 +187,7 @@ class Gateway(Protocol):
         ...
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the session's state, after capturing an approved payment if that is left to us.
+        """Fetch the session's state, after capturing an approved payment if we have to.
 
         Nothing is captured for an elicitation that has ended.
 

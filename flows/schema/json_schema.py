@@ -193,7 +193,7 @@ def _autofill(clean: Mapping[str, Json], path: str) -> str | None:
 
 
 def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return an approximation for a form: a Decimal is a number, an exclusive bound inclusive."""
+    """Return an approximation: a Decimal becomes a number, an exclusive bound an inclusive one."""
     branches = found.get("anyOf")
     if isinstance(branches, list) and [_type_of(one) for one in branches] == ["number", "string"]:
         number = cast("Mapping[str, Json]", branches[0])
@@ -206,7 +206,7 @@ def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
         ):
             if key in rough:
                 rough[instead] = rough.pop(key)
-        if isinstance(rough.get("default"), str):  # a Decimal's, which pydantic writes as text
+        if isinstance(rough.get("default"), str):  # pydantic writes a Decimal as text
             rough["default"] = float(str(rough["default"]))
     return rough
 
@@ -304,7 +304,7 @@ def _without_null(
         return {**found, "type": other}, True
     if isinstance(branches, list | tuple) and {"type": "null"} in branches:
         others = [branch for branch in branches if branch != {"type": "null"}]
-        if [_type_of(one) for one in others] == ["number", "string"]:  # a Decimal
+        if [_type_of(one) for one in others] == ["number", "string"]:  # pydantic's Decimal
             return {**found, "anyOf": others}, True
         if len(others) != 1:
             refuse(f"{path}.anyOf", "a field can have only one type, and can be optional")

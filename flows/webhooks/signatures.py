@@ -93,7 +93,7 @@ class Scheme:
         if has_time != ("{ts}" in self.message) or (self.id_header is None) == (
             "{id}" in self.message
         ):
-            raise ValueError("a scheme reads a time or an id exactly where its message signs it")
+            raise ValueError("a scheme reads {ts} and {id} if, and only if, its message has them")
 
 
 STANDARD_WEBHOOKS: Final = Scheme(

@@ -31,7 +31,7 @@ TOO_MUCH = {
     "objects": ({"a": {"b": nested(DEPTH_AT_MOST)}}, f"more than {DEPTH_AT_MOST} deep"),
     "without end": ({"a": nested(100_000)}, f"more than {DEPTH_AT_MOST} deep"),
     "values": ({"a": [0] * VALUES_AT_MOST}, "4,000 values"),
-    "lines": ({"a": "\n" * LINES_AT_MOST}, "2,001 lines as a person is shown them, 2,000 at most"),
+    "lines": ({"a": "\n" * LINES_AT_MOST}, "2,001 lines when shown to a person; the limit"),
     "lines of JSON": ({"a": [0] * (LINES_AT_MOST - 1)}, "2,001 lines"),
     "names": ({f"a{number}": 0 for number in range(LINES_AT_MOST + 1)}, "2,001 lines"),
     "characters": ({"a": "x" * CHARACTERS_AT_MOST}, "49,153 characters"),

@@ -40,29 +40,26 @@ async def look(number: int) -> str:
 
 
 class Hub:
-    """A provider whose access tokens live for a second, and that refuses to refresh them."""
+    """A provider whose access tokens live for a second, and that can refuse to refresh them."""
 
     def __init__(self) -> None:
         self.refusal: httpx.Response | None = None
-        self.refreshes = 0
-        self.exchanges = 0
+        self.refused = 0
+        self._pairs = count()
         self.app = Starlette(
             routes=[Route("/token", self.token, methods=["POST"]), Route("/me", self.me)]
         )
 
     async def token(self, request: Request) -> Response:
         given = parse_qs((await request.body()).decode())
-        if given["grant_type"] == ["refresh_token"]:
-            self.refreshes += 1
-            if self.refusal is None:
-                return Response(status_code=503)
+        if given["grant_type"] == ["refresh_token"] and self.refusal is not None:
+            self.refused += 1
             return Response(
                 self.refusal.content,
                 status_code=self.refusal.status_code,
                 headers=dict(self.refusal.headers),
             )
-        self.exchanges += 1
-        key = f"key-{self.exchanges}"
+        key = f"key-{next(self._pairs)}"
         pair = {"access_token": key, "refresh_token": f"more-{key}", "token_type": "bearer"}
         return JSONResponse({**pair, "expires_in": 1})
 
@@ -126,7 +123,7 @@ async def _is_asked_again(hub: Hub, client: Client, person: Person, reply: httpx
     if not await _connect(hub, client, person):
         return False
     said = await _said_when_refused(hub, client, reply)
-    return all("/e/" in each for each in said) and hub.refreshes == 1
+    return all("/e/" in each for each in said) and hub.refused == 1
 
 
 async def _is_the_operators(
@@ -136,12 +133,12 @@ async def _is_the_operators(
         return False
     said = await _said_when_refused(hub, client, reply)
     are_told = all("operator" in each and "moment" not in each for each in said)
-    return are_told and not any("/e/" in each for each in said) and hub.refreshes == 1
+    return are_told and not any("/e/" in each for each in said) and hub.refused == 1
 
 
 async def _connect(hub: Hub, client: Client, person: Person) -> bool:
     """Connect the account. Return False if the call does not ask for the account."""
-    hub.refusal, hub.refreshes = None, 0
+    hub.refusal, hub.refused = None, 0
     number = next(_numbers)
     result: Any = await client.call_tool("look", {"number": number})
     if "/e/" not in text_of(result):
@@ -154,10 +151,10 @@ async def _connect(hub: Hub, client: Client, person: Person) -> bool:
 
 
 async def _said_when_refused(hub: Hub, client: Client, reply: httpx.Response) -> list[str]:
-    """Return the results of CALLS calls, starting with the first call that requested a refresh."""
+    """Return the results of CALLS calls, starting with the first whose refresh was refused."""
     hub.refusal = reply
     said = await _look(client)
-    while not hub.refreshes or said == "ada":  # the access token is still valid
+    while not hub.refused or said == "ada":  # the access token is still valid
         await asyncio.sleep(0.01)
         said = await _look(client)
     return [said, *[await _look(client) for _ in range(CALLS - 1)]]

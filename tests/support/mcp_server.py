@@ -555,7 +555,10 @@ async def server_env(
                 yield env
             finally:
                 await env.aclose()
-    assert not (left := _tasks() - before) or not is_alone, left
+    left = _tasks() - before
+    if not isinstance(store, str):  # a test's own store looks for its server's hosts at intervals
+        left = {task for task in left if _name_of(task) != "Connector._ask_host"}
+    assert not left or not is_alone, left
 
 
 OF_CALLERS = {"answers", "declares", "headers", "typed", "fills", "slow", "name"}
@@ -637,11 +640,12 @@ def links_asked(result: object) -> list[str]:
 
 def _tasks() -> set[asyncio.Task[Any]]:
     """Return every task except the one that sse-starlette runs in each loop."""
-    return {
-        task
-        for task in asyncio.all_tasks()
-        if getattr(task.get_coro(), "__qualname__", "") != "_shutdown_watcher"
-    }
+    return {task for task in asyncio.all_tasks() if _name_of(task) != "_shutdown_watcher"}
+
+
+def _name_of(task: asyncio.Task[Any]) -> str:
+    """Return the name of the function that the task runs."""
+    return getattr(task.get_coro(), "__qualname__", "")
 
 
 class _Lived:

@@ -122,6 +122,8 @@ class OAuthEnv:
         account: str | None = None,
         reason: str | None = None,
         client: str = "c",
+        title: str | None = None,
+        client_title: str | None = None,
     ) -> Asking:
         """Call a tool that awaits an account."""
         presenter = Holding()
@@ -133,6 +135,8 @@ class OAuthEnv:
             tool=tool,
             arguments=arguments,
             client=client,
+            title=title,
+            client_title=client_title,
         )
 
         async def body() -> Account:

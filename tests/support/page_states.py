@@ -14,6 +14,7 @@ from tests.support.page_views import (
     NOW,
     SEVERAL_ISSUERS,
     SIGN_IN,
+    TOOL_NAMES,
     USUAL,
     VIEWS,
     VOTED,
@@ -212,7 +213,7 @@ def _account_variants() -> dict[str, View]:
         ),
         "StartAccount long reason": made(StartAccount, {**plain, "reason": "because it is " * 40}),
         "UseAccount for real": made(
-            UseAccount, {**plain, "choices": (choice(connected_for=("one",)),)}
+            UseAccount, {**plain, "choices": (choice(connected_for=TOOL_NAMES[1:]),)}
         ),
         "UseAccount unnamed": made(
             UseAccount, {**plain, "choices": (choice(person=AccountName(label="octocat")),)}

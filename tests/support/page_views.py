@@ -24,7 +24,7 @@ from webapp.pages import (
 )
 from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
-from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
+from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, ToolName, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
 from webapp.pages.views_decisions import (
     ActivityEntry,
@@ -35,6 +35,10 @@ from webapp.pages.views_decisions import (
 )
 from webapp.pages.views_openers import CodeButton, OtherIssuer, Paging, SignInButton
 
+TOOL_NAMES = (
+    ToolName(tool="list_my_repositories", tool_title="List my repositories"),
+    ToolName(tool="count_stars", tool_title=None),
+)
 DESCRIBED = DescribedTool(
     name="book_a_table",
     title="Book a table",
@@ -107,6 +111,7 @@ USUAL: Mapping[str, Any] = {
     "approvals": (
         StandingYes(
             tool="delete",
+            tool_title="Delete to-dos",
             about="count: 5",
             until=NOW + timedelta(minutes=9),
             action="/approvals/a1/revoke",
@@ -181,7 +186,7 @@ USUAL: Mapping[str, Any] = {
     "choices": (
         Choice(
             person=AccountName(label="octocat", name="Mona Lisa Octocat"),
-            connected_for=("list_my_repositories", "count_stars"),
+            connected_for=TOOL_NAMES,
             scopes=(Scope(words="Read and write your repositories", raw="repo"),),
             allow_action="/e/abc/allow",
         ),
@@ -242,11 +247,13 @@ USUAL: Mapping[str, Any] = {
                     shared=(
                         Sharing(
                             tool="list_my_repositories",
+                            tool_title="List my repositories",
                             used_at=NOW - timedelta(minutes=5),
                             stop_action="/connections/x1/unshare?tool=list_my_repositories",
                         ),
                         Sharing(
                             tool="count_stars",
+                            tool_title=None,
                             used_at=None,
                             stop_action="/connections/x1/unshare?tool=count_stars",
                         ),
@@ -256,8 +263,16 @@ USUAL: Mapping[str, Any] = {
                     disconnect_action="/connections/x1/disconnect",
                     keep_action="/connections/x1/keep",
                     clients=(
-                        Assistant(key="k1", name="Claude", id=None, may_use=True),
-                        Assistant(key="k2", name="", id="https://app.example", may_use=False),
+                        Assistant(
+                            key="k1", name="claude-ai", title="Claude", id=None, may_use=True
+                        ),
+                        Assistant(
+                            key="k2",
+                            name="",
+                            title=None,
+                            id="https://app.example",
+                            may_use=False,
+                        ),
                     ),
                 ),
             ),
@@ -265,7 +280,7 @@ USUAL: Mapping[str, Any] = {
     ),
     "by_code": True,
     "act": "disconnect",
-    "stopping": ("list_my_repositories", "count_stars"),
+    "stopping": TOOL_NAMES,
     "at": "GitHub",
     "about": "count: 5",
     "back": "/connections#x1",
@@ -284,6 +299,7 @@ USUAL: Mapping[str, Any] = {
             price="9.00 €",
             what="Premium report",
             tool="report",
+            tool_title="Make a premium report",
             seller="Stripe",
             paid_at=NOW - timedelta(hours=3),
             standing="open",
@@ -473,7 +489,7 @@ def hostile_views(name: str) -> dict[str, View]:
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
     others |= {"origins": (text,), "places": (text,)}
-    others |= {"stopping": (text,)}
+    others |= {"stopping": (ToolName(tool=text, tool_title=None),)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
@@ -483,7 +499,10 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"asked": tuple(asked)}
     person = AccountName(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
-    others |= {"choices": (choice(person=person, connected_for=(text, text)),) * 2}
+    others |= {
+        "choices": (choice(person=person, connected_for=(ToolName(tool=text, tool_title=text),)),)
+        * 2
+    }
     others |= {"sign_in": replace(SIGN_IN, issuer=text, others=(replace(PARTNER, label=text),))}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}

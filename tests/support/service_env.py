@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.crypto.tokens import Ring
 from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
-from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.tool_call import DescribedTool, ToolCall
 from tests.support.clock import Clock
 from webapp.calls.call import Call
 from webapp.calls.presenter import PresentedQuestion
@@ -156,8 +156,10 @@ def call_of(
     version: str | None = None,
     teams: tuple[str, ...] = (),
     teams_until: datetime | None = None,
+    title: str | None = None,
+    client_title: str | None = None,
 ) -> Call:
-    """Return one request of a tool call."""
+    """Return one request of a tool call. `title` is the tool's."""
     return Call(
         service,
         Caller(
@@ -175,6 +177,8 @@ def call_of(
             arguments=json.dumps(arguments),
             version=version,
             client_id=client_id,
+            client_title=client_title,
+            described=None if title is None else DescribedTool(name=tool, title=title),
         ),
         presenter=presenter or Holding(),
         run_id=run_id,

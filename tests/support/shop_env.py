@@ -232,6 +232,7 @@ class Shop:
         self.is_for_good = False
         self.is_bought_again = False
         self.processing: Literal["wait", "return"] = "wait"
+        self.title: str | None = None  # the tool's, from the next restart on
         self.provider: str | None = None  # the payment provider, or None for the checkout
         self.body: Body = _told
         self.bodies = 0
@@ -409,7 +410,7 @@ class Shop:
             {"output_schema": None} if self.library == "fastmcp" else {"structured_output": False}
         )
 
-        @server.tool(**plain)
+        @server.tool(title=self.title, **plain)
         async def report(topic: str = "tea") -> str:
             receipt = await elicit.payment(
                 self.price,

@@ -37,13 +37,13 @@ async def test_first_sample_shows_link_to_account_of_user(
 
 async def test_second_sample_requests_user_code_until_correct() -> None:
     told: list[str] = []
-    letters = iter(["wrong", "right"])
+    codes = iter(["wrong", "right"])
 
     async def send(user: str, words: str) -> None:
         told.append(words)
 
-    async def letters_of(user: str) -> str:
-        return next(letters)
+    async def code_from(user: str) -> str:
+        return next(codes)
 
     async def wrong(typed: str) -> str | None:
         return None if typed == "right" else "Look again."
@@ -51,7 +51,7 @@ async def test_second_sample_requests_user_code_until_correct() -> None:
     sample: dict[str, Any] = {
         "user": "ann",
         "send": send,
-        "letters_of": letters_of,
+        "code_from": code_from,
         "ShownLink": ShownLink,
     }
     exec(SECOND, sample)  # noqa: S102 - what a reader copies

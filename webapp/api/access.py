@@ -223,8 +223,8 @@ class RequiresScope:
             )
         if found.key is not None and not self.scopes & set(found.key.scopes):
             raise NotAllowed(
-                f"This key may {' and '.join(found.key.scopes)}, and this needs one that may "
-                f"{' or '.join(sorted(self.scopes))}: make it with `elicit api-keys new`."
+                f"This key has the scope {' and '.join(found.key.scopes)}, but the request needs "
+                f"{' or '.join(sorted(self.scopes))}. Create a key: `elicit api-keys new`."
             )
         cast("Any", connection.scope)[_FOUND] = found
 

@@ -1,6 +1,6 @@
 """Questions that programs ask over HTTP.
 
-They are asked like the questions of a tool call, until the program receives the link.
+The same code asks these questions and those of a tool call. The program then gets the link.
 
 Risks: a program sends a request again because the response was lost, and the person is asked twice.
 So an `Idempotency-Key` identifies the request, as the arguments identify a tool call: the same

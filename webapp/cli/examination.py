@@ -18,7 +18,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from flows.elicitation.flow import SetupFinding
+from flows.elicitation.flow import SetupFinding, SetupReport
 from flows.errors import Failed
 from flows.oauth.provider import Provider
 from flows.oauth.registered_client import RegisteredClient
@@ -216,19 +216,20 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
             "cannot reach this server, so the server polls it" if url is None else f"go to {url}"
         )
         return [ok(name, f"webhooks of {seller.label} {where}; the server cannot poll for more")]
+    asked_at = around.now()
     try:
         report = await around.outbound.run(gateway.examine(url))
     except Failed as error:
         fix = "allow outgoing https from this machine to it, and check its status page"
         return [note(name, f"{seller.label} could not be reached ({error})", fix=fix)]
     found = [_finding(name, each) for each in report.findings]
-    if report.told_at is not None:
-        found += _clock(report.told_at, seller.label, around.now())
-    return found
+    return [*found, *_clock(report, seller.label, (asked_at, around.now()))]
 
 
-def _clock(reported_at: str, label: str, now: datetime) -> Sequence[Finding]:
-    found = clock_finding(reported_at, label, now=now)
+def _clock(
+    report: SetupReport, label: str, between: tuple[datetime, datetime]
+) -> Sequence[Finding]:
+    found = clock_finding(report.told_at, label, between=between)
     return [] if found is None else [_finding("clock", found)]
 
 
@@ -258,10 +259,10 @@ async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
 
 async def _registration(one: RegisteredClient, around: Surroundings) -> list[Finding]:
     provider = one.client.provider
-    report = await around.outbound.run(examined(one, now=around.now()))
+    asked_at = around.now()
+    report = await around.outbound.run(examined(one, now=asked_at))
     found = [_finding(provider.name, each) for each in report.findings]
-    if report.told_at is not None:
-        found += _clock(report.told_at, provider.label, around.now())
+    found += _clock(report, provider.label, (asked_at, around.now()))
     return [*found, *_unproven(provider)]
 
 

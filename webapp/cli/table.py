@@ -160,7 +160,7 @@ def the_one(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T
         named = ", ".join(short[id] for id in meant[:CANDIDATES_NAMED])
         more = ", ..." if len(meant) > CANDIDATES_NAMED else ""
         raise CommandRefused(
-            f"{printed(given)} begins {len(meant)} ids: {named}{more}. Write one of them."
+            f"{len(meant)} ids begin with {printed(given)}: {named}{more}. Write one of them."
         )
     return rows[meant[0]]
 

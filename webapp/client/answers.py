@@ -121,7 +121,7 @@ class ServersReach:
         )
 
     def now(self) -> NoReturn:
-        raise NotSupported("url", why="The server proves the account's key, not this program.")
+        raise NotSupported("url", why="Only the server can prove the account's key.")
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         work.close()

@@ -220,7 +220,8 @@ async def with_owner(
     """Return the error with the name of the owning server, if it is an elicit server."""
     if not _is_in_use(error):
         return error
-    for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):  # a sandbox uses the second
+    # A server has the first of these addresses, a sandbox the second.
+    for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
         health = await _health_of(host, port, url=address, nonce=nonce)
         if isinstance(health, _Health) and (health.server or health.sandbox_of):

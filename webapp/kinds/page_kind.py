@@ -113,8 +113,9 @@ class PageKind:
 
 
 def terms_in(elicitation: Elicitation) -> Mapping[str, Json]:
-    """Return the terms of a question that our own page answers."""
-    return cast("Mapping[str, Json]", elicitation.asked.terms)
+    """Return the terms of a question that our own page answers; without terms, an empty mapping."""
+    terms = elicitation.asked.terms
+    return terms if isinstance(terms, Mapping) else {}
 
 
 def has_rules(elicitation: Elicitation) -> bool:

@@ -83,7 +83,7 @@ def must_fit(
     schema: Mapping[str, Any] | None,
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
 ) -> None:
-    """Check large arguments before the library does, whose own error names every invalid value.
+    """Check large arguments before the library, whose error would list every invalid value.
 
     Use this for calls with more than LARGE_CHARACTERS characters. The library validates smaller
     calls itself. Raises InvalidArguments.
@@ -146,7 +146,7 @@ def echo_of(function: Callable[..., Any]) -> Any:
 
     try:
         hints = get_type_hints(asked, include_extras=True)
-    except Exception:  # noqa: BLE001 - as the library does: a partial has none
+    except Exception:  # noqa: BLE001 - a functools.partial has no hints
         hints = {}
     kinds = {
         name: hints.get(name, parameter.annotation)

@@ -41,7 +41,7 @@ class NotifyTable:
     with_question: bool = False
     language: str | None = None
     subjects: frozenset[str] = frozenset()
-    issuers: frozenset[str] = frozenset()  # of the subjects; empty: ELICIT_ISSUER
+    issuers: frozenset[str] = frozenset()  # who signs them in; empty: ELICIT_ISSUER
     users: frozenset[str] = frozenset()
     is_local: bool = False
 

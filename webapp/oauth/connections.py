@@ -98,7 +98,8 @@ class Connections:
         """Return the address of the account's API, and the hosts that get its access token.
 
         Raises:
-            Failed: The account has no client here, or its details lead to no declared host.
+            Failed: The account's provider is not configured, or its details lead to no declared
+                host.
         """
         client = self.client(connection)
         try:
@@ -106,7 +107,9 @@ class Connections:
                 return client.provider.reach(connection.details)
         except InvalidQuestion as error:
             raise Failed(f"The account of {connection.label} cannot be used: {error}") from None
-        raise Failed(f"The account of {connection.label} cannot be used: it has no client here.")
+        raise Failed(
+            f"The account of {connection.label} cannot be used: its provider is not configured."
+        )
 
     async def read(self, owner: str, id: str) -> Connection | None:
         """Return the stored account, or None if it was disconnected."""

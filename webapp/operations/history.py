@@ -22,7 +22,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidToken
 from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.session import UnresolvedPayment, sessions_of
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
@@ -44,6 +44,11 @@ ERROR_NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # the number on an error page
 LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
 _SHORTEST: Final = 4
 _AUDITED_OPEN: Final = re.compile(r"audit \d+: elicitation opened.*")
+# What the server does with a payment at its `due_at`, by the payment's status.
+_DUE: Final = {
+    ReceiptStatus.OPEN: "is refunded automatically if no call uses it",
+    ReceiptStatus.REFUNDING: "the refund is tried or checked again",
+}
 _UNTIMED: Final = "yes; the time is not recorded"
 # kinds of pages with a Continue button that leads elsewhere
 _AWAY: Final = ("url", "account", "payment")
@@ -278,7 +283,7 @@ def _happened(row: Found) -> Iterator[TimelineRow]:
                 f"paid {row.price}": row.paid_at,
                 "used by a call": row.spent_at,
                 f"refunded {row.refunded_price}": row.refunded_at,
-                f"{row.status}: due": row.due_at,
+                _DUE.get(row.status, "the provider is asked about it"): row.due_at,
             }
         case UnresolvedPayment():
             times = {"unknown whether it was paid": row.found_at, f"{row.status}": row.ended_at}

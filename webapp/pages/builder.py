@@ -28,6 +28,7 @@ from webapp.pages.builder_forms import (
     question_of,
     server_of,
     start_view,
+    titles_of,
     waiting_view,
 )
 from webapp.pages.builder_payments import view_of
@@ -51,6 +52,7 @@ from webapp.pages.views import (
     StartPayment,
     StartUrl,
     SwitchBack,
+    ToolName,
     UseAccount,
     View,
     Waiting,
@@ -156,7 +158,7 @@ class PageBuilder:
             case "account":
                 found = await self._service.kinds.accounts.offers(self._elicitation)
                 if offers and found:
-                    return self._use_account(found)
+                    return await self._use_account(found)
                 return self.start_account()
             case "payment":
                 return self._start_payment()
@@ -214,7 +216,8 @@ class PageBuilder:
             is_sandbox=self._is_sandbox,
         )
 
-    def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
+    async def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
+        titles = await titles_of(self._service.elicitations, self._elicitation.owner)
         terms = self._service.kinds.accounts.terms(self._elicitation)
         return UseAccount(
             **self._common(),
@@ -222,7 +225,10 @@ class PageBuilder:
             choices=tuple(
                 Choice(
                     person=_person(offered),
-                    connected_for=offered.tools,
+                    connected_for=tuple(
+                        ToolName(tool=tool, tool_title=titles.tools.get((offered.server, tool)))
+                        for tool in offered.tools
+                    ),
                     scopes=self._scopes(offered.scopes),
                     allow_action=self._allow_action(offered),
                     is_kept_to_some=offered.only is not None,

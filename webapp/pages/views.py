@@ -139,6 +139,14 @@ class StartAccount(Asking):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolName:
+    """A tool by its name, and by its title if the title is known."""
+
+    tool: str
+    tool_title: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A connected account to choose: its person, its tools, and the form that allows it.
 
@@ -147,7 +155,7 @@ class Choice:
     """
 
     person: AccountName
-    connected_for: tuple[str, ...]
+    connected_for: tuple[ToolName, ...]
     scopes: tuple[Scope, ...]
     allow_action: str
     is_kept_to_some: bool = False

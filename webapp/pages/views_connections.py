@@ -21,19 +21,21 @@ class Sharing:
     """A tool that may use an account, and the time of its last use."""
 
     tool: str
+    tool_title: str | None
     used_at: datetime | None
     stop_action: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assistant:
-    """A client that asked for an account or used it. `name` is the name that it gives itself.
+    """A client that asked for an account or used it. It gives itself its `name` and `title`.
 
     `id` comes from its access token. `key` identifies the client in a form.
     """
 
     key: str
     name: str
+    title: str | None
     id: str | None
     may_use: bool
 

@@ -75,6 +75,7 @@ class StandingYes:
     """An approval of the viewer for their own calls, and how long it lasts."""
 
     tool: str
+    tool_title: str | None
     about: str
     until: datetime
     action: str

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from flows.elicitation.traits import PageName
-from webapp.pages.views import Live, View
+from webapp.pages.views import Live, ToolName, View
 
 # Pages that are shown only to the person that they belong to.
 Theirs = Literal["connections", "payments", "inbox", "activity", "operator"]
@@ -197,9 +197,9 @@ class OwnPage(View):
 class SecondLook(View):
     """The page that asks again before a change that cannot be undone. `action` makes the change.
 
-    `what` is the name of the account, the price, or the tool. `at` is the account's provider,
-    `stopping` are the tools that may use the account, and `about` is what was paid for or approved.
-    `back` leads to the page from which the person came.
+    `what` is the name of the account, the price, or the tool, which may have a `tool_title`. `at`
+    is the account's provider, `stopping` are the tools that may use the account, and `about` is
+    what was paid for or approved. `back` leads to the page from which the person came.
     """
 
     template: ClassVar[str] = "second_look.html"
@@ -209,5 +209,6 @@ class SecondLook(View):
     csrf: str
     back: str
     at: str | None = None
-    stopping: tuple[str, ...] = ()
+    stopping: tuple[ToolName, ...] = ()
+    tool_title: str | None = None
     about: str | None = None

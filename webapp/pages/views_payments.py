@@ -33,13 +33,14 @@ class Paid:
     bank disputes, `charged_back` one that a bank took back. `is_asked_about`: a bank inquires, but
     takes no money. `id` is the receipt's, `seller` a label, `back_on` the time of the automatic
     refund of an unused payment. `refund_action` is set if the person can ask for a refund: a GET
-    shows a page before, a POST refunds.
+    shows a confirmation page, a POST refunds.
     """
 
     id: str
     price: str
     what: str
     tool: str
+    tool_title: str | None
     seller: str
     paid_at: datetime
     standing: Standing
@@ -87,7 +88,8 @@ class NotGivenBack(View):
 class PaymentOver(View):
     """The page of a payment that is refunded, being refunded, owed, or disputed by a bank.
 
-    `receipt` is the id of the receipt. `price` is the owed part if a refund failed, else all.
+    `receipt` is the id of the receipt. `price` is the owed part if a refund failed,
+    otherwise the whole price.
     """
 
     template: ClassVar[str] = "payment_over.html"

@@ -26,10 +26,12 @@ from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import is_before_tool, terms_in
 from webapp.pages.builder_forms import (
+    Titles,
     arguments_shown,
     decision_of,
     question_of,
     server_of,
+    titles_of,
 )
 from webapp.pages.views_decisions import (
     Decide,
@@ -117,12 +119,13 @@ async def look_before_revoke(
     """Show what revoking an approval changes."""
     viewer = await known_viewer(page, of="inbox")
     found = await _approval(page, viewer, id)
-    one = _standing(found)
+    one = _standing(found, await titles_of(page.service.elicitations, viewer.owner))
     view = SecondLook(
         server=page.answers.server,
         for_user=viewer.is_user,
         act="revoke",
         what=one.tool,
+        tool_title=one.tool_title,
         about=one.about,
         action=one.action,
         csrf=page.csrf(found.id),
@@ -294,12 +297,14 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
 
 async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
     found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    return tuple(_standing(one) for one in found)
+    titles = await titles_of(page.service.elicitations, viewer.owner)
+    return tuple(_standing(one, titles) for one in found)
 
 
-def _standing(approval: Approval) -> StandingYes:
+def _standing(approval: Approval, titles: Titles) -> StandingYes:
     return StandingYes(
         tool=approval.tool,
+        tool_title=titles.tools.get((approval.server, approval.tool)),
         about=approval.about,
         until=approval.until,
         action=f"/approvals/{tail_of(approval)}/revoke",

@@ -25,7 +25,7 @@ from webapp.http.parts import Reply
 from webapp.operations.catalog import LISTS, Catalogued, csv_of
 from webapp.operations.history import ERROR_NUMBER, LINK, found_by
 from webapp.operations.lists import is_within, listed, matches, moment_of
-from webapp.operations.rows import text_of
+from webapp.operations.rows import OWNER_CHARACTERS, text_of
 from webapp.pages.views_openers import Paging
 from webapp.pages.views_operator import Fact, FilterField, OperatorList, OperatorRecord, RecordLine
 from webapp.records.ids import OWNER_TAG_CHARACTERS
@@ -97,11 +97,16 @@ async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
             log_lines=tuple(line.text for line in lines),
         )
         return operator_page(page, view, status=HTTPStatus.NOT_FOUND)
+    owners = {each.owner for each in meant}
+    if [owner[:OWNER_CHARACTERS] for owner in owners] == [sought]:  # a person, as lists name them
+        return see_other(f"{HERE}/questions?{urlencode({'person': owners.pop()})}")
     if len(meant) == 1:
         return see_other(url_of(meant[0]))
+    rest = f"Here are {LINKS_AT_MOST} of them: search for a longer part of the id."
     view = OperatorRecord(
         **about_operator(page, operator, sought=sought),
         title=f"{len(meant)} records",
+        says=rest if len(meant) > LINKS_AT_MOST else None,
         links=tuple(link(each) for each in meant[:LINKS_AT_MOST]),
         shows_log=False,
     )

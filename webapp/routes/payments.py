@@ -6,7 +6,7 @@ nothing.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from webapp.identity.identity import Viewer
+from webapp.pages.builder_forms import titles_of
 from webapp.pages.builder_payments import OVER
 from webapp.pages.views_openers import SecondLook
 from webapp.pages.views_payments import (
@@ -61,10 +62,9 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     show = page.last("show")
     found = [one for one in found if show not in _SHOWN or one.status in _SHOWN[show]]
     part, paging = paged(page, found, back=HERE, shows=("all", *_SHOWN))
-    locale = page.answers.locale(page.request)
     view = PaymentsPage(
         **about(page, viewer, back=HERE),
-        payments=tuple([await _paid(page, one, locale=locale) for one in part]),
+        payments=await _shown(page, viewer, part),
         paging=paging,
         updates=await updates(page, viewer, "payments"),
     )
@@ -75,10 +75,10 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
 async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Show the receipt of one payment, for printing."""
     viewer = await known_viewer(page, of="payments")
-    payment = await _found(page, viewer, id)
+    (payment,) = await _shown(page, viewer, [await _found(page, viewer, id)])
     view = ReceiptPage(
         **about(page, viewer, back=f"{HERE}/{id}"),
-        payment=await _paid(page, payment, locale=page.answers.locale(page.request)),
+        payment=payment,
         host=urlsplit(page.service.public_url).netloc,
     )
     return await own_page(page, view)
@@ -91,7 +91,7 @@ async def look_before_refund(
     """Show what a refund changes, or redirect if the payment cannot be refunded here."""
     viewer = await known_viewer(page, of="payments")
     payment = await _found(page, viewer, id)
-    paid = await _paid(page, payment, locale=page.answers.locale(page.request))
+    (paid,) = await _shown(page, viewer, [payment])
     if paid.refund_action is None:
         return see_other(await _place(page, payment))
     view = SecondLook(
@@ -168,7 +168,22 @@ def _because(error: NotPossible | Failed) -> Stays:
             return "trouble"
 
 
-async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -> Paid:
+async def _shown(
+    page: PageRequest, viewer: Viewer, payments: Sequence[Payment]
+) -> tuple[Paid, ...]:
+    titles = await titles_of(page.service.elicitations, viewer.owner)
+    locale = page.answers.locale(page.request)
+    return tuple(
+        [
+            await _paid(page, one, titles.tools.get((one.server, one.tool)), locale=locale)
+            for one in payments
+        ]
+    )
+
+
+async def _paid(
+    page: PageRequest, payment: Payment, title: str | None, *, locale: Locale | None
+) -> Paid:
     payments = page.service.kinds.payments
     seller = payments.seller(payment.seller)
     tail = payment.id[OWNER_TAG_CHARACTERS:]
@@ -180,6 +195,7 @@ async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -
         price=price_in(locale, payment.price),
         what=payment.what,
         tool=payment.tool,
+        tool_title=title,
         seller=payment.seller if seller is None else seller.label,
         paid_at=payment.paid_at,
         standing=standing,

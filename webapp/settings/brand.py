@@ -96,7 +96,7 @@ def image_of(content: bytes) -> Image:
                 f"{IMAGE_PIXELS_AT_MOST} on each side. Make it smaller."
             )
         return Image(content=content, suffix=suffix, width=width, height=height)
-    raise ValueError("the file is no PNG, JPEG, GIF or WebP picture. Save the picture as PNG.")
+    raise ValueError("the file is not a PNG, JPEG, GIF or WebP picture. Save the picture as PNG.")
 
 
 def _must_be_small(size: int) -> None:

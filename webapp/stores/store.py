@@ -268,7 +268,7 @@ def check_copies(records: tuple[Record, ...]) -> None:
     _check_each(records)
     _check_together(records)
     if not all(record.version for record in records):
-        raise ValueError("the version of a copy is that of its original, 1 or more")
+        raise ValueError("a copied record has the version of its original, which is 1 or more")
 
 
 def _check_each(records: tuple[Record, ...]) -> None:

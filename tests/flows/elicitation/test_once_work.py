@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
 from flows.elicitation.once_work import OnceWork
-from flows.errors import InvalidQuestion
+from flows.errors import InvalidQuestion, ResultNotKept
 
 
 class Order(BaseModel):
@@ -116,6 +116,14 @@ async def test_work_gets_the_key_if_it_has_a_parameter_for_it(work, given):
     assert (await result(work))[1] == given
 
 
+def each() -> Iterator[int]:
+    yield 1
+
+
+async def each_later() -> AsyncIterator[int]:
+    yield 1
+
+
 def response() -> httpx.Response:
     raise AssertionError("the work must not run")
 
@@ -128,6 +136,8 @@ def response() -> httpx.Response:
         ({"id": 1}, "must be a function, not dict"),
         (None, "must be a function, not NoneType"),
         (response, "returns Response, which cannot be stored"),
+        (each, "contains `yield`"),
+        (partial(each_later), "contains `yield`"),
     ],
 )
 def test_unusable_work_is_refused_before_it_runs(work, words):
@@ -135,11 +145,49 @@ def test_unusable_work_is_refused_before_it_runs(work, words):
         OnceWork("work", work, None)
 
 
-async def test_result_that_does_not_fit_its_annotation_stays_json():
-    async def number() -> int:
-        return {"id": 1}  # type: ignore[return-value]
+async def number() -> int:
+    return {"id": 1}  # type: ignore[return-value]
 
-    assert await result(number) == ({"id": 1}, {"id": 1})
+
+def unsized() -> Order:
+    return {"id": 7}  # type: ignore[return-value]
+
+
+def nothing() -> None:
+    return 1  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("work", "stored", "words"),
+    [
+        (number, {"id": 1}, r"is not int, the type that work should return \(Input should be"),
+        (unsized, {"id": 7}, r"is not Order, the .* \(id: Input should be a valid string\)"),
+        (nothing, 1, "is not NoneType"),
+    ],
+)
+async def test_result_of_another_type_is_stored_and_refused(work, stored, words):
+    doing = OnceWork("work", work, None)
+    assert await doing("the key") == stored
+    with pytest.raises(ResultNotKept, match=words):
+        doing.typed(stored)
+
+
+class Sealed(BaseModel):
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def mark(self) -> str:
+        raise RuntimeError("no mark")
+
+
+def raw() -> bytes:
+    return b"\xff"
+
+
+@pytest.mark.parametrize("work", [raw, Sealed, partial(Sealed)])
+async def test_result_whose_conversion_raises_does_not_fail_the_work(work):
+    # The asker then records that the work is done. Otherwise the next call would do it again.
+    given = await OnceWork("work", work, None)("the key")
+    assert isinstance(given, bytes | Sealed)
 
 
 async def test_annotation_that_cannot_be_resolved_is_ignored():

@@ -23,7 +23,7 @@ from tests.support.sandbox import person_at
 from tests.support.shared_stores import STORES
 from webapp.cli.doctor import BACKUP_AGE_AT_MOST, examine_store
 from webapp.cli.examination import Finding, Surroundings, certificate_end, examine_outside
-from webapp.connecting import utc_now
+from webapp.connecting import clock_finding, utc_now
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
 from webapp.records.owners import note_backup
@@ -236,6 +236,23 @@ async def test_header_removed_by_proxy_is_reported(tmp_path: Path, httpx_mock: H
     told = findings_text(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
     assert "removes or changes referrer-policy" in told
     assert "set ELICIT_PROXIES to its address" in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (-31, "it is 31 s ahead of Acme's"),
+        (-30, "it matches Acme's"),
+        (40, "it matches Acme's"),  # said while the response was on its way
+        (80, "it matches Acme's"),
+        (81, "it is 31 s behind Acme's"),
+    ],
+)
+def test_slow_response_is_not_mistaken_for_a_wrong_clock(seconds: int, says: str) -> None:
+    told_at = format_datetime(NOW + timedelta(seconds=seconds))
+    found = clock_finding(told_at, "Acme", between=(NOW, NOW + timedelta(seconds=50)))
+    assert found is not None
+    assert found.says == says
 
 
 WRONG_AT_STRIPE: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str]]] = {

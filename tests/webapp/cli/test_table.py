@@ -158,7 +158,7 @@ def test_ambiguous_short_id_lists_the_matches() -> None:
     there = {id: id for id in ("cake-one" + "x" * 16, "cake-two" + "x" * 16, "z" * 24)}
     with pytest.raises(CommandRefused) as refused:
         the_one("cake", there, what="cake", shown_by="cakes list")
-    assert str(refused.value) == "cake begins 2 ids: cake-one, cake-two. Write one of them."
+    assert str(refused.value) == "2 ids begin with cake: cake-one, cake-two. Write one of them."
     with pytest.raises(CommandRefused) as refused:
         the_one("b", there, what="cake", shown_by="cakes list")
     assert str(refused.value) == "There is no cake b: elicit cakes list shows them."

@@ -296,6 +296,7 @@ async def test_escalation_at_the_moment_of_an_approval_counts_both() -> None:
 
 
 async def test_people_identified_by_different_methods_do_not_count_together() -> None:
+    # finding: XQ3
     async with (
         approving(shop(), approvers=(TWO,), askers_decide=True) as here,
         here.asking() as caller,

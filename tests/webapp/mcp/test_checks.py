@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import date
 from typing import Any, Literal
 
@@ -470,6 +470,10 @@ def takes_two(_: Booking, __: str) -> None: ...
 def takes_none() -> None: ...
 
 
+async def yields(_: Booking) -> AsyncIterator[None]:
+    yield
+
+
 def nested() -> Any:
     async def check(_: Booking) -> None: ...
 
@@ -496,6 +500,7 @@ TOP_LEVEL = "top level of a module"
         (Booking, TOP_LEVEL),
         (takes_two, "must have one parameter"),
         (takes_none, "must have one parameter"),
+        (yields, "check=yields contains `yield`"),
         ("free_room", "check must be"),
     ],
 )

@@ -153,3 +153,27 @@ async def test_hostile_title_of_a_client_is_cut_and_has_no_invisible_characters(
         await caller.link()
         stored = (await _asked(env)).asked.client_title
         assert stored is None or (stored.isprintable() and 0 < len(stored) <= 200)
+
+
+@pytest.mark.parametrize("path", ["form", "url", "secret", "confirm"])
+async def test_titled_tool_is_named_in_activity_and_on_ended_page_of_each_kind(
+    server, revision, path
+):
+    questions = {
+        "form": lambda: elicit.form("Where to?"),
+        "url": lambda: elicit.url("Sign the contract", "https://example.org/sign"),
+        "secret": lambda: elicit.secret("Your key"),
+        "confirm": lambda: elicit.confirm("Go on?"),
+    }
+
+    @server.tool(title="Ask for one thing")
+    async def ask_one() -> str:
+        return str(await questions[path]().outcome())
+
+    async with caller_of(server, revision, declares=URL) as (env, caller):
+        caller.begin("ask_one")
+        person, link = await env.person(), await caller.link()
+        activity = markup.Page((await person.visit(f"{env.url}/activity")).text).said()
+        assert "asked by Ask for one thing" in activity
+        assert (await person.press(link, to="/decline")).status == 303
+        assert (await person.visit(link)).heading == "You declined"

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +54,10 @@ async def ask_again(ending: Ending) -> None:
     except Exception as error:
         held["error"] = str(error)
         raise
+
+
+async def yields(ending: Ending) -> AsyncIterator[None]:
+    yield
 
 
 class Seats:
@@ -282,6 +286,7 @@ async def test_callback_that_asks_is_refused(server, revision):
         (lambda _: None, "a lambda"),
         (Seats().release, "Seats.release"),
         ("release_seat", "must be"),
+        (yields, "yields contains `yield`"),
         (None, "must be"),
     ],
 )

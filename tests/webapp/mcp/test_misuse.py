@@ -1,7 +1,7 @@
 """Wrong uses of the verbs in a tool: the error names the tool's line and says what to write."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import time, timedelta
 from enum import Enum
 from pathlib import Path
@@ -90,6 +90,10 @@ def with_two(first: object, second: object) -> None:
     """Stand for a function with one parameter too many."""
 
 
+def yields() -> Iterator[int]:
+    yield 1
+
+
 async def check(meal: Meal) -> None:
     """Stand for the check of a form."""
 
@@ -111,6 +115,11 @@ def account() -> Any:
     content = {**known, "access_token": "gho_1", "api": SITE, "api_hosts": [SITE]}
     resources: Any = SimpleNamespace(wait=None, now=None)
     return account_of(content, resources)
+
+
+async def twice_in_gather() -> Any:
+    work = elicit.once("work", lambda: 1), elicit.once("work", lambda: 1)
+    return await asyncio.gather(*work)
 
 
 async def in_context(question: Any) -> None:
@@ -210,7 +219,12 @@ PAYMENTS: Misuses = {
     "currency in small letters": (lambda: Money("9.00", "eur"), "'EUR', not 'eur'"),
     "float in minor units": (lambda: Money.from_minor_units(9.5, "EUR"), "must be an int"),  # type: ignore[arg-type]
     "payment for nothing": (lambda: ANY.payment(PRICE), "'what'"),
-    "payment for a blank": (lambda: ANY.payment(PRICE, " "), "what the person pays for"),
+    "payment for a blank": (lambda: ANY.payment(PRICE, " "), "what must say, in 1 to 250"),
+    "payment for two lines": (
+        lambda: ANY.payment(PRICE, "a\nb"),
+        "what contains the character U+000A",
+    ),
+    "payment for a hidden word": (lambda: ANY.payment(PRICE, "a\u202eb"), "character U+202E"),
     "payment with a currency": (lambda: ANY.payment(PRICE, "It", currency="EUR"), "'currency'"),
     "once as text": (lambda: ANY.payment(PRICE, "It", once="yes"), "once must be bool, not str"),
     "processing misspelt": (
@@ -330,16 +344,16 @@ QUESTIONS: Misuses = {
     "address without https": (lambda: elicit.url("Sign in", "ftp://a.example"), "https"),
     "address of None": (lambda: ANY.url("Sign in", None), "url must be str or a function"),
     "gate of a text": (lambda: ANY.gate("Sure?"), "Write @gate or @gate(message=...)"),
-    "gate inside a tool": (lambda: ANY.gate(len), "marked inside a tool asks nobody"),
+    "gate inside a tool": (lambda: ANY.gate(len), "inside a tool asks nobody"),
     "need inside a tool": (
         lambda: ANY.needs(elicit.confirm("Sure?")),
-        "marked inside a tool asks nobody",
+        "inside a tool asks nobody",
     ),
     "gate with a message inside a tool": (
         lambda: ANY.gate(message="Delete?")(with_two),
-        "marked inside a tool asks nobody",
+        "inside a tool asks nobody",
     ),
-    "need applied inside a tool": (lambda: NEEDS_SURE(text), "marked inside a tool asks nobody"),
+    "need applied inside a tool": (lambda: NEEDS_SURE(text), "inside a tool asks nobody"),
     "need of a text": (lambda: ANY.needs("Sure?"), "needs(elicit.oauth(github))"),
     "skip_if without a parameter": (
         lambda: ANY.needs(elicit.confirm("Sure?"), skip_if=lambda: True),
@@ -356,6 +370,12 @@ WORK: Misuses = {
     "once without a name": (lambda: elicit.once("", lambda: 1), "unique within the tool"),
     "once without work": (lambda: ANY.once("work"), "'work'"),
     "once twice": (twice, "key="),
+    "once twice in gather": (twice_in_gather, "key="),
+    "work yields": (lambda: ANY.once("work", yields), "contains `yield`"),
+    "work returns another type": (
+        lambda: ANY.once("work", lambda: "7", returns=dict[str, int]),
+        "not dict[str, int], the type that work should return",
+    ),
     "key of once as float": (lambda: ANY.once("work", lambda: 1, key=1.5), "key must be str"),
     "work is a result": (lambda: ANY.once("work", {"id": 1}), "without calling it"),
     "work is None": (lambda: ANY.once("work", None), "without calling it"),

@@ -7,6 +7,8 @@ import pytest
 from flows import elicit
 from flows.elicitation.states import Json
 from tests.support.mcp_server import LEGACY, caller_of, new_server, soon, text_of
+from tests.support.ways import protocol
+from webapp.testing import elicit_person
 
 LOGIN = "https://example.org/login"
 KANA = "\u3042"
@@ -89,6 +91,57 @@ async def test_once_result_that_is_not_json_is_an_error_for_the_model(server, re
         result = await caller.result("order")
         assert "[ELICITATION_RESULT_NOT_KEPT]" in text_of(result)
         assert "once('order')" in text_of(result)
+
+
+@pytest.mark.parametrize("order", ["wrong type first", "right type first"])
+async def test_work_of_another_type_is_stored_and_done_once(server, revision, order):
+    done: list[int] = []
+    is_printed = order == "wrong type first"
+    types: list[Any] = [int, str] if order == "wrong type first" else [str, int]
+
+    def buy(key: str) -> Json:
+        done.append(1)
+        return "ticket"
+
+    @server.tool()
+    async def buy_ticket() -> str:
+        ticket = await elicit.once("buy", buy, returns=types[0])
+        if not is_printed:
+            await elicit.confirm("Print it?")
+        return f"bought {ticket}"
+
+    async with elicit_person(server, revision=protocol(revision), declares=()) as person:
+        if types[0] is str:
+            person.leaves_open()
+            await person.call("buy_ticket")
+            types.reverse()
+        is_printed = True
+        for _ in range(2):
+            heard = await person.call("buy_ticket")
+            assert "once('buy') is done and its result is stored" in heard.text
+            assert "not int, the type that work should return" in heard.text
+            assert "The code is at test_results.py:" in heard.text
+            assert heard.code == "ELICITATION_RESULT_NOT_KEPT"
+        types.reverse()
+        assert (await person.call("buy_ticket")).text == "bought ticket"
+        assert len(done) == 1
+
+
+async def test_work_whose_result_cannot_be_converted_is_done_once(server, revision):
+    done: list[int] = []
+
+    def fetch() -> bytes:
+        done.append(1)
+        return b"\xff"
+
+    @server.tool()
+    async def report() -> str:
+        return str(await elicit.once("fetch", fetch))
+
+    async with caller_of(server, revision) as (_, caller):
+        for _ in range(2):
+            assert "[ELICITATION_RESULT_NOT_KEPT]" in await caller.text("report")
+        assert len(done) == 1
 
 
 async def test_once_without_a_name_is_an_error_for_the_model(server, revision):

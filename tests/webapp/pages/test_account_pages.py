@@ -22,6 +22,7 @@ from webapp.pages.views import (
     Scope,
     StartAccount,
     SwitchBack,
+    ToolName,
     UseAccount,
     Used,
 )
@@ -121,7 +122,7 @@ def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, show
     said = page.said()
     assert page.text("h1") == "Let my tools use octocat at GitHub?"
     assert "Mona Lisa Octocat" in said
-    assert "GitHub, connected for list_my_repositories and count_stars" in said
+    assert "GitHub, connected for List my repositories and count_stars" in said
     assert "Read and write your repositories" in said
     assert "export_all acts as you at GitHub." in said
     assert page.actions() == [
@@ -141,7 +142,7 @@ def _choice(use: UseAccount, **changes: Any) -> Choice:
 def test_several_accounts_are_shown_with_separate_buttons(use: UseAccount, shown: Shown) -> None:
     other = Choice(
         person=AccountName(label="hubber"),
-        connected_for=("a",),
+        connected_for=(ToolName(tool="a", tool_title=None),),
         scopes=(Scope(words="Delete repositories", raw="delete_repo"),),
         allow_action="/e/abc/allow?account=h",
     )
@@ -195,7 +196,8 @@ def test_account_switched_back_is_shown_without_button(shown: Shown) -> None:
 def test_tools_are_listed_in_natural_language(
     tools: tuple[str, ...], words: str, use: UseAccount, shown: Shown
 ) -> None:
-    said = shown(replace(use, choices=(_choice(use, connected_for=tools),))).said()
+    named = tuple(ToolName(tool=tool, tool_title=None) for tool in tools)
+    said = shown(replace(use, choices=(_choice(use, connected_for=named),))).said()
     assert f"{words} What it may do" in said
 
 

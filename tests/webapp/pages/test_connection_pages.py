@@ -53,8 +53,8 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     assert page.text("h2") == "GitHub"
     assert "Connected 18 Nov 2025, 21:30 UTC" in said
     assert "Read and write your repositories" in said
-    assert "list_my_repositories Last used" in " ".join(
-        page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
+    assert "List my repositories Last used" in " ".join(
+        page.text("main").replace("List my repositories", "List my repositories ").split()
     )
     assert "Not used yet" in said
     assert "Permissions and tools of octocat at GitHub" in said

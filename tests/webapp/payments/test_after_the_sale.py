@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flows.payments.session import PAID_OTHERWISE
 from tests.support.disputes import claim, kept
 from tests.support.mcp_server import eventually, text_of
 from tests.support.paying import give_up, results_are_noted
@@ -284,6 +285,7 @@ async def test_model_sees_at_once_that_a_different_amount_was_paid(shop: Shop) -
         page = await buy.person.visit(buy.link)
         assert page.heading == "A different amount was paid"
         again = text_of(await buy.caller.result("report"))
+        assert PAID_OTHERWISE in again
         assert "must not pay again" in again
         assert not buy.caller.has_links_left
 

@@ -59,6 +59,7 @@ async def give(service: Service, payment: Payment, up_to: int | None) -> int:
 async def test_refund_is_refused_while_another_process_makes_a_part_refund(
     shop: Shop, other: Process, payment: Payment, second: int | None
 ) -> None:
+    # finding: XM2
     gate = shop.line.held[REFUND] = asyncio.Event()
     first = asyncio.create_task(give(shop.service, payment, 600))
     await eventually(lambda: shop.line.count(REFUND))

@@ -97,6 +97,7 @@ async def test_delivery_is_stored_when_the_store_is_available_again(
 async def test_payment_of_a_possibly_delivered_result_is_never_refunded_automatically(
     shop: Shop, body: str, unused: timedelta
 ) -> None:
+    # finding: XV1
     await shop.restart(refund_unused=unused)
     shop.body = BODIES[body] or shop.body
     async with buying(shop) as buy:

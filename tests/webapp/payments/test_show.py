@@ -11,6 +11,7 @@ from flows.oauth.connection import Connection
 from tests.support.account_env import connect, serving_accounts, stored
 from tests.support.clock import Clock
 from tests.support.mcp_server import soon
+from tests.support.paying import give_up
 from tests.support.renewing import Renewing
 from tests.support.shop_env import Shop, buying
 from webapp.cli.arguments import with_ids
@@ -56,6 +57,19 @@ async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:
         assert question.asked.message not in str(shown)
     shop.clock.tick(days=20)
     assert (await show(shop.service, link)).question == tail_of(question)
+
+
+async def test_timeline_says_when_an_unused_payment_is_refunded(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        await give_up(shop, buy)
+        await buy.person.pay(buy.link)
+        await shop.tell_all()
+    (payment,) = await shop.payments()
+    (last,) = (await show(shop.service, payment.id)).timeline[-1:]
+    assert (last.what, last.at) == (
+        "is refunded automatically if no call uses it",
+        payment.refund_due_at,
+    )
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,26 @@ async def test_page_before_disconnect_says_what_stops_working() -> None:
         assert (await person.visit(place)).heading == "GitHub is disconnected"
 
 
+async def test_account_pages_name_tools_and_assistants_by_their_titles() -> None:
+    async with oauth_env() as here:
+        await here.connect(
+            "repo", tool="list", title="List repositories", client_title="Claude Desktop"
+        )
+        other, person = here.ask("repo", tool="count"), await here.person()
+        offer = await person.visit(await other.link())
+        assert "connected for List repositories" in said(offer)
+        await ends(person, await person.press(await other.link(), to="/allow"))
+        await other.account()
+        words = said(await look(person, here))
+        assert "List repositories Last used" in words
+        assert "Stop sharing with List repositories" in words
+        assert "count Last used" in words
+        assert "Claude Desktop its own name, not verified" in words
+        place = f"{here.url}/connections/{tail(await the_one(here))}/disconnect"
+        before = said(await person.visit(place))
+        assert "again: List repositories count Access is revoked" in before
+
+
 async def test_local_person_reads_who_they_are_in_the_language_of_the_page() -> None:
     async with oauth_env() as here:
         person = await here.person()

@@ -64,7 +64,7 @@ async def test_own_approvals_are_listed_and_can_be_revoked():
     # parity: T7
     server = new_server("mcp")
 
-    @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))
+    @server.tool(title="Delete to-dos", annotations=types.ToolAnnotations(destructive_hint=True))
     def delete(count: int) -> str:
         return f"deleted {count}"
 
@@ -76,10 +76,11 @@ async def test_own_approvals_are_listed_and_can_be_revoked():
         inbox = f"{env.url}/inbox"
         page = await person.visit(inbox)
         assert "What you approved for yourself" in page.text
+        assert "<bdi>Delete to-dos</bdi>" in page.text
         # finding: XP11
         (place,) = re.findall(r'href="([^"]*/revoke)"', page.text)
         before = await person.visit(env.url + place)
-        assert before.heading == "Ask you again before delete runs?"
+        assert before.heading == "Ask you again before “Delete to-dos” runs?"
         assert "What you approved for yourself" in (await person.visit(inbox)).text
         stranger = await person.browser.post(before.leading("/revoke"), data={})
         assert stranger.status_code == 403

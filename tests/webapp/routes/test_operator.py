@@ -29,6 +29,7 @@ from tests.support.signed_in_people import signed_in_env
 from webapp.identity.operators import OperatorRules
 from webapp.operations.catalog import LISTS
 from webapp.operations.lists import listed
+from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, StoredWebhook
 from webapp.settings.identity import operators_of
@@ -72,7 +73,7 @@ async def test_search_for_person_leads_to_their_questions(shop: Shop) -> None:
     await filled(shop.service, 3, owners=1)
     person = await entered(await shop.person(), shop.service)
     (who,) = people(shop.service, 1)
-    for sought in (who, "https://i.example#p0"):
+    for sought in (who, who[:OWNER_CHARACTERS], "https://i.example#p0"):
         found = await at(person, shop.service, f"/search?q={quote(sought)}")
         assert (found.location or "").endswith(f"/operator/questions?person={who}")
     for stranger in ("https://i.example#nobody", "//evil.example#x", "https://evil.example"):
@@ -95,6 +96,16 @@ async def test_error_number_leads_to_log_lines_of_this_process(shop: Shop) -> No
     unknown = await at(person, shop.service, "/search?q=ba9876543210")
     assert unknown.status == 404
     assert "error_id=" in unknown.text
+    assert "journalctl -u elicit | grep ba9876543210</code>" in unknown.text
+
+
+async def test_search_that_finds_many_records_says_how_many_are_listed(shop: Shop) -> None:
+    await filled(shop.service, 30, owners=1)
+    person = await entered(await shop.person(), shop.service)
+    (who,) = people(shop.service, 1)
+    found = await at(person, shop.service, f"/search?q={who[: OWNER_CHARACTERS + 1]}")
+    assert (found.status, found.heading.endswith(" records")) == (200, True)
+    assert "Here are 20 of them: search for a longer part of the id." in found.text
 
 
 async def test_operator_cancels_a_question_once(shop: Shop) -> None:

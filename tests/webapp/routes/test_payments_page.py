@@ -60,6 +60,17 @@ async def test_payments_page_shows_price_purpose_and_status(shop: Shop) -> None:
             assert hidden not in page.text
 
 
+async def test_payments_and_receipt_name_tool_by_its_title(shop: Shop) -> None:
+    shop.title = "Make a report"
+    await shop.restart()
+    async with buying(shop) as buy:
+        receipt = (await paid_in_vain(shop, buy)).removesuffix("/refund")
+        for address in (f"{shop.url}/payments", receipt):
+            page = await buy.person.visit(address)
+            assert "<bdi>Make a report</bdi>" in page.text
+            assert "<bdi>report</bdi>" not in page.text
+
+
 async def test_refund_button_refunds_payment_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
