@@ -32,6 +32,7 @@ SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
 RECEIVED_AT_MOST = 200  # characters of a token's value in a log
 LIFE_AT_MOST = timedelta(days=3650)
+_FAR_AWAY = 1e15  # seconds
 ASKED_AGAIN = timedelta(seconds=60)  # how long an introspection result is used
 TYPES = frozenset({"at+jwt", "jwt"})
 # Claims of id_tokens and logout tokens; and `cnf`, the key that a token is bound to by DPoP or
@@ -274,7 +275,8 @@ def _away(moment: object, *, now: datetime) -> str | None:
     """Return how far `moment` is from now. In the log, this shows that two clocks differ."""
     if not isinstance(moment, int | float):
         return None
-    return f"{moment - now.timestamp():+.0f} s"
+    limited = max(-_FAR_AWAY, min(moment, _FAR_AWAY))  # an integer can be larger than any float
+    return f"{limited - now.timestamp():+.0f} s"
 
 
 def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | None:
