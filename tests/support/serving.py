@@ -49,6 +49,8 @@ async def serving_at(
             log_config=None,
             access_log=False,
             proxy_headers=False,
+            # On a busy machine, a client would often use an idle connection just when it closes.
+            timeout_keep_alive=300,
             timeout_graceful_shutdown=1,
         )
         server = _Server(config)
