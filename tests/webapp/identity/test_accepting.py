@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
 import uvloop
 from uvicorn import Config
@@ -330,12 +331,14 @@ def test_idle_connection_outlives_head_timeout_and_started_head_does_not(
         loop.close()
 
 
-async def test_idle_timeout_is_longer_behind_named_proxy() -> None:
+async def test_idle_connection_outlasts_the_limits_of_clients_and_named_proxies() -> None:
     # finding: XV7
     alone = read_settings({"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32})
     public = {"ELICIT_URL": "https://tools.example.com", "ELICIT_PROXIES": "10.0.0.5"}
     behind = read_settings({"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32, **public})
-    assert Pages(answering, arrivals=alone.arrivals).config.timeout_keep_alive == 5
+    # httpx and the MCP SDK for Python reuse a connection that was idle for 5 s.
+    assert httpx.Limits().keepalive_expiry == 5
+    assert Pages(answering, arrivals=alone.arrivals).config.timeout_keep_alive == 10
     # The defaults of nginx (keepalive_timeout) and AWS ALB are 60 s.
     assert Pages(answering, arrivals=behind.arrivals).config.timeout_keep_alive > 60
 
