@@ -46,9 +46,8 @@ _REFRESH_EXPIRIES = (
     *("refresh_token_expires_in", "x_refresh_token_expires_in", "refresh_expires_in"),
 )
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_BYTE_ORDER_MARK = (
-    b"\xef\xbb\xbf"  # some servers send it, and a reader may ignore it (RFC 8259, 8.1)
-)
+# Some servers send it before their JSON, and a reader may ignore it (RFC 8259, 8.1).
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

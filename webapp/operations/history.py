@@ -44,7 +44,7 @@ ERROR_NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # the number on an error page
 LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
 _SHORTEST: Final = 4
 _AUDITED_OPEN: Final = re.compile(r"audit \d+: elicitation opened.*")
-# What the server does with a payment at its `due_at`, by the payment's status.
+# The action of the server at the `due_at` of a payment, by the payment's status.
 _DUE: Final = {
     ReceiptStatus.OPEN: "is refunded automatically if no call uses it",
     ReceiptStatus.REFUNDING: "the refund is tried or checked again",

@@ -297,6 +297,8 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
 
 async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
     found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
+    if not found:
+        return ()
     titles = await titles_of(page.service.elicitations, viewer.owner)
     return tuple(_standing(one, titles) for one in found)
 
