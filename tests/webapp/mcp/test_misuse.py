@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import time, timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
@@ -114,6 +115,21 @@ async def check_again(meal: Meal) -> None:
 
 async def text() -> str:
     return SITE
+
+
+@elicit.gate
+def gated(_: object) -> None:
+    """Stand for a function that is no tool and nevertheless has a gate."""
+
+
+@elicit.needs(elicit.oauth(github))
+async def needing(_: object) -> None:
+    """Stand for a function that is no tool and nevertheless has needs."""
+
+
+@elicit.gate(off=True)
+def opened() -> int:
+    return 1
 
 
 def receipt() -> Any:
@@ -409,6 +425,32 @@ WORK: Misuses = {
     "notice without a text": (lambda: elicit.notify(" "), "1 to 2000 characters"),
     "completion of a number": (lambda: ANY.complete_elicitation(3), "the id of an elicitation"),
 }
+MARKED: Misuses = {
+    "work with a gate": (lambda: ANY.once("work", gated), "work is marked with gate or needs"),
+    "work with needs": (lambda: ANY.once("work", needing), "so nobody is asked"),
+    "partial work with a gate": (
+        lambda: ANY.once("work", partial(gated, None)),
+        "work is marked with gate or needs",
+    ),
+    "end with a gate": (lambda: ANY.on_end(gated, key="a"), "gated is marked with gate or needs"),
+    "check with a gate": (
+        lambda: ANY.form("Meal?", Meal, check=gated),
+        "check=gated is marked with gate or needs",
+    ),
+    "skip_if with a gate": (
+        lambda: ANY.needs(elicit.confirm("A?"), skip_if=gated),
+        "skip_if is marked with gate or needs",
+    ),
+    "on_complete with needs": (
+        lambda: ANY.needs(elicit.confirm("A?"), on_complete=needing),
+        "on_complete is marked with gate or needs",
+    ),
+    "skip_if yields": (
+        lambda: ANY.needs(elicit.confirm("A?"), skip_if=lambda _: (yield)),
+        "skip_if contains `yield`",
+    ),
+    "builder with a gate": (lambda: builds(gated), "of url= is marked with gate or needs"),
+}
 GROUPS = {
     "forgotten await": FORGOTTEN_AWAIT,
     "accounts": ACCOUNTS,
@@ -416,6 +458,7 @@ GROUPS = {
     "forms": FORMS,
     "questions": QUESTIONS,
     "work": WORK,
+    "marked": MARKED,
 }
 # The codes that blame the author, or the operator for a name that no setting declares.
 AUTHORS = {
@@ -534,6 +577,15 @@ async def test_verb_of_a_task_that_has_just_been_created_is_not_forgotten(server
 
     async with caller_of(server, revision) as (_, caller):
         assert text_of(await caller.result("work")) == "started"
+
+
+async def test_work_that_is_exempt_from_gates_runs(server, revision):
+    @server.tool()
+    async def work() -> str:
+        return str(await elicit.once("work", opened))
+
+    async with caller_of(server, revision) as (_, caller):
+        assert text_of(await caller.result("work")) == "1"
 
 
 async def test_error_in_skip_if_names_its_line(server, revision):
