@@ -27,6 +27,7 @@ from flows.errors import (
     QuestionChanged,
     ResultNotKept,
 )
+from flows.shown import is_too_long
 
 # Questions that were created in a call but not asked.
 #
@@ -314,7 +315,7 @@ def must_run_when_called(function: Callable[..., object], name: str) -> None:
     while isinstance(function, partial):
         function = cast("partial[object]", function).func
     gate = getattr(function, GATE_MARK, None)
-    if (gate is not None and not gate.is_off) or getattr(function, NEEDS_MARK, ()):
+    if (gate is not None and not gate.is_off) or getattr(function, NEEDS_MARK, None):
         raise InvalidQuestion(
             f"{name} is marked with gate or needs, but it is called as a plain function here, so "
             "nobody is asked. Pass a function without the mark."
@@ -360,6 +361,8 @@ class VerbParameters:
                 raise InvalidQuestion(
                     f"{self._name}: {name} must be {names}, not {type(value).__name__}."
                 )
+            if accepted and is_too_long(value):
+                raise InvalidQuestion(f"{self._name}: {name} is a number with too many digits.")
 
     def broken_by(self, error: Exception) -> InvalidQuestion:
         """Return the sentence about arguments that the verb could not use."""

@@ -386,7 +386,8 @@ def explained(raised: Exception) -> Exception:
         error = (error.__cause__ or error.__context__) if is_librarys else None
     if error is None:
         return raised
-    place = raised_at(error).replace("\\", "/").rpartition("/")[2]  # others read this: no folder
+    place = error.place or raised_at(error)
+    place = place.replace("\\", "/").rpartition("/")[2]  # others read this: no folder
     return MCPError(error.jsonrpc_code, f"{error} The code is at {place}.")
 
 

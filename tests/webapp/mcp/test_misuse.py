@@ -157,6 +157,10 @@ async def each_of(question: Any) -> list[Any]:
     return [each async for each in question]
 
 
+def unawaited() -> Any:
+    return ANY.once("work", lambda: 1).close()
+
+
 async def twice() -> Any:
     await elicit.once("work", lambda: 1)
     return await elicit.once("work", lambda: 1)
@@ -328,6 +332,10 @@ FORMS: Misuses = {
 }
 QUESTIONS: Misuses = {
     "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=600), "timedelta(seconds=...)"),
+    "timeout of 5,000 digits": (
+        lambda: ANY.confirm("Sure?", timeout=10**5000),
+        "timeout must be a timedelta, not int",
+    ),
     "timeout as text": (lambda: ANY.form("Name?", timeout="5m"), "timedelta(seconds=...)"),
     "timeout of None": (lambda: ANY.secret("Key?", timeout=None), "timedelta(seconds=...)"),
     "timeout of zero": (lambda: elicit.confirm("Sure?", timeout=timedelta()), "between 1 second"),
@@ -402,6 +410,10 @@ WORK: Misuses = {
         lambda: ANY.once("work", lambda: "7", returns=dict[str, int]),
         "not dict[str, int], the type that work should return",
     ),
+    "key of once with 5,000 digits": (
+        lambda: ANY.once("work", lambda: 1, key=10**5000),
+        "key is a number with too many digits",
+    ),
     "key of once as float": (lambda: ANY.once("work", lambda: 1, key=1.5), "key must be str"),
     "work is a result": (lambda: ANY.once("work", {"id": 1}), "without calling it"),
     "work is None": (lambda: ANY.once("work", None), "without calling it"),
@@ -412,6 +424,18 @@ WORK: Misuses = {
     ),
     "work returns a set": (lambda: ANY.once("work", lambda: {1}), "it is not JSON"),
     "end without a key": (lambda: ANY.on_end(release), "'key'"),
+    "end with a key of 5,000 digits": (
+        lambda: ANY.on_end(release, key=-(10**5000)),
+        "key is a number with too many digits",
+    ),
+    "end with a payload of 5,000 digits": (
+        lambda: ANY.on_end(release, {"seats": [10**5000]}, key="a"),
+        "payload['seats'][0] is a number with too many digits",
+    ),
+    "end with a payload for 5,000 digits": (
+        lambda: ANY.on_end(release, {10**5000: 1}, key="a"),
+        "payload has a key that is a number with too many digits",
+    ),
     "end with a lambda": (lambda: ANY.on_end(lambda _: None, key="a"), "on_end(release_seat"),
     "end with None": (lambda: ANY.on_end(None, key="a"), "callback must be a function"),
     "end with two parameters": (lambda: ANY.on_end(with_two, key="a"), "must take one argument"),
@@ -639,6 +663,8 @@ async def test_verb_in_a_prompt_or_a_resource_is_explained_with_its_line(server,
         "The message is empty": lambda: ANY.confirm(""),
         "scopes is a list": lambda: ANY.oauth("github", scopes="repo"),
         "no tool call": lambda: elicit.once("work", lambda: 1),
+        "no `asking` block": lambda: asyncio.sleep(0, [elicit.confirm("Sure?")][1:]),
+        "the server's own run": lambda: asyncio.sleep(0, unawaited()),
     }
 
     @server.prompt()
