@@ -195,6 +195,8 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
         fix = error.fix if isinstance(error, Unreachable) else "check its status page"
         says = f"the token endpoint {endpoint} cannot be reached: {str(error).rstrip('.')}"
         return Tried(findings=(wrong(says, fix),))
+    if refusal is not None:
+        refusal = replace(refusal, methods=named)
     return Tried(
         findings=(_of_reply(trial, endpoint, reply, refusal, now=now),),
         told_at=reply.headers.get("date"),
