@@ -91,7 +91,7 @@ def exchanged(
     values = at_provider(how, subject, more, assertion=assertion)
     granted = yield from _tokens(client, values, now=now)
     issued = granted.members.get("issued_token_type")
-    if how.kind == "token_exchange" and issued not in _ACCESS:
+    if how.kind == "token_exchange" and not (isinstance(issued, str) and issued in _ACCESS):
         raise _unproven(provider, "issued another kind of token")
     is_proven = _must_be_theirs(granted, subject, provider) or how.kind == "id_jag"
     access = ApiAccess(token=granted.tokens.access_token, now=now)
