@@ -102,7 +102,7 @@ def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
         return redirect_fix(registration)
     if refusal.means == "client" or refusal.is_unauthorized:
         if provider.client_auth != "none" and _OF_PUBLIC.search(refusal.description or ""):
-            return _as_public(registration)
+            return as_public(registration)
         found = method_finding(registration, refusal.methods)
         return (found and found.fix) or _credentials_fix(registration)
     return f"correct {setting('issuer' if provider.discovers else 'token')}, or the client id"
@@ -131,13 +131,14 @@ def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> Se
             key = "the private key" if best == "private_key_jwt" else "the secret"
             fix += f", and {setting('client_secret')} to {key}"
         elif best == "none":
-            fix = _as_public(registration)
+            fix = as_public(registration)
         elif ours == "none":
             fix += f", and {setting('client_secret')} to the secret of the client"
     return wrong(f"{accepts}, and this server uses {ours}", fix)
 
 
-def _as_public(registration: RegisteredClient) -> str:
+def as_public(registration: RegisteredClient) -> str:
+    """Return how to use a client that has no secret."""
     unset = f"unset {registration.setting('client_secret')}"
     return f"{registration.set_to('client_auth', 'none')}, and {unset}"
 

@@ -132,6 +132,17 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
+    "secret for a public client that the metadata does not name": Setup(
+        there={"methods": _SECRETS, "takes": "none"},
+        found=[
+            "refuses the client secret sent as basic, and accepts this client without one",
+            'write client_auth = "none" in [providers.hub] of elicit.toml',
+            "unset ELICIT_HUB_CLIENT_SECRET",
+        ],
+        used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
     "public client that the metadata does not name": Setup(
         there={"methods": _SECRETS, "takes": "none"},
         declared={"client_auth": "none"},
