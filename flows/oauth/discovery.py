@@ -80,6 +80,17 @@ def client_auth_of(ours: str, theirs: Sequence[str]) -> str:
     return other if is_other else ours
 
 
+def client_auth_now(provider: Provider, *, before: str | None) -> str:
+    """Return the method of client authentication for an account that was connected with `before`.
+
+    The declared method counts, because the operator may have changed it together with the secret.
+    Only between `basic` and `post` did the metadata choose at that time.
+    """
+    ours = provider.client_auth
+    is_chosen = provider.discovers and {ours, before} == {"basic", "post"}
+    return before if is_chosen and before is not None else ours
+
+
 def discover(provider: Provider) -> Talk[Metadata]:
     """Fetch the issuer's metadata and return it. Raises Failed if it is missing or not valid."""
     return read_metadata((yield from fetch_metadata(provider)), provider)

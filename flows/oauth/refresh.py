@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Talk
 from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Connection
-from flows.oauth.discovery import discover
+from flows.oauth.discovery import client_auth_now, discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.keep_alive import planned
 from flows.oauth.provider import Client, Provider
@@ -194,7 +194,7 @@ def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, s
     """
     provider = client.provider
     endpoint = provider.refresh or connection.token or provider.token
-    client_auth = connection.client_auth or provider.client_auth
+    client_auth = client_auth_now(provider, before=connection.client_auth)
     if endpoint is not None:
         return endpoint, client_auth
     found = yield from discover(provider)

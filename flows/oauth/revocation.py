@@ -14,7 +14,7 @@ import httpx
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.connection import Connection
-from flows.oauth.discovery import client_auth_of, discover
+from flows.oauth.discovery import client_auth_now, client_auth_of, discover
 from flows.oauth.provider import Client, Revocation
 from flows.oauth.requests import ApiAccess, ask, ask_as, deleted, headers_of, post
 from flows.oauth.responses import members_of
@@ -56,7 +56,7 @@ def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[boo
 
 def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
     provider = client.provider
-    client_auth = connection.client_auth or provider.client_auth
+    client_auth = client_auth_now(provider, before=connection.client_auth)
     if provider.revoke is not None or not provider.discovers:
         return None if provider.revoke is None else (provider.revoke, client_auth)
     try:

@@ -189,6 +189,29 @@ def test_request_authenticates_by_the_method_that_the_server_names(name: str, me
     ]
 
 
+@pytest.mark.parametrize("before", ["basic", "post", "none", "private_key_jwt"])
+@pytest.mark.parametrize("method", ["private_key_jwt", "none"])
+@pytest.mark.parametrize("send", [refresh, revoke], ids=["refresh", "revoke"])
+def test_account_of_before_uses_the_method_that_the_operator_changed_to(
+    send: Any, method: str, before: str
+) -> None:
+    server, client = Server(method), a_client(method)
+    held = a_connection(client.provider, refresh_token="r", client_auth=before)
+    server.run(send(client, held, now=NOON))
+    (request,) = server.sent
+    assert method_of(request) == method
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("basic", "post"), ("post", "basic")])
+def test_account_of_before_stays_with_the_method_that_its_metadata_named(
+    ours: str, theirs: str
+) -> None:
+    server, client = Server("client_secret_" + theirs), a_client(ours)
+    server.run(refresh(client, a_connection(client.provider, client_auth=theirs), now=NOON))
+    (request,) = server.sent
+    assert method_of(request) == f"client_secret_{theirs}"
+
+
 @pytest.mark.parametrize("name", [one for one in REQUESTS if one != "/revoke"])
 def test_refused_client_is_the_operators_to_correct(name: str) -> None:
     error = REQUESTS[name](a_client("basic"), Server("client_secret_basic"))
