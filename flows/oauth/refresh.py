@@ -190,10 +190,11 @@ def _token_reply(
 def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
     """Return the endpoint for refreshing, and how this server authenticates there.
 
-    The endpoint is the one that redeemed the code, unless the provider has one for refreshing.
+    The endpoint is the declared one, or else the one that redeemed the code.
     """
     provider = client.provider
-    endpoint = provider.refresh or connection.token or provider.token
+    declared = provider.refresh or (None if provider.discovers else provider.token)
+    endpoint = declared or connection.token
     client_auth = client_auth_now(provider, before=connection.client_auth)
     if endpoint is not None:
         return endpoint, client_auth

@@ -74,6 +74,11 @@ class TestWhenItIsDue:
 
 
 class TestWhatIsSent:
+    def test_refresh_token_goes_to_declared_endpoint_and_to_no_earlier_one(self) -> None:
+        earlier = a_connection(token="https://earlier.example/token")
+        _, (request,) = renewed(ok(**NEW), connection=earlier)
+        assert request.url == f"{ISSUER}/token"
+
     def test_refresh_request_goes_to_token_endpoint_of_exchange(self) -> None:
         acme = openid("acme", ISSUER)  # its metadata chose `post`
         held = a_connection(acme, token=f"{ISSUER}/found/token", client_auth="post")
