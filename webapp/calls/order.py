@@ -24,7 +24,7 @@ from webapp.calls.call import Call
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 
-LATE_AT_MOST = timedelta(seconds=20)  # how long a task of the body can take to repeat a question
+LATE_AT_MOST = timedelta(minutes=1)  # how long a task of the body can take to repeat a question
 _ANSWERED = (Status.ACCEPTED, Status.DECLINED, Status.DENIED)
 
 
