@@ -24,7 +24,7 @@ from webapp.calls.call import Call
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 
-LATE_AT_MOST = timedelta(seconds=20)  # how long a task of the body can take to repeat a question
+LATE_AT_MOST = timedelta(minutes=1)  # how long a task of the body can take to repeat a question
 _ANSWERED = (Status.ACCEPTED, Status.DECLINED, Status.DENIED)
 
 
@@ -36,6 +36,8 @@ class Order:
         # The steps of this request; True if the order of the step is checked.
         self._seen: dict[Step, bool] = {}
         self._waiters = set[Waiter]()
+        # True for a program over the HTTP API, whose steps each come in a request of their own.
+        self.is_one_step = False
 
     def note(self, *steps: Step, is_ordered: bool = False) -> None:
         """Record that the body has asked these steps."""
@@ -55,7 +57,8 @@ class Order:
         call, run = self._call, self._call.run.value
         is_gate = traits_of(step.kind).is_gate
         is_ordered = not is_gate and asyncio.current_task() is call.task
-        is_new = call.task is not None and not is_gate and run.at(step) is None
+        has_body = call.task is not None and not self.is_one_step
+        is_new = has_body and not is_gate and run.at(step) is None
         if is_new and any(each.place not in self._seen for each in run.asked):
             if is_ordered and call.run.is_continued:
                 left_out = runs.not_repeated(run, step, seen=self._seen)
