@@ -20,6 +20,7 @@ from flows.elicitation.flow import Talk
 from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Connection
 from flows.oauth.discovery import client_auth_now, discover
+from flows.oauth.dpop import new_key
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.keep_alive import planned
 from flows.oauth.provider import Client, Provider
@@ -53,10 +54,11 @@ class RefreshTokenGone(ElicitError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """The new pair of tokens with its scopes."""
+    """The new pair of tokens with its scopes, and the key that they are bound to, if any."""
 
     tokens: TokenSet
     scopes: tuple[str, ...]
+    dpop_key: str | None = dataclasses.field(default=None, repr=False)
 
 
 def needs_refresh(connection: Connection, *, now: datetime) -> bool:
@@ -89,9 +91,8 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
             f"{provider.label} sent no refresh token, so this connection cannot be renewed."
         )
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
-    key = connection.dpop_key
     values |= {**provider.targets, **dict(provider.refresh_extra)}
-    reply = yield from _token_reply(client, connection, values, now=now)
+    reply, key = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         raise _no(refusal, provider)
@@ -125,7 +126,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         tokens = dataclasses.replace(tokens, refresh_expires_at=connection.refresh_expires_at)
     # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
     scopes = provider.granted(connection.scopes, said=granted.scopes or None)
-    return Renewed(tokens=tokens, scopes=scopes)
+    return Renewed(tokens=tokens, scopes=scopes, dpop_key=key)
 
 
 def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
@@ -135,7 +136,7 @@ def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk
     if requested:
         values[provider.scope_parameter] = provider.scope_separator.join(requested)
     values |= {**provider.targets, **dict(provider.token_extra)}
-    reply = yield from _token_reply(client, connection, values, now=now)
+    reply, key = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         otherwise = (
@@ -143,11 +144,11 @@ def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk
             "server's operator can correct that"
         )
         raise refused(refusal, provider, otherwise=otherwise)
-    is_bound = connection.dpop_key is not None
-    granted = read_token_reply(reply, provider, now=now, is_bound=is_bound)
+    granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
     # A refresh token should not come with this grant, and is not needed (RFC 6749, 4.4.3).
     tokens = dataclasses.replace(granted.tokens, refresh_token=None, refresh_expires_at=None)
-    return Renewed(tokens=tokens, scopes=provider.granted(requested, said=granted.scopes or None))
+    scopes = provider.granted(requested, said=granted.scopes or None)
+    return Renewed(tokens=tokens, scopes=scopes, dpop_key=key)
 
 
 def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Connection:
@@ -164,6 +165,7 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
         end_set_at=now if is_moved else before,
         scopes=renewed.scopes,
         issued_at=now,
+        dpop_key=renewed.dpop_key,
         is_unproven=False,
     )
     return planned(new, now=now)
@@ -171,8 +173,14 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
 
 def _token_reply(
     client: Client, connection: Connection, values: Mapping[str, str], *, now: datetime
-) -> Talk[httpx.Response]:
-    """Send a token request for the connection, and return the reply."""
+) -> Talk[tuple[httpx.Response, str | None]]:
+    """Send a token request for the connection.
+
+    Return the reply and the key that its tokens are bound to. An account from before the operator
+    turned DPoP on gets a key now, if the provider binds its new tokens.
+    """
+    is_new = connection.dpop_key is None and client.provider.dpop
+    key = new_key() if is_new else connection.dpop_key
     endpoint, client_auth = yield from _token_endpoint(client, connection)
     build = partial(
         post,
@@ -183,8 +191,10 @@ def _token_reply(
         body=client.provider.body,
         now=now,
     )
-    reply = yield from ask_proven(build, client.provider, key=connection.dpop_key, now=now)
-    return reply
+    reply = yield from ask_proven(build, client.provider, key=key, now=now)
+    kind = members_of(reply, client.provider).get("token_type")
+    is_bound = not is_new or (isinstance(kind, str) and kind.lower() == "dpop")
+    return reply, key if is_bound else None
 
 
 def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:

@@ -155,7 +155,8 @@ def read_person(
     ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
     if None in ids:
         _raise_no_person(provider)
-    parts = [word for path in paths_of(probe.label) if (word := _words(member_of(says, path)))]
+    named = [member_of(says, path) for path in paths_of(probe.label)]
+    parts = [word for one in named if (word := _words(_id(one) or one))]  # a number too
     has_several = len(ids) > 1
     person = person_of(
         # Encoded, so that different lists of ids never become the same text.

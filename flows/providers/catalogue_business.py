@@ -34,7 +34,7 @@ salesforce: Provider = Provider(
     person=PersonProbe(
         url="https://login.salesforce.com/services/oauth2/userinfo",
         id=("organization_id", "user_id"),
-        label="email",
+        label=("email", "reply.instance_url"),
     ),
 )
 shopify: Provider = Provider(
@@ -65,7 +65,7 @@ quickbooks: Provider = Provider(
     person=PersonProbe(
         url="https://accounts.platform.intuit.com/v1/openid_connect/userinfo",
         id=("callback.realmId", "sub"),
-        label="email",
+        label=("email", "callback.realmId"),
     ),
 )
 xero: Provider = Provider(

@@ -40,7 +40,7 @@ monday: Provider = Provider(
     person=PersonProbe(
         url="https://api.monday.com/v2",
         id=("data.me.account.id", "data.me.id"),
-        label="data.me.email",
+        label=("data.me.email", "data.me.account.id"),
         post='{"query":"{ me { id email account { id } } }"}',
     ),
 )
@@ -112,7 +112,7 @@ canva: Provider = Provider(
     person=PersonProbe(
         url="https://api.canva.com/rest/v1/users/me",
         id=("team_user.team_id", "team_user.user_id"),
-        label="team_user.user_id",
+        label=("team_user.user_id", "team_user.team_id"),
     ),
 )
 miro: Provider = Provider(
@@ -126,7 +126,9 @@ miro: Provider = Provider(
     client_auth="post",
     keep={"team_id": "reply.team_id"},
     person=PersonProbe(
-        url="https://api.miro.com/v1/users/me", id=("reply.team_id", "id"), label="name"
+        url="https://api.miro.com/v1/users/me",
+        id=("reply.team_id", "id"),
+        label=("name", "reply.team_id"),
     ),
 )
 typeform: Provider = Provider(

@@ -20,8 +20,9 @@ from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import Connection
 from flows.oauth.dpop import new_key, thumbprint_of
 from flows.oauth.provider import PersonProbe, Provider
-from flows.oauth.refresh import refresh
+from flows.oauth.refresh import refresh, refreshed
 from flows.oauth.token_errors import TokenRefused
+from tests.support.account_life import a_connection
 from tests.support.clock import NOON
 from tests.support.oauth_flow import (
     TRIP,
@@ -180,6 +181,22 @@ def test_refresh_proves_same_key_and_names_resource() -> None:
     for one in (exchange, request):
         assert parse_qs(one.content.decode())["resource"] == [PROVIDER.resource]
     assert key not in repr(connection(grant))
+
+
+@pytest.mark.parametrize("requested", [None, ("read",)], ids=["person", "server"])
+@pytest.mark.parametrize("kind", ["DPoP", "Bearer"])
+def test_account_from_before_dpop_gets_key_if_its_new_token_is_bound(
+    kind: str, requested: tuple[str, ...] | None
+) -> None:
+    before = a_connection(PROVIDER, requested=requested)
+    client, reply = a_flow(PROVIDER)._clients["hub"], token_reply(token_type=kind)
+    renewed, (request,) = talked(refresh(client, before, now=NOON), reply)
+    after = refreshed(before, renewed, now=NOON)
+    assert (after.dpop_key is not None) is (kind == "DPoP")
+    assert "dpop" in request.headers
+    if after.dpop_key is not None:
+        proof_in(request, after.dpop_key)
+        assert after.dpop_key not in repr(renewed)
 
 
 def api(answer: Callable[[httpx.Request], httpx.Response], key: str, **more: Any) -> httpx.Client:

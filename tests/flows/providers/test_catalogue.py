@@ -410,6 +410,27 @@ def test_account_is_connected_and_refreshed_at_a_server_with_the_habits_of(name:
     assert all(host.startswith("https://") and "{" not in host for host in hosts)
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("quickbooks", f"{MAIL} · 42"),
+        ("salesforce", f"{MAIL} · https://acme.my.salesforce.com"),
+        ("miro", "Ada · 3458764513820540929"),
+    ],
+)
+def test_label_tells_two_organizations_of_one_person_apart(name: str, label: str) -> None:
+    walked = walk(CATALOGUE[name], SAID[name])
+    assert walked.grant.person.label == label
+    assert walked.grant.person.is_called(label.partition(" · ")[0])
+
+
+def test_account_with_several_ids_has_a_label_of_several_parts() -> None:
+    people = [one.person for one in CATALOGUE.values() if one.person is not None]
+    several = [one for one in people if not isinstance(one.id, str)]
+    assert several
+    assert [one.id for one in several if isinstance(one.label, str)] == []
+
+
 @pytest.mark.parametrize("listing", LISTINGS, ids=lambda one: one.provider.name)
 def test_listing_names_its_source_and_is_stored_like_any_declaration(listing: Any) -> None:
     is_page = listing.source.startswith("https://")
