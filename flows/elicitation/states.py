@@ -124,7 +124,12 @@ class Asked(Struct, frozen=True, kw_only=True):
         """The client that asked. None if no tool asked, for example for a question from a page."""
         if not self.tool:
             return None
-        return CallingClient(name=self.client, id=self.client_id, apart=self.client_apart)
+        name, title = self.client, self.client_title
+        return CallingClient(name=name, id=self.client_id, apart=self.client_apart, title=title)
+
+    @property
+    def tool_title(self) -> str | None:
+        return None if self.described is None else self.described.title
 
 
 # Why an attempt failed: the provider did not answer, it refused, or a setting is missing.

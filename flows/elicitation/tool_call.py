@@ -26,12 +26,13 @@ class CallingClient(Struct, frozen=True, kw_only=True):
     """A client. `id` is the verified client id; None if only the client's own name is known.
 
     `apart` is the version and the declared capabilities of a client that uses its library's default
-    name. It distinguishes such clients, which all have the same name.
+    name. It distinguishes such clients, which all have the same name. `title` is for pages only.
     """
 
     name: str | None
     id: str | None = None
     apart: str | None = None
+    title: str | None = None
 
     @property
     def key(self) -> str:
@@ -48,6 +49,7 @@ class SeenClient(Struct, frozen=True, kw_only=True):
     key: str
     name: str
     id: str | None = None
+    title: str | None = None
 
     @property
     def is_verified(self) -> bool:
@@ -72,6 +74,7 @@ def seen(client: CallingClient) -> SeenClient:
         key=client.key,
         name=(client.name or "")[:_SHOWN_CHARACTERS],
         id=None if client.id is None else client.id[:_SHOWN_CHARACTERS],
+        title=None if client.title is None else client.title[:_SHOWN_CHARACTERS],
     )
 
 
@@ -150,7 +153,9 @@ class ToolCall:
     @property
     def calling_client(self) -> CallingClient:
         """The identity of the client among the clients of the same person."""
-        return CallingClient(name=self.client, id=self.client_id, apart=self.client_apart)
+        return CallingClient(
+            name=self.client, id=self.client_id, apart=self.client_apart, title=self.client_title
+        )
 
     @property
     def version_parts(self) -> tuple[str, ...]:

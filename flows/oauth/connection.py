@@ -47,6 +47,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     # scopes that were requested when the account was connected, and not granted
     withheld: tuple[str, ...] = ()
     tools: tuple[str, ...]  # the tools that may use it
+    titles: Mapping[str, str] = field(default_factory=dict[str, str])  # of tools, by their names
     access_token: str
     refresh_token: str | None = None
     # a service account: the scopes that each token request names
@@ -183,15 +184,24 @@ class Connection(Struct, frozen=True, kw_only=True):
         return at is not None and since is not None and since < at
 
 
-def allow(connection: Connection, tool: str, client: CallingClient | None) -> Connection:
+def allow(
+    connection: Connection, tool: str, client: CallingClient | None, *, title: str | None = None
+) -> Connection:
     """Share the account with the tool, and with the calling client if it is limited to clients."""
     tools, only = connection.tools, connection.only
+    titles = {**connection.titles, **titled(tool, title)}
     if tool not in tools:
         tools = (*tools, tool)
     if only is not None and client is not None and client.key not in only:
         only = (*only, client.key)
     stopped = tuple(one for one in connection.stopped if one != tool)
-    return replace(_met(connection, client), tools=tools, only=only, stopped=stopped)
+    met = _met(connection, client)
+    return replace(met, tools=tools, titles=titles, only=only, stopped=stopped)
+
+
+def titled(tool: str, title: str | None) -> Mapping[str, str]:
+    """Return the title of the tool by its name, or nothing for a tool without a title."""
+    return {} if title is None else {tool: title}
 
 
 def forbid(connection: Connection, tool: str) -> Connection:
@@ -221,6 +231,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
         clients=_remembered({**known, **now_asking}.values(), only),
         only=only,
         tools=tuple(dict.fromkeys((*previous.tools, *connection.tools))),
+        titles={**previous.titles, **connection.titles},
         used=previous.used,
         stopped=previous.stopped,
         withheld=tuple(dict.fromkeys((*previous.withheld, *connection.withheld))),

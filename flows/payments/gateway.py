@@ -355,6 +355,7 @@ def paid_row(
         join=id,
         server=asked.server,
         tool=asked.tool,
+        tool_title=asked.tool_title,
         seller=terms.seller,
         session=session.id,
         payment_intent=session.payment,

@@ -151,6 +151,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     join: str
     server: str
     tool: str
+    tool_title: str | None = None
     seller: str
     session: str
     payment_intent: str | None

@@ -66,26 +66,45 @@ async def at(person: Person, service: Service, path: str) -> Page:
 
 @dataclass(slots=True)
 class CountedStore:
-    """A store that counts the reads for pages, and not those of the sweeper and other loops."""
+    """A store that counts the reads for pages, and not those of the sweeper and other loops.
+
+    `opened` is the number of records that were decrypted for pages.
+    """
 
     store: Store
+    high_water: Any
     reads: int = 0
+    opened: int = 0
 
     def __getattr__(self, name: str) -> Any:
-        work: Any = current_work()
-        is_for_page = work is not None and work._name == "GET /operator"
-        if is_for_page and name in ("read", "find", "list", "scan"):
+        if _is_for_page() and name in ("read", "find", "list", "scan"):
             self.reads += 1
         return getattr(self.store, name)
 
 
+@dataclass(slots=True)
+class _CountedOpenings:
+    counted: CountedStore
+
+    def __getattr__(self, name: str) -> Any:
+        if _is_for_page() and name == "saw":
+            self.counted.opened += 1
+        return getattr(self.counted.high_water, name)
+
+
+def _is_for_page() -> bool:
+    work: Any = current_work()
+    return work is not None and str(work._name).startswith("GET ")
+
+
 def counting(service: Service) -> CountedStore:
     """Count every read of the service's store from now on."""
-    counted = CountedStore(service.elicitations.store)
+    counted = CountedStore(service.elicitations.store, service.elicitations.rows.high_water)
     elicitations: Any = service.elicitations
     elicitations.store = counted
     elicitations.owners.store = counted
     elicitations.rows._store = counted
+    elicitations.rows.high_water = _CountedOpenings(counted)
     sessions: Any = service.identity.sessions
     sessions._store = counted
     return counted

@@ -68,6 +68,7 @@ class Approvals:
             owner=approved.owner,
             server=asked.server,
             tool=asked.tool,
+            tool_title=asked.tool_title,
             covers=covered,
             about=about if by.version is None else f"version {by.version}, {about}",
             given_at=now,

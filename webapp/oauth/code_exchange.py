@@ -18,7 +18,7 @@ from flows.elicitation.tool_call import seen
 from flows.elicitation.traits import ConnectedBefore, Exchanged, traits_of
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
-from flows.oauth.connection import Connection
+from flows.oauth.connection import Connection, titled
 from flows.oauth.device_flow import DeviceCode
 from flows.oauth.keep_alive import planned
 from flows.oauth.responses import Person, TokenSet
@@ -327,6 +327,7 @@ class CodeExchange:
             scopes=grant.scopes,
             withheld=client.provider.missing(grant.asked, granted=grant.scopes),
             tools=(current.asked.tool,) if current.asked.tool else (),
+            titles=titled(current.asked.tool, current.asked.tool_title),
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,
             dpop_key=grant.dpop_key,

@@ -362,7 +362,7 @@ class Connections:
         current = await self.read(connection.owner, connection.id)
         if current is None:
             return []
-        allowed = allow(current, asked.tool, asked.calling_client)
+        allowed = allow(current, asked.tool, asked.calling_client, title=asked.tool_title)
         return [allowed] if is_named else await self._in_use(allowed)
 
     async def unshare(self, owner: str, id: str, tool: str) -> None:

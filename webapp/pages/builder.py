@@ -28,7 +28,6 @@ from webapp.pages.builder_forms import (
     question_of,
     server_of,
     start_view,
-    titles_of,
     waiting_view,
 )
 from webapp.pages.builder_payments import view_of
@@ -217,7 +216,6 @@ class PageBuilder:
         )
 
     async def _use_account(self, offers: Sequence[Connection]) -> UseAccount:
-        titles = await titles_of(self._service.elicitations, self._elicitation.owner)
         terms = self._service.kinds.accounts.terms(self._elicitation)
         return UseAccount(
             **self._common(),
@@ -226,7 +224,7 @@ class PageBuilder:
                 Choice(
                     person=_person(offered),
                     connected_for=tuple(
-                        ToolName(tool=tool, tool_title=titles.tools.get((offered.server, tool)))
+                        ToolName(tool=tool, tool_title=offered.titles.get(tool))
                         for tool in offered.tools
                     ),
                     scopes=self._scopes(offered.scopes),
@@ -388,7 +386,7 @@ class PageBuilder:
             "tool": asked.tool,
             "client": asked.client,
             "client_id": asked.client_id,
-            "tool_title": None if asked.described is None else asked.described.title,
+            "tool_title": asked.tool_title,
             "client_title": asked.client_title,
             "asked_at": self._elicitation.created_at,
             "now": self._now,

@@ -4,14 +4,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import approver_of, voting_of
 from flows.schema.schema import ONE_TEXT
 from flows.shown import Argument, arguments_of, with_titles
-from webapp.elicitations.service import Elicitations
 from webapp.kinds.page_kind import is_before_tool, said_in, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
@@ -109,27 +108,6 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
 def server_of(elicitation: Elicitation) -> str:
     """Return the name of the server that asks, for people."""
     return elicitation.asked.server_title or elicitation.asked.server
-
-
-class Titles(NamedTuple):
-    """The titles of tools, by server and name, and of clients, by name and verified id."""
-
-    tools: Mapping[tuple[str, str], str]
-    clients: Mapping[tuple[str | None, str | None], str]
-
-
-async def titles_of(elicitations: Elicitations, owner: str) -> Titles:
-    """Return the titles that the last questions to this person had."""
-    found = await elicitations.all(Elicitation, owner=owner, skips_unreadable=True)
-    asked = [one.asked for one in sorted(found, key=lambda one: one.created_at)]
-    return Titles(
-        {
-            (one.server, one.tool): one.described.title
-            for one in asked
-            if one.described is not None and one.described.title
-        },
-        {(one.client, one.client_id): one.client_title for one in asked if one.client_title},
-    )
 
 
 def question_of(elicitation: Elicitation) -> str | None:

@@ -123,6 +123,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     owner: str
     server: str
     tool: str
+    tool_title: str | None = None
     covers: str | None
     about: str
     given_at: datetime

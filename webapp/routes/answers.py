@@ -164,9 +164,10 @@ def _accepted(request: Request[Any, Any, Any]) -> str:
 
 def see_other(url: str, *, cookies: Sequence[str] = ()) -> Response[Any]:
     return Reply(
-        None,
+        b"",
         sets=cookies,
         status_code=HTTPStatus.SEE_OTHER,
+        media_type=MediaType.TEXT,
         headers={
             "location": url,
             "cache-control": "no-store",

@@ -33,7 +33,6 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder import scopes_shown
-from webapp.pages.builder_forms import Titles, titles_of
 from webapp.pages.views import AccountName, ProviderTrouble, ToolName, View
 from webapp.pages.views_connections import (
     AccountGroup,
@@ -64,7 +63,6 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
     found = await _seen(page, viewer)
-    titles = await titles_of(page.service.elicitations, viewer.owner)
     show = page.last("show")
     providers = {f"at-{one.provider}": _label(one, page.service) for one in found}
     providers = providers if len(providers) > 1 else {}
@@ -81,13 +79,11 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
         **about(page, viewer, back=HERE),
         paging=paging,
         providers=providers,
-        updates=await updates(page, viewer, "connections"),
+        updates=updates(page, "connections", found),
         groups=tuple(
             AccountGroup(
                 name=page.answers.pages.brand.shown(server),
-                connected=tuple(
-                    _connected(page, one, found, viewer=viewer, titles=titles) for one in group
-                ),
+                connected=tuple(_connected(page, one, found, viewer=viewer) for one in group),
             )
             for server, group in groupby(part, key=lambda one: one.server)
         ),
@@ -114,7 +110,6 @@ async def look_before_disconnect(
             manage=None if provider is None else provider.site,
         )
     else:
-        titles = await titles_of(page.service.elicitations, viewer.owner)
         view = SecondLook(
             server=page.answers.server,
             for_user=viewer.is_user,
@@ -122,8 +117,7 @@ async def look_before_disconnect(
             what=found.label,
             at=_label(found, page.service),
             stopping=tuple(
-                ToolName(tool=tool, tool_title=titles.tools.get((found.server, tool)))
-                for tool in found.tools
+                ToolName(tool=tool, tool_title=found.titles.get(tool)) for tool in found.tools
             ),
             action=f"{HERE}/{_tail(found)}/disconnect",
             csrf=page.csrf(found.id),
@@ -256,7 +250,6 @@ def _connected(
     among: Sequence[Connection],
     *,
     viewer: Viewer,
-    titles: Titles,
 ) -> Connected:
     accounts = page.service.kinds.accounts.connections
     client, provider = accounts.client(connection), accounts.provider(connection)
@@ -271,7 +264,7 @@ def _connected(
         person=AccountName(label=connection.label, name=connection.name),
         connected_at=connection.connected_at,
         scopes=scopes_shown(provider, connection.scopes) if has_scopes else None,
-        shared=_shared(connection, action=action, titles=titles),
+        shared=_shared(connection, action=action),
         standing=standing,
         ends_at=connection.ends_at if connection.warned_at is not None else None,
         csrf=page.csrf(connection.id),
@@ -281,7 +274,7 @@ def _connected(
             Assistant(
                 key=client.key,
                 name=client.name,
-                title=titles.clients.get((client.name, client.id)),
+                title=client.title,
                 id=client.id,
                 may_use=connection.only is None or client.key in connection.only,
             )
@@ -303,14 +296,14 @@ def _connected(
     )
 
 
-def _shared(connection: Connection, *, action: str, titles: Titles) -> tuple[Sharing, ...]:
+def _shared(connection: Connection, *, action: str) -> tuple[Sharing, ...]:
     """Return the tools that may use an account, the most recently used tool first."""
     used = connection.used
     tools = sorted(connection.tools, key=lambda tool: used.get(tool, _NEVER), reverse=True)
     return tuple(
         Sharing(
             tool=tool,
-            tool_title=titles.tools.get((connection.server, tool)),
+            tool_title=connection.titles.get(tool),
             used_at=used.get(tool),
             # Quote the name: it can contain any characters.
             stop_action=f"{action}/unshare?tool={quote(tool, safe='')}",

@@ -26,12 +26,10 @@ from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import is_before_tool, terms_in
 from webapp.pages.builder_forms import (
-    Titles,
     arguments_shown,
     decision_of,
     question_of,
     server_of,
-    titles_of,
 )
 from webapp.pages.views_decisions import (
     Decide,
@@ -46,7 +44,7 @@ from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
 from webapp.routes.openers import sign_in_button
-from webapp.routes.own_pages import about, known_viewer, own_page, updates
+from webapp.routes.own_pages import about, known_viewer, listed, own_page, updates
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
@@ -83,7 +81,7 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
         hidden="stale" if is_stale else "unpaired" if person is None else None,
     )
     if not is_stale:
-        view = replace(view, updates=await updates(page, viewer, "inbox"))
+        view = replace(view, updates=updates(page, "inbox", await listed(page, viewer, "inbox")))
     return await own_page(page, view)
 
 
@@ -119,7 +117,7 @@ async def look_before_revoke(
     """Show what revoking an approval changes."""
     viewer = await known_viewer(page, of="inbox")
     found = await _approval(page, viewer, id)
-    one = _standing(found, await titles_of(page.service.elicitations, viewer.owner))
+    one = _standing(found)
     view = SecondLook(
         server=page.answers.server,
         for_user=viewer.is_user,
@@ -297,16 +295,13 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
 
 async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
     found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    if not found:
-        return ()
-    titles = await titles_of(page.service.elicitations, viewer.owner)
-    return tuple(_standing(one, titles) for one in found)
+    return tuple(_standing(one) for one in found)
 
 
-def _standing(approval: Approval, titles: Titles) -> StandingYes:
+def _standing(approval: Approval) -> StandingYes:
     return StandingYes(
         tool=approval.tool,
-        tool_title=titles.tools.get((approval.server, approval.tool)),
+        tool_title=approval.tool_title,
         about=approval.about,
         until=approval.until,
         action=f"/approvals/{tail_of(approval)}/revoke",

@@ -5,7 +5,7 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-from litestar import Request, Response, get
+from litestar import HttpMethod, Request, Response, get, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -24,6 +24,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 _SHORTLY = "max-age=3600"
 # Images are compressed already.
 _TEXTS = frozenset({"text/css", "text/javascript", "image/svg+xml"})
+_PROBED = (HttpMethod.GET, HttpMethod.HEAD)  # many monitors send HEAD
 
 
 @get("/")
@@ -80,13 +81,13 @@ def _compressed(content: bytes) -> bytes:
     return gzip.compress(content, mtime=0)
 
 
-@get("/live", sync_to_thread=False)
+@route("/live", http_method=_PROBED, sync_to_thread=False)
 def alive() -> Response[dict[str, str]]:
     """Return 200 as long as this process responds: the liveness check of a supervisor."""
     return _response({"status": "ok"}, is_well=True)
 
 
-@get(["/ready", "/health"])
+@route(["/ready", "/health"], http_method=_PROBED)
 async def ready(
     request: Request[Any, Any, Any],
     service: NamedDependency[Service],

@@ -2,10 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Any, Final, TypedDict, TypeVar
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final, Protocol, TypedDict, TypeVar
 from urllib.parse import urlencode
 
 from litestar import Response, get
@@ -25,6 +27,13 @@ T = TypeVar("T")
 PAGE_OF: Final = 20
 PING_EVERY: Final = timedelta(seconds=15)
 PAGE_NUMBER: Final = re.compile("[0-9]{1,6}")
+
+
+class ListedRow(Protocol):
+    """A row of a list."""
+
+    @property
+    def id(self) -> str: ...
 
 
 class _About(TypedDict):
@@ -117,40 +126,59 @@ def place_in(ids: Sequence[str], id: str, *, back: str, part: str = "") -> str:
     return f"{page}#{id[OWNER_TAG_CHARACTERS:]}{part}"
 
 
-async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> tuple[list[str], str]:
-    """Return the owners whose rows a list shows, and a text that changes with the list."""
+async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> Sequence[ListedRow]:
+    """Return the rows that a list shows, all filters and pages of the list included."""
     kinds, owner = page.service.kinds, viewer.owner
     if of == "connections":
-        accounts = await kinds.accounts.connections.all_of(owner)
-        # The use of an account does not count as a change: otherwise the page would reload, and
-        # lose what the person has ticked.
-        facts = [(a.id, a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key) for a in accounts]
-        return [owner], _digest(facts)
+        accounts = kinds.accounts.connections
+        return await accounts.seen_by(owner, viewer.teams, server=page.answers.server)
     if of == "payments":
-        payments = await kinds.payments.ledger.all(owner=owner)
-        return [owner], _digest(sorted((p.id, p.version) for p in payments))
+        return await kinds.payments.ledger.all(owner=owner)
     if of == "activity":
-        asked = await page.service.elicitations.all(Elicitation, owner=owner, skips_unreadable=True)
-        return [owner], _digest(sorted((one.id, one.status) for one in asked))
+        return await page.service.elicitations.rows.sealed(Elicitation, owner=owner)
     approvals = await kinds.gates.approvals.all(owner=owner)
-    person = kinds.decisions.approvers.deciding(viewer)
-    names = () if person is None else kinds.decisions.approvers.names_of(person)
-    waiting = [(await kinds.decisions.inbox(name))[0] for name in names]
-    ids = page.service.elicitations.rows.ids
-    seen = ([a.id for a in approvals], [[one.id for one in found] for found in waiting])
-    return [owner, *map(ids.approver, names)], _digest(seen)
+    waiting = [(await kinds.decisions.inbox(name))[0] for name in _inboxes(page, viewer)]
+    return [*approvals, *chain.from_iterable(waiting)]
 
 
-def _digest(facts: object) -> str:
+def _owners(page: PageRequest, viewer: Viewer, of: Theirs) -> list[str]:
+    """Return the owners whose rows a list shows."""
+    owner, accounts = viewer.owner, page.service.kinds.accounts.connections
+    if of == "connections":
+        return [owner, *(accounts.holder(owner, team) for team in accounts.teams)]
+    if of == "inbox":
+        ids = page.service.elicitations.rows.ids
+        return [owner, *map(ids.approver, _inboxes(page, viewer))]
+    return [owner]
+
+
+def _inboxes(page: PageRequest, viewer: Viewer) -> Collection[str]:
+    approvers = page.service.kinds.decisions.approvers
+    person = approvers.deciding(viewer)
+    return () if person is None else approvers.names_of(person)
+
+
+# The part of a row whose change makes the list reload. The use of an account is not such a part:
+# otherwise the page would reload, and lose what the person has ticked.
+_CHANGES: Final[Mapping[Theirs, Callable[[Any], object]]] = {
+    "connections": lambda a: (a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key),
+    "payments": lambda payment: payment.version,
+    "activity": lambda asked: asked.status,
+    "inbox": lambda _: None,
+}
+
+
+def _state(of: Theirs, found: Sequence[ListedRow]) -> str:
+    """Return a text that changes with the list."""
+    facts = sorted(((one.id, _CHANGES[of](one)) for one in found), key=itemgetter(0))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-async def updates(page: PageRequest, viewer: Viewer, of: Theirs) -> Updates:
-    """Return the fields with which a list updates itself."""
+def updates(page: PageRequest, of: Theirs, found: Sequence[ListedRow]) -> Updates:
+    """Return the fields with which a list of these rows (`listed`) updates itself."""
     query = page.scope["query_string"].decode("latin-1")
-    _, status = await listed(page, viewer, of)
     here = f"/{of}?{query}" if query else f"/{of}"
-    return Updates(url=f"/{of}/live", here=here, status=status)
+    return Updates(url=f"/{of}/live", here=here, status=_state(of, found))
 
 
 async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
@@ -166,7 +194,7 @@ async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
     viewer = await page.viewer()
     if viewer is None:
         return problem(HTTPStatus.FORBIDDEN, detail="Sign in to see this list.")
-    owners, _ = await listed(page, viewer, of)
+    owners = _owners(page, viewer, of)
     return Stream(
         _changes(page, viewer.owner, of, owners),
         media_type="text/event-stream",
@@ -181,7 +209,7 @@ async def _changes(
     with service.elicitations.waiters.waiter(*owners, sees_all=True) as waiter:
         # The viewer may have signed out in the meantime.
         while (viewer := await page.viewer()) is not None and viewer.owner == owner:
-            _, status = await listed(page, viewer, of)
+            status = _state(of, await listed(page, viewer, of))
             if status != last:
                 yield f"data: {status}\n\n"
             last = status

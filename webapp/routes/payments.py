@@ -24,7 +24,6 @@ from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from webapp.identity.identity import Viewer
-from webapp.pages.builder_forms import titles_of
 from webapp.pages.builder_payments import OVER
 from webapp.pages.views_openers import SecondLook
 from webapp.pages.views_payments import (
@@ -60,13 +59,13 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     viewer = await known_viewer(page, of="payments")
     found = await _latest_first(page, viewer.owner)
     show = page.last("show")
-    found = [one for one in found if show not in _SHOWN or one.status in _SHOWN[show]]
-    part, paging = paged(page, found, back=HERE, shows=("all", *_SHOWN))
+    chosen = [one for one in found if show not in _SHOWN or one.status in _SHOWN[show]]
+    part, paging = paged(page, chosen, back=HERE, shows=("all", *_SHOWN))
     view = PaymentsPage(
         **about(page, viewer, back=HERE),
-        payments=await _shown(page, viewer, part),
+        payments=await _shown(page, part),
         paging=paging,
-        updates=await updates(page, viewer, "payments"),
+        updates=updates(page, "payments", found),
     )
     return await own_page(page, view)
 
@@ -75,7 +74,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
 async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Show the receipt of one payment, for printing."""
     viewer = await known_viewer(page, of="payments")
-    (payment,) = await _shown(page, viewer, [await _found(page, viewer, id)])
+    (payment,) = await _shown(page, [await _found(page, viewer, id)])
     view = ReceiptPage(
         **about(page, viewer, back=f"{HERE}/{id}"),
         payment=payment,
@@ -91,7 +90,7 @@ async def look_before_refund(
     """Show what a refund changes, or redirect if the payment cannot be refunded here."""
     viewer = await known_viewer(page, of="payments")
     payment = await _found(page, viewer, id)
-    (paid,) = await _shown(page, viewer, [payment])
+    (paid,) = await _shown(page, [payment])
     if paid.refund_action is None:
         return see_other(await _place(page, payment))
     view = SecondLook(
@@ -168,22 +167,12 @@ def _because(error: NotPossible | Failed) -> Stays:
             return "trouble"
 
 
-async def _shown(
-    page: PageRequest, viewer: Viewer, payments: Sequence[Payment]
-) -> tuple[Paid, ...]:
-    titles = await titles_of(page.service.elicitations, viewer.owner)
+async def _shown(page: PageRequest, payments: Sequence[Payment]) -> tuple[Paid, ...]:
     locale = page.answers.locale(page.request)
-    return tuple(
-        [
-            await _paid(page, one, titles.tools.get((one.server, one.tool)), locale=locale)
-            for one in payments
-        ]
-    )
+    return tuple([await _paid(page, one, locale=locale) for one in payments])
 
 
-async def _paid(
-    page: PageRequest, payment: Payment, title: str | None, *, locale: Locale | None
-) -> Paid:
+async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -> Paid:
     payments = page.service.kinds.payments
     seller = payments.seller(payment.seller)
     tail = payment.id[OWNER_TAG_CHARACTERS:]
@@ -195,7 +184,7 @@ async def _paid(
         price=price_in(locale, payment.price),
         what=payment.what,
         tool=payment.tool,
-        tool_title=title,
+        tool_title=payment.tool_title,
         seller=payment.seller if seller is None else seller.label,
         paid_at=payment.paid_at,
         standing=standing,

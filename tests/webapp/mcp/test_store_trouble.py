@@ -145,7 +145,10 @@ async def test_unwritable_store_is_not_ready_but_live(path):
         answer = await anybody.get(path)
         assert (answer.status_code, answer.json()) == (503, {"status": "unavailable"})
         assert "/srv/secret" not in answer.text
+        probed = await anybody.head(path)
+        assert (probed.status_code, probed.content) == (503, b"")
         assert (await anybody.get("/live")).json() == {"status": "ok"}
+        assert (await anybody.head("/live")).status_code == 200
         store.troubles.clear()
 
 

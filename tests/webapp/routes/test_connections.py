@@ -142,8 +142,10 @@ async def test_page_before_disconnect_says_what_stops_working() -> None:
         assert page.heading == "Disconnect octocat at GitHub?"
         assert "These tools can't use the account until you connect it again: list" in said(page)
         assert f'href="/connections#{tail(kept)}"' in page.text
-        pressed = Page.of(await person.browser.post(place, data={"csrf": page.csrf or ""}))
+        reply = await person.browser.post(place, data={"csrf": page.csrf or ""})
+        pressed = Page.of(reply)
         assert (pressed.status, pressed.location) == (303, place)
+        assert (reply.content, "json" in reply.headers["content-type"]) == (b"", False)
         assert (await person.visit(place)).heading == "GitHub is disconnected"
 
 

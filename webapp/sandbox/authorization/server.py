@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from litestar import HttpMethod, Response, Router, delete, get, post, route
+from litestar import HttpMethod, MediaType, Response, Router, delete, get, post, route
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
@@ -282,7 +282,8 @@ class Consent:
         elif fault is PlayedFault.WRONG_ISS:
             redirect = redirect.said_by(f"{self.sandbox.url}/somebody-else")
         headers = {**NO_STORE, "location": redirect.back(**parameters)}
-        return Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers)
+        status = HTTPStatus.SEE_OTHER
+        return Response(b"", status_code=status, media_type=MediaType.TEXT, headers=headers)
 
     def _here(self, request: AnyRequest) -> str:
         return f"{self.habits.authorize}?{_query(request)}"

@@ -68,7 +68,7 @@ class SandboxTokens:
         except GrantRefused as refused:
             return self._refuse(refused, wants_json=True)
         self.grants.revoke(token)
-        return Response(None, status_code=HTTPStatus.OK, headers=NO_STORE)
+        return Response(b"", media_type=MediaType.TEXT, headers=NO_STORE)
 
     def _form(self, request: AnyRequest, body: bytes) -> Parameters:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
