@@ -37,7 +37,7 @@ def english_templates() -> list[Path]:
 
 
 def template_texts() -> Iterator[tuple[str | tuple[str, str], str]]:
-    """Yield the texts of the templates. A text that names who asks exists for each of them.
+    """Yield the texts of the templates. A text that names the asker is yielded for each asker.
 
     The pages of operators are in English, as are the log and the command line.
     """
@@ -81,7 +81,7 @@ def extracted() -> Catalog:
 
 
 def updated(path: Path) -> str:
-    """Return the catalogue of a language with the texts that there are now."""
+    """Return the catalogue of a language with the current texts."""
     locale = path.stem.replace("-", "_")
     catalogue = Catalog(locale=locale, charset="utf-8")
     if path.exists():
@@ -110,7 +110,7 @@ def _text_of(node: ast.expr) -> str | None:
     if not isinstance(node, ast.JoinedStr):
         return None
     parts: list[str] = []
-    names: dict[str, str] = {}  # each with the value that it stands for
+    names: dict[str, str] = {}  # the expression of each placeholder
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             value = ast.unparse(part.value)

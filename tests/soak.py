@@ -43,10 +43,10 @@ HEAD = (
     "These tests take too long to run for every change. The last run of `make soak TIMES={times}` "
     "wrote this section.\n\n"
     "Each point at which a process is killed (tests/crash) and each scenario of tests/outside is "
-    "tried several times: the table has the total number of tries. The other tests with matrices "
-    "run every cell once, and each fault of tests/mutation that a test has killed is tried again "
-    "with that test. `make test` and `make test-slow` run only the diagonal of each "
-    "matrix.\n\n"
+    "tried several times: the table has the total number of tries. Other tests have a matrix of "
+    "cases, such as each kind of question with each store. `make soak` runs each case once; "
+    "`make test` and `make test-slow` run only the diagonal of each matrix. `make soak` also "
+    "plants each known fault of tests/mutation again, and checks that the same test detects it.\n\n"
     "| what | cases | tries | failures |\n|---|---|---|---|\n"
 )
 

@@ -22,7 +22,7 @@ async def empty_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize("turns", range(5))
 def test_connection_arriving_while_server_stops_is_closed(turns: int) -> None:
-    """A connection is closed, however many turns of the event loop before the stop it arrived."""
+    """Test connections that arrive up to four turns of the event loop before the stop."""
 
     async def connect_and_stop() -> list[socket.socket]:
         async with serving(empty_app) as url:

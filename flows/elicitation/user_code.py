@@ -33,13 +33,13 @@ PAGE_WORDS = (
     "Type this code into the chat in which you asked for this. It shows your assistant that "
     "you have this page open. If somebody sent you this link, close the page, and never give "
     "the code to anyone. A code protects you less than signing in; the operator of this server "
-    "has chosen it."
+    "chose to use codes."
 )
 USERS_PAGE_WORDS = (
-    "Type this code into the page where you asked for this. It shows that page that you have "
-    "this page open. If somebody sent you this link, close this page, and never give the code "
-    "to anyone. A code protects you less than signing in; the operator of this server has "
-    "chosen it."
+    "Type this code into the page where you asked for this. It shows the application that you "
+    "have this page open. If somebody sent you this link, close this page, and never give the code "
+    "to anyone. A code protects you less than signing in; the operator of this server chose "
+    "to use codes."
 )
 CHAT_WORDS = (
     "Open the link yourself. The page shows a code of eight letters. Type the code here, and "

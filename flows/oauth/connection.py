@@ -122,7 +122,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def second_refresh_at(self) -> datetime | None:
-        """The time of the sweeper's second refresh, after a refusal that alone proves nothing."""
+        """The time of the sweeper's second refresh: a single refusal may be a mistake."""
         return self.retry_at if self.is_connected and self.refused_at is not None else None
 
     @property
@@ -321,7 +321,7 @@ def _met(connection: Connection, client: CallingClient | None) -> Connection:
 def _remembered(
     clients: Iterable[SeenClient], only: tuple[str, ...] | None
 ) -> tuple[SeenClient, ...]:
-    """Return the latest clients and all in `only`: the page shows all that may use the account."""
+    """Return the latest clients and those in `only`, so that the page can show all of them."""
     every = tuple(clients)
     latest = {client.key for client in every[-CLIENTS_AT_MOST:]}
     return tuple(one for one in every if one.key in latest or one.key in (only or ()))

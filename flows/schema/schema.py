@@ -394,7 +394,7 @@ def _fault_of(error: ErrorDetails) -> Fault:
     path = ".".join(str(part) for part in error["loc"])
     said = error.get("ctx", {}).get("error")
     is_authors = error["type"] in ("value_error", "assertion_error") and str(said)
-    return Fault(path=path, message=str(said) if is_authors else "This does not fit.")
+    return Fault(path=path, message=str(said) if is_authors else "This is not valid.")
 
 
 def _object(content: Json) -> Mapping[str, Json]:

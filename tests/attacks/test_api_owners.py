@@ -93,7 +93,7 @@ LISTS = {
     "GET /api/approvals": "approval_id",
     "GET /api/inbox": "request_id",
 }
-ANSWERED = "answered"  # questions that only time changes
+ANSWERED = "answered"  # ended questions: no request changes them
 OPERATORS = {"GET /api/webhooks", "GET /api/events"}
 OTHERS = {"POST /api/questions", "POST /api/accounts", "DELETE /api/approvals"}
 
@@ -147,7 +147,7 @@ class Everybody:
         return self.env.here.clock() + timedelta(minutes=25)
 
     async def rows(self, *, due_after: datetime) -> dict[str, int]:
-        """Return the version of each row that the sweeper leaves alone until `due_after`.
+        """Return the version of each row that the sweeper does not change before `due_after`.
 
         API keys are left out, because each request updates them.
         """
@@ -167,7 +167,7 @@ async def everybody() -> AsyncIterator[Everybody]:
         things = [
             *await _for_an_approver(env, requesters),
             *await _belongings(env, requesters),
-            *await _nobodys_by_the_api(env),
+            *await _without_program(env),
         ]
         yield Everybody(env=env, requesters=requesters, things=tuple(things))
 
@@ -281,8 +281,8 @@ async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list
     return [*found, thing("webhook_id", "a webhook", hooks[0].id, OPERATOR)]
 
 
-async def _nobodys_by_the_api(env: PeopleEnv) -> list[Thing]:
-    """Create objects of no program: of tools, the application and this machine's user."""
+async def _without_program(env: PeopleEnv) -> list[Thing]:
+    """Create objects that no program owns: of tools, the application and this machine's user."""
     service = env.here.service
     ann, alice = owner_of_user(service, "ann"), env.owner("alice")
     machine, server = service.identity.local_owner, application_of(service)

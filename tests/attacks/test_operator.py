@@ -1,4 +1,4 @@
-"""Attacks on the pages for operators: by people who are none, other sites, and hostile names."""
+"""Attacks on the pages for operators: by other people, other sites, and hostile names."""
 
 import csv
 from io import StringIO

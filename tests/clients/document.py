@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A result that these kinds have in common on these revisions."""
+    """A result that is the same for several kinds of questions and several revisions."""
 
     revisions: tuple[str, ...]
     kinds: tuple[str, ...]

@@ -15,7 +15,7 @@ RESERVED = ("other (API)", "Other  (api)", "the application")
 
 
 @world_tools
-def _named_as_others(server: Any) -> None:
+def _tools_with_reserved_names(server: Any) -> None:
     for name in RESERVED:
 
         @server.tool(name=name)
@@ -85,7 +85,7 @@ async def _stands_for_no_other_question(world: World, door: Door) -> None:
     assert await complete(others.id, CONTENT, program="other") is Completion.ACCEPTED
 
 
-async def _nor_by_the_name_of_a_tool(world: World, door: Door) -> None:
+async def _tool_cannot_have_a_reserved_name(world: World, door: Door) -> None:
     # finding: XS1
     await _stands_for_no_other_question(world, door)
     for tool in RESERVED:
@@ -119,7 +119,7 @@ async def _is_not_completed_by_another_name(world: World, _: Door) -> None:
 SECRET = {"kind": "secret", "message": "Your key, please.", "name": "weather"}
 
 
-async def _is_no_name_of_anothers(world: World, door: Door) -> None:
+async def _name_is_unknown_to_another_program(world: World, door: Door) -> None:
     """Answer a secret of one program. The same name in another program must stay unanswered."""
     secret = {**SECRET, "name": f"weather-{door.name}"}
     ours = await world.ask(door, secret)
@@ -139,8 +139,8 @@ async def _is_no_name_of_anothers(world: World, door: Door) -> None:
     assert forgotten.status_code == 404
 
 
-async def _a_key_is_each_programs_own(world: World, door: Door) -> None:
-    await _is_no_name_of_anothers(world, door)
+async def _key_and_run_belong_to_one_program(world: World, door: Door) -> None:
+    await _name_is_unknown_to_another_program(world, door)
     for named in ({"key": "wish"}, {"run": "order 8"}):
         body = {"kind": "confirm", "message": "Sell the house?", **named}
         ours, theirs = [await world.ask(door, body, program=name) for name in ("shop", "other")]
@@ -161,9 +161,9 @@ RULES = [
         cells={
             **every(
                 (Door.TOOL_2025, Door.TOOL_2026, Door.TASK, Door.BLOCK, Door.CLIENT),
-                _is_no_name_of_anothers,
+                _name_is_unknown_to_another_program,
             ),
-            Door.API: _a_key_is_each_programs_own,
+            Door.API: _key_and_run_belong_to_one_program,
             Door.HOOK: "a hook chooses no names",
             **every(
                 ANSWERING, "an answer names the question by its id, which the server generates"
@@ -186,7 +186,7 @@ RULES = [
         source="promise 13",
         cells={
             **every(ASKING, _stands_for_no_other_question),
-            **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _nor_by_the_name_of_a_tool),
+            **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _tool_cannot_have_a_reserved_name),
             Door.TRUSTED_CODE: _is_not_completed_by_another_name,
             Door.HOOK: "a hook can change the texts of a question, but not its `elicitation_id`",
             **every(

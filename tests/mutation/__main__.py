@@ -53,7 +53,7 @@ class Trials:
         copy = self.copies.get()
         module, test = MORTAL
         with copy.broken(module, ["raise RuntimeError"]):
-            assert copy.first_failure([test]).is_killed, "what is tested is not the copy"
+            assert copy.first_failure([test]).is_killed, "the tests do not import the copy"
         assert copy.first_failure([test]).word == "survived", "the copy fails without a fault"
         self.copies.put(copy)
 
@@ -159,7 +159,7 @@ def main() -> int:
 
 
 def _write(known: Outcomes, fault: Fault, outcome: Outcome) -> None:
-    """Write an outcome. A fault keeps its note until a test fails with it."""
+    """Write an outcome. The note of a fault is deleted once a test detects the fault."""
     note = "" if outcome.word == "killed" else known.get(fault.id, {}).get("note", "")
     told = {"outcome": outcome.word, "test": outcome.test or "", "note": note}
     known[fault.id] = {name: text for name, text in told.items() if text}

@@ -1,8 +1,8 @@
 """Draw new faults: `python -m tests.mutation.draw SEED`.
 
-Faults that have a place in the code and were killed stay. The others make room for a new draw: each
-room gets a share of the faults in proportion to its lines. faults.json stores the seed and the
-first id of each draw. The draw needs cosmic-ray (8.7; not in the constraints: `pip install
+A fault is kept if its code still exists and a test detected it. New faults replace the others. Each
+package (room) gets a share of all faults in proportion to its lines. faults.json stores the seed
+and the first id of each draw. The draw needs cosmic-ray (8.7; not in the constraints: `pip install
 cosmic-ray`), whose operators find the possible changes of a module. A place in the code is drawn
 first, then one of its possible changes. Otherwise `+`, which can become eleven other operators,
 would be drawn eleven times as often as `not`. Changes of annotations, docstrings, options of

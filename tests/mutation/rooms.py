@@ -1,4 +1,4 @@
-"""The rooms of our packages: each folder below flows and webapp, and the modules next to them."""
+"""The packages of the code, called rooms here: each folder directly below flows and webapp."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

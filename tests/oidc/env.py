@@ -242,8 +242,8 @@ def sign_in_for(
 ) -> dict[str, str]:
     """Let people and their assistants sign in at the provider for the server at this address.
 
-    `client` are changes of the pages' registration, and `resource` of our resource there. Return
-    the environment variables of that server.
+    `client` changes the registration of the pages, and `resource` the registration of our
+    resource. Return the environment variables of that server.
     """
     assistant = {
         "client_id": ASSISTANT,

@@ -126,14 +126,15 @@ def _client(service: Service, asked: Elicitation) -> Client:
     client, terms = accounts.client_for(asked), accounts.terms(asked)
     if client is not None and client.client_id == terms.client_id:
         if client.provider.tenants and terms.tenant is None:
-            raise Failed("The tool does not say which address there, so connect it in a browser.")
+            raise Failed("The tool does not name the tenant, so connect the account in a browser.")
         return client.for_tenant(terms.tenant)
     if is_at_sandbox(terms.client_id):
-        raise Failed(
-            "The tool asks for an account of the sandbox, which is connected in a browser only."
-        )
+        raise Failed("The tool asks for an account of the sandbox: connect it in a browser.")
     if client is not None:
-        raise Failed("The server is registered there as a different app than in these settings.")
+        label = client.provider.label
+        raise Failed(
+            f"The tool's server uses a different client id at {label} than these settings."
+        )
     name = terms.provider.upper()
     raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
 

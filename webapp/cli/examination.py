@@ -282,8 +282,8 @@ def _unproven(provider: Provider) -> Iterator[Finding]:
         says += "the client secret alone"
         yield note(provider.name, says, fix="turn PKCE on as soon as the provider accepts it")
     if not provider.nonce:
-        says = f"{provider.label} is declared with nonce = false: its userinfo endpoint says whose "
-        says += "account it is, and no signature does"
+        says = f"{provider.label} is declared with nonce = false: only its userinfo endpoint says "
+        says += "whose account it is, without a signature"
         yield note(provider.name, says, fix="turn it on as soon as id_tokens have a nonce")
 
 

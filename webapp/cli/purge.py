@@ -111,10 +111,9 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     said.append("The data is erased. Earlier backups still contain it until you delete them.")
     if until is not None:
         said.append(
-            "Copies that the database or its disks still hold can be decrypted only with the "
-            "person's old data key, and a process that has not loaded the new key can still use "
-            f"that. Run this command again after {until:%Y-%m-%d %H:%M:%S} UTC: it destroys the "
-            "old key."
+            "The database and its disks may still hold copies, which only the person's old data "
+            "key decrypts. A process that has not loaded the new key can still use the old one. "
+            f"Run this command again after {until:%Y-%m-%d %H:%M:%S} UTC: it destroys the old key."
         )
     return said
 

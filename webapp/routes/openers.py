@@ -49,8 +49,8 @@ _THEIRS_APPLICATION = (
     "and open this page again."
 )
 _APPLICATION = (
-    "It works only for the person who asked, as {name} knows them. Sign in there, in this browser, "
-    "and open this link again."
+    "It works only for the person who asked, when they are signed in at {name}. Sign in there, in "
+    "this browser, and open this link again."
 )
 _REFUSED = (Access.OTHER_PERSON, Access.OTHER_USER, Access.OTHER_BROWSER, Access.HERE_ONLY)
 _LETTERS = "A code from this page, typed into the chat, shows that it is you who asked."

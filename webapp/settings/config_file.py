@@ -458,5 +458,5 @@ def _secrets_in(table: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterat
 
 
 def _is_header(place: tuple[str, ...], value: object) -> bool:
-    """Return True for a header that contains the key, whose name may be anything."""
+    """Return True for a header that contains the API key. Such a header can have any name."""
     return place[0] == "sellers" and place[2:3] == ("headers",) and "{secret}" in str(value)

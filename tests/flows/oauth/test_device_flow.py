@@ -121,7 +121,7 @@ class TestTheCode:
 
 
 class TestTheQuestions:
-    def test_tokens_are_known_before_the_provider_fails_to_name_the_person(self) -> None:
+    def test_tokens_are_reported_although_the_provider_does_not_name_the_person(self) -> None:
         tokens = list[TokenSet]()
         talk = poll(a_client(WITH_DEVICE), started()[0], now=NOON, on_tokens=tokens.append)
         with pytest.raises(Failed):

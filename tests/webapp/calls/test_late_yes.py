@@ -1,4 +1,4 @@
-"""A late acceptance while the question was asked again: used up by the call that receives it."""
+"""An answer that arrives late, when the question was asked again: one call uses it, once."""
 
 import asyncio
 from datetime import timedelta
@@ -56,7 +56,7 @@ class Asking:
         return found
 
 
-async def used_by_whoever_read_the_run_before(ask: Asking, slow: Call) -> None:
+async def use_answer_in_slow_request(ask: Asking, slow: Call) -> None:
     assert await ask.answered(slow)
     await slow.finish(lambda: '"done"')
     await slow.delivered()
@@ -74,7 +74,7 @@ async def test_late_acceptance_used_by_slow_request_is_used_up_after_newer_reque
         await slow.the_run()
         newer = await ask.left()
         assert await service.completing.complete(first.id, {}) is Completion.LATE
-        await used_by_whoever_read_the_run_before(ask, slow)
+        await use_answer_in_slow_request(ask, slow)
         assert (await ask.now(first)).delivered_at == clock()
         assert (await ask.left()).id not in {first.id, newer.id}
 
@@ -117,7 +117,7 @@ async def test_late_payment_is_spent_after_another_request_asked_again(
     await slow.the_run()
     newer = await ask.left()
     await shop.tell_all()
-    await used_by_whoever_read_the_run_before(ask, slow)
+    await use_answer_in_slow_request(ask, slow)
     assert await shop.ledger() == ["spent"]
     shop.clock.tick(minutes=2)  # until then, a repeated call could still need the lost result
     assert (await ask.left()).id not in {first.id, newer.id}

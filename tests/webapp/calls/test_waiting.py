@@ -594,7 +594,7 @@ async def test_timeout_limits_question_and_not_call(here: Service, clock: Clock)
 async def test_outcome_for_waiter_of_another_process_is_not_claimed_here(
     here: Service, there: Service
 ) -> None:
-    elicitation = await asked(here, waiter="a leg of nobody here")
+    elicitation = await asked(here, waiter="a request of another process")
     await there.completing.complete(elicitation.id, {})
     stored = await here.elicitations.get(elicitation.id)
     assert stored is not None

@@ -177,7 +177,7 @@ async def test_missing_or_changed_client_credentials_are_named_in_error() -> Non
         with pytest.raises(NotConfigured, match="ELICIT_ELSEWHERE_CLIENT_ID"):
             await connect_by_code(here.service, asked, Desk().terminal)
         asked = told_otherwise(asked, client_id="our-own-id", provider="github")
-        with pytest.raises(Failed, match="registered there as a different app"):
+        with pytest.raises(Failed, match="uses a different client id at"):
             await connect_by_code(here.service, asked, Desk().terminal)
 
 

@@ -78,7 +78,7 @@ def test_requesting_user_code_is_post_with_warning(before: BeforeOpener, shown: 
     assert page.text("button") == "Show the code"
     assert "Never give it to anyone who sent you this link" in said
     assert "A code protects less than a sign-in." in said
-    assert "The operator of this server has chosen it." in said
+    assert "The operator of this server chose to use codes." in said
     assert page.named("a") == []
 
 

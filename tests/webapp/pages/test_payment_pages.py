@@ -85,7 +85,7 @@ def test_pending_payment_page_asks_for_no_further_action(shown: Shown) -> None:
 @pytest.mark.parametrize(
     ("is_closed", "heading", "words"),
     [
-        (False, "Not paid yet", "You are back from Stripe, and it has no 9.00 € from you:"),
+        (False, "Not paid yet", "You are back from Stripe, which has not received 9.00 € from you"),
         (True, "The payment page has closed", "Stripe has closed its page, and 9.00 € was not"),
     ],
 )

@@ -19,7 +19,7 @@ async def test_declined_paypal_payment_can_be_tried_again_in_another_way(shop: S
         back = await buy.person.press_there(there, "declined")
         page = await buy.person.come_back(back)
         assert page.heading == "Not paid yet"
-        assert "PayPal (sandbox)</bdi>, and it has no" in page.text
+        assert "PayPal (sandbox)</bdi>, which has not received" in page.text
         assert (await buy.person.visit(buy.link)).heading == "Not paid yet"
         # Pressing again leads to the same checkout page, and our page waits for the payment.
         assert await buy.person.go_on(buy.link) == there

@@ -85,7 +85,7 @@ class Sender:
 
 
 async def stripes_event(shop: Shop, buy: Buying) -> bytes:
-    """Pay, and return Stripe's event cut to the fields that are read: few bits to change."""
+    """Pay, and return Stripe's event with only the fields that are read, so few bits to change."""
     await buy.person.pay(buy.link)
     event = json.loads(shop.post.pop())
     about = {name: event["data"]["object"][name] for name in STRIPE_READS}
