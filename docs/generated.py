@@ -42,7 +42,7 @@ def settings() -> str:
 
 {WRITTEN}
 
-Settings are environment variables, read once when the server starts. On your own machine none is needed. A name that begins with `ELICIT_` and is none of these stops the start, and says which one is probably meant. `elicit settings` lists them in a terminal, with what is set.
+Settings are environment variables, read once when the server starts. On your own machine none is needed. If the name of an environment variable begins with `ELICIT_` and is not on this page, the server refuses to start, and suggests the most similar name. `elicit settings` lists the settings in a terminal, and shows which ones are set.
 
 {(chr(10) * 2).join(sections)}
 """

@@ -265,7 +265,10 @@ class Question(Generic[T_co]):
 def must_be_timeout(timeout: timedelta) -> None:
     """Raise InvalidQuestion if `timeout` is not a timedelta within the allowed range."""
     if not isinstance(timeout, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidQuestion(f"timeout is {timeout!r}; write timeout=timedelta(seconds=...).")
+        raise InvalidQuestion(
+            f"timeout must be a timedelta, not {type(timeout).__name__}. Write "
+            "timeout=timedelta(seconds=...)."
+        )
     if not timedelta(seconds=1) <= timeout <= TIMEOUT_AT_MOST:
         raise InvalidQuestion(
             f"timeout is {timeout}; it must lie between 1 second and {TIMEOUT_AT_MOST}."

@@ -24,6 +24,7 @@ VALUES_AT_MOST: Final = 4_000
 CHARACTERS_AT_MOST: Final = 48 * 1024
 TOOL_CHARACTERS_AT_MOST: Final = 200
 _LONE: Final = re.compile("[\ud800-\udfff]")
+_BITS_AT_MOST: Final = 4096
 _NAME_AT_MOST: Final = 500  # characters
 _LINE: Final = 60  # longer JSON is shown on several lines
 # Combining marks that are piled on one letter cover the lines above it.
@@ -171,6 +172,11 @@ def must_be_flat(arguments: object) -> None:
             )
 
 
+def is_too_long(value: object) -> bool:
+    """Return True for a number near the 4,300 digits above which Python refuses to write it."""
+    return isinstance(value, int) and value.bit_length() > _BITS_AT_MOST
+
+
 def json_text(value: object, name: str) -> str:
     """Return the value as JSON text. `name` is what the author calls it, such as `arguments`.
 
@@ -211,10 +217,14 @@ def _why_no_part(part: object) -> str | None:
             return f"is {part}, which is not JSON"
         case dict():
             keys = cast("Mapping[object, object]", part)
+            if any(map(is_too_long, keys)):
+                return "has a key that is a number with too many digits"
             wrong = [key for key in keys if not isinstance(key, str | int | float | None)]
             return (
                 f"has a key that is a {type(wrong[0]).__name__} and not a text" if wrong else None
             )
+        case int() if is_too_long(part):
+            return "is a number with too many digits"
         case None | bool() | int() | str() | float() | list() | tuple():
             return None
         case _:

@@ -175,6 +175,19 @@ def _failures(tree: ast.AST) -> Iterator[str]:
                 yield text.removesuffix(".")
 
 
+def _refusals(tree: ast.AST) -> Iterator[str]:
+    """Find the messages of `refused`, also those that its callers give as `otherwise`."""
+    for text in _named("refused")(tree):
+        if "otherwise" not in text:
+            yield text.removesuffix(".")
+    for node in ast.walk(tree):
+        is_given = isinstance(node, ast.keyword) and node.arg == "otherwise"
+        is_set = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "otherwise"
+        if isinstance(node, ast.keyword | ast.Assign) and (is_given or is_set):
+            beginning = _text_of(node.value)
+            yield from [f"{beginning} (%(shown)s)"] if beginning else []
+
+
 def _names(tree: ast.AST) -> Iterator[str]:
     """Find the labels of answers and secrets."""
     for node in ast.walk(tree):
@@ -209,6 +222,7 @@ _SOURCES: tuple[tuple[str, Finder], ...] = (
     ("webapp/identity/identity.py", _named("viewer")),
     ("webapp/routes/answers.py", _named("_REFUSALS", "_REFUSED")),
     ("flows/oauth/*.py", _failures),
+    ("flows/oauth/*.py", _refusals),
     ("flows/payments/responses.py", _failures),
 )
 

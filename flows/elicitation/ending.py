@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.misuse import must_not_yield
+from flows.elicitation.misuse import must_run_when_called
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
@@ -221,7 +221,7 @@ def name_of(callback: Callable[[Ending], Any]) -> str:
         raise InvalidQuestion(
             f"on_end: callback must be a function, not {type(callback).__name__}. {_WRITE}"
         )
-    must_not_yield(callback, f"on_end: {path}")
+    must_run_when_called(callback, f"on_end: {path}")
     name = f"{_main_name() if module == '__main__' else module}:{path}"
     found: object = callback_named(name)
     if "<" in path or found is not callback:

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from types import FrameType, NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Union, cast
 
 from flows.elicitation.traits import traits_of
 from flows.errors import (
@@ -27,6 +27,7 @@ from flows.errors import (
     QuestionChanged,
     ResultNotKept,
 )
+from flows.shown import is_too_long
 
 # Questions that were created in a call but not asked.
 #
@@ -36,6 +37,8 @@ from flows.errors import (
 # created while a module is imported belong to no call.
 
 _LIBRARY_PACKAGES = ("flows", "dataclasses", "contextlib")
+GATE_MARK: Final = "__elicit_gate__"
+NEEDS_MARK: Final = "__elicit_needs__"
 _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -289,6 +292,7 @@ def must_take(function: Callable[..., object] | None, number: int, *, name: str)
     """Raise InvalidQuestion if the author's function cannot take this number of arguments."""
     if function is None:
         return
+    must_run_when_called(function, name)
     try:
         inspect.signature(function).bind(*[None] * number)
     except TypeError:
@@ -298,12 +302,23 @@ def must_take(function: Callable[..., object] | None, number: int, *, name: str)
         return
 
 
-def must_not_yield(function: Callable[..., object], name: str) -> None:
-    """Raise InvalidQuestion if a call of the author's function would only create a generator."""
+def must_run_when_called(function: Callable[..., object], name: str) -> None:
+    """Raise InvalidQuestion if calling the author's function would not do what its code says.
+
+    The call would only create a generator, or it would not ask the question of the function's mark.
+    """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidQuestion(
             f"{name} contains `yield`, so calling it runs none of its code. Write a function that "
             "returns its value."
+        )
+    while isinstance(function, partial):
+        function = cast("partial[object]", function).func
+    gate = getattr(function, GATE_MARK, None)
+    if (gate is not None and not gate.is_off) or getattr(function, NEEDS_MARK, None):
+        raise InvalidQuestion(
+            f"{name} is marked with gate or needs, but it is called as a plain function here, so "
+            "nobody is asked. Pass a function without the mark."
         )
 
 
@@ -346,6 +361,8 @@ class VerbParameters:
                 raise InvalidQuestion(
                     f"{self._name}: {name} must be {names}, not {type(value).__name__}."
                 )
+            if accepted and is_too_long(value):
+                raise InvalidQuestion(f"{self._name}: {name} is a number with too many digits.")
 
     def broken_by(self, error: Exception) -> InvalidQuestion:
         """Return the sentence about arguments that the verb could not use."""

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import to_jsonable_python
 
-from flows.elicitation.misuse import must_not_yield
+from flows.elicitation.misuse import must_run_when_called
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion, ResultNotKept
 
@@ -52,7 +52,7 @@ class OnceWork:
         if inspect.iscoroutine(work):
             self._takes_key = False
         elif callable(work):
-            must_not_yield(work, f"once({name!r}): work")
+            must_run_when_called(work, f"once({name!r}): work")
             self._takes_key = _takes_key(name, work)
             returns = _annotation(work) if returns is None else returns
         else:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from flows.elicitation.misuse import must_not_yield
+from flows.elicitation.misuse import must_run_when_called
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion, InvalidSchema
 from flows.schema.fields import fault_in
@@ -38,7 +38,7 @@ def must_be_check(check: AnyCheck | None, schema: object) -> None:
     if check is None:
         return
     named = f"check={getattr(check, '__name__', type(check).__name__)}"
-    must_not_yield(check, named)
+    must_run_when_called(check, named)
     if isinstance(getattr(check, "__code__", None), CodeType):
         parameters = [*inspect.signature(check).parameters.values()]
         given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

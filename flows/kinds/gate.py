@@ -17,7 +17,13 @@ from functools import partial
 from types import MethodType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
-from flows.elicitation.misuse import location_of_call, must_take, place_of_call
+from flows.elicitation.misuse import (
+    GATE_MARK,
+    NEEDS_MARK,
+    location_of_call,
+    must_take,
+    place_of_call,
+)
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import DescribedTool
 from flows.errors import InvalidQuestion
@@ -130,7 +136,6 @@ def _below(layer: object) -> object:
 APPROVED_FOR: Final = timedelta(minutes=15)  # an approval of a tool with the same arguments
 # an approval of a tool with any arguments, if the person chose that
 REMEMBERED_FOR: Final = timedelta(hours=1)
-_MARK: Final = "__elicit_gate__"
 # The tool's name follows the message, because some clients show nothing else.
 MESSAGE_CHARACTERS_AT_MOST: Final = MESSAGE_AT_MOST - TOOL_CHARACTERS_AT_MOST - len(" ()")
 
@@ -243,7 +248,7 @@ def mark_of(function: Callable[..., Any] | None) -> Gate | None:
 
     The outermost mark wins, but a mark with off=True does not override a gate below it.
     """
-    found = (getattr(layer, _MARK, None) for layer in layers_of(function))
+    found = (getattr(layer, GATE_MARK, None) for layer in layers_of(function))
     marks = [mark for mark in found if isinstance(mark, Gate)]
     return next((mark for mark in marks if not mark.is_off), marks[0] if marks else None)
 
@@ -318,7 +323,7 @@ def _shut(function: object, mark: Gate) -> bool:
         before = mark_of(cast("Callable[..., Any]", layer))
         return mark if layer is own or before is None or before.is_off else before
 
-    return set_mark(function, _MARK, of_layer)
+    return set_mark(function, GATE_MARK, of_layer)
 
 
 def _open(function: object, mark: Gate) -> bool:
@@ -336,7 +341,7 @@ def _open(function: object, mark: Gate) -> bool:
             "The function, or the function that it wraps, is already marked with gate, and "
             "off=True cannot remove that mark. Remove the mark, or leave out functools.wraps."
         )
-    return callable(own) and _write(own, _MARK, mark)
+    return callable(own) and _write(own, GATE_MARK, mark)
 
 
 def _nothing_more(_: Json) -> Mapping[str, Json]:
@@ -346,7 +351,6 @@ def _nothing_more(_: Json) -> Mapping[str, Json]:
 T = TypeVar("T")
 SkipIf: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[bool] | bool]
 OnComplete: TypeAlias = Callable[..., Awaitable[object] | object]
-_NEEDS_MARK: Final = "__elicit_needs__"
 NOT_NEEDED: Final = (
     "needed(...) reads the answer to a question that was asked before the tool began, and this "
     "question was not asked then. Mark the tool with @elicit.needs(...) and the same question, "
@@ -448,7 +452,7 @@ def needs(
 
     return _decorator(
         "needs(...)",
-        lambda tool: set_mark(tool, _NEEDS_MARK, lambda layer: (need, *needs_of(layer))),
+        lambda tool: set_mark(tool, NEEDS_MARK, lambda layer: (need, *needs_of(layer))),
     )
 
 
@@ -480,7 +484,7 @@ def needed(question: Question[T]) -> T:
 def needs_of(tool: object) -> tuple[Need, ...]:
     """Return the marks on a function in the order in which they are asked."""
     for layer in layers_of(tool):
-        marks: object = getattr(layer, _NEEDS_MARK, None)
+        marks: object = getattr(layer, NEEDS_MARK, None)
         if isinstance(marks, tuple):
             return cast("tuple[Need, ...]", marks)
     return ()

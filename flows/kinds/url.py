@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from flows.elicitation.flow import Redirect, RedirectContext
-from flows.elicitation.misuse import must_be_listed
+from flows.elicitation.misuse import must_be_listed, must_run_when_called
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.origin import is_origin, origin_of
@@ -143,6 +143,7 @@ def url(
 
 def _must_build_addresses(build: object) -> None:
     """Check that `build` can be called with the link, and returns a text at once."""
+    must_run_when_called(cast("Callable[..., object]", build), "The function of url=")
     if inspect.iscoroutinefunction(build):
         raise InvalidQuestion(
             "The function of url= must not be async: do what it awaits before the question, in "

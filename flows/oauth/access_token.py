@@ -227,12 +227,13 @@ def verify(
 def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
     """Return the caller of a token from the issuer's introspection response (RFC 7662, 2.2).
 
-    Optional members that the issuer left out count as correct. Only the audience is required: the
+    Optional members that are null or missing count as correct. Only the audience is required: the
     server does not guess whether a token was made for this server.
 
     Raises:
         BadBearer: The token is not active, or a member of the response is wrong.
     """
+    says = {name: value for name, value in says.items() if value is not None}
     if says.get("active") is not True:
         raise BadBearer("not active", expected="a token that its issuer calls active")
     if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):

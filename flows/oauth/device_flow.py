@@ -29,7 +29,7 @@ from flows.oauth.responses import (
     members_of,
     read_person,
 )
-from flows.oauth.token_errors import Refusal, refusal_in, tokens_in
+from flows.oauth.token_errors import Refusal, refusal_in, refused, tokens_in
 from flows.oauth.userinfo import userinfo_of
 from flows.origin import origin_of
 
@@ -73,12 +73,12 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     """Request a code for the person. Raises Failed."""
     provider = client.provider
     endpoint, token, userinfo, jwks = provider.device, provider.token, None, None
-    client_auth: str = provider.client_auth
+    client_auth, methods = str(provider.client_auth), tuple[str, ...]()
     if provider.discovers:
         found = yield from discover(provider)
         endpoint = endpoint or found.device
         token, userinfo, jwks = found.token, found.userinfo, found.jwks
-        client_auth = found.client_auth(client_auth)
+        client_auth, methods = found.client_auth(client_auth), found.client_auths
     if endpoint is None or token is None:
         raise Failed(
             f"{provider.label} does not support connecting without a browser on this machine."
@@ -91,7 +91,8 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
-        raise Failed(refusal.sentence or f"{provider.label} sent no user code{refusal.shown}.")
+        otherwise = f"{provider.label} sent no user code"
+        raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     says = members_of(reply, provider)
     user_code = _text(says.get("user_code"), USER_CODE_AT_MOST)
     device_code = _text(says.get("device_code"), CODE_AT_MOST)
@@ -187,9 +188,7 @@ def _not_yet(
         raise Failed(f"The code for {provider.label} was not entered in time.")
     if refusal.is_passing:
         return _later(code.interval * 2)
-    raise Failed(
-        refusal.sentence or f"{provider.label} did not issue an access token{refusal.shown}."
-    )
+    raise refused(refusal, provider, otherwise=f"{provider.label} did not issue an access token")
 
 
 def _later(interval: timedelta) -> Pending:

@@ -42,7 +42,9 @@ class Metadata:
 
     The lists are empty if the issuer does not publish them. `ends_sessions`: it reports the end of
     a session (OpenID Connect Back-Channel Logout). `par` is the endpoint for pushed
-    authorization requests (RFC 9126).
+    authorization requests (RFC 9126). `revoke_auths` and `introspect_auths` are the methods of
+    client authentication at these endpoints: the ones of the token endpoint, unless the issuer
+    names others.
     """
 
     authorize: str
@@ -58,6 +60,8 @@ class Metadata:
     requires_par: bool
     sends_issuer: bool
     client_auths: tuple[str, ...]
+    revoke_auths: tuple[str, ...]
+    introspect_auths: tuple[str, ...]
     assertion_algorithms: tuple[str, ...]
     id_token_algorithms: tuple[str, ...]
     dpop_algorithms: tuple[str, ...]
@@ -74,6 +78,17 @@ def client_auth_of(ours: str, theirs: Sequence[str]) -> str:
     other = "post" if ours == "basic" else "basic"
     is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
     return other if is_other else ours
+
+
+def client_auth_now(provider: Provider, *, before: str | None) -> str:
+    """Return the method of client authentication for an account that was connected with `before`.
+
+    The declared method counts, because the operator may have changed it together with the secret.
+    Only between `basic` and `post` did the metadata choose at that time.
+    """
+    ours = provider.client_auth
+    is_chosen = provider.discovers and {ours, before} == {"basic", "post"}
+    return before if is_chosen and before is not None else ours
 
 
 def discover(provider: Provider) -> Talk[Metadata]:
@@ -124,6 +139,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
             f"{provider.label} does not publish the endpoints for connecting.",
             why="the metadata has no authorization_endpoint or no token_endpoint",
         )
+    client_auths = _names(says, "token_endpoint_auth_methods_supported")
     return Metadata(
         authorize=authorize,
         token=token,
@@ -137,7 +153,10 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
         par=_endpoint(says, "pushed_authorization_request_endpoint", provider),
         requires_par=says.get("require_pushed_authorization_requests") is True,
         sends_issuer=says.get("authorization_response_iss_parameter_supported") is True,
-        client_auths=_names(says, "token_endpoint_auth_methods_supported"),
+        client_auths=client_auths,
+        revoke_auths=_names(says, "revocation_endpoint_auth_methods_supported") or client_auths,
+        introspect_auths=_names(says, "introspection_endpoint_auth_methods_supported")
+        or client_auths,
         assertion_algorithms=_names(says, "token_endpoint_auth_signing_alg_values_supported"),
         id_token_algorithms=_names(says, "id_token_signing_alg_values_supported"),
         dpop_algorithms=_names(says, "dpop_signing_alg_values_supported"),

@@ -236,7 +236,7 @@ def _key(key: Mapping[str, Any]) -> Any:
     public = {name: key[name] for name in names if isinstance(key.get(name), str)}
     try:
         return KeySet.registry_cls.import_key(public)
-    except (JoseError, ValueError, TypeError):
+    except (JoseError, ValueError, TypeError, KeyError):  # KeyError: an unknown curve
         return None
 
 

@@ -73,9 +73,10 @@ def verified_logout(
         raise BadBearer("audience", expected=client.client_id, received=claims.get("aud"))
     if not is_timely(claims, now=now):
         raise BadBearer("time", expected="iat before now and exp after it")
-    until = datetime.fromtimestamp(claims["iat"], UTC) + VALID_FOR
-    if until <= now:
+    # Compared as a number first, because `datetime` cannot hold every number.
+    if not claims["iat"] > (now - VALID_FOR).timestamp():
         raise BadBearer("time", expected=f"a token of the last {VALID_FOR.seconds // 60} minutes")
+    until = datetime.fromtimestamp(claims["iat"], UTC) + VALID_FOR
     return _named_in(claims, issuer=issuer, until=until + timedelta(seconds=LEEWAY_SECONDS))
 
 

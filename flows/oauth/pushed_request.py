@@ -9,7 +9,6 @@ PAR.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -20,7 +19,7 @@ from flows.oauth.discovery import Metadata
 from flows.oauth.provider import Client
 from flows.oauth.requests import ask_proven, authorize_url, post
 from flows.oauth.responses import members_of
-from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, TokenRefused, refusal_in, refused
+from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, refusal_in, refused
 
 _REQUEST_URI: Final = re.compile(r"urn:[A-Za-z0-9][A-Za-z0-9-]{0,31}:[\x21-\x7e]{1,700}")
 
@@ -49,11 +48,14 @@ def address_to_leave_to(
         return authorize_url(metadata.authorize, parameters)
     try:
         pushed = yield from _pushed(
-            client, metadata.par, parameters, client_auth=client_auth, now=now, key=key
+            client,
+            metadata.par,
+            parameters,
+            client_auth=client_auth,
+            methods=metadata.client_auths,
+            now=now,
+            key=key,
         )
-    except TokenRefused as error:
-        refusal = replace(error.refusal, methods=metadata.client_auths)
-        raise TokenRefused(str(error), refusal=refusal) from None
     except _NotPushed as error:
         if metadata.requires_par:
             raise Failed(str(error)) from error
@@ -72,6 +74,7 @@ def _pushed(
     parameters: Mapping[str, str],
     *,
     client_auth: str,
+    methods: tuple[str, ...],
     now: datetime,
     key: str | None,
 ) -> Talk[str]:
@@ -88,7 +91,7 @@ def _pushed(
         otherwise = f"{provider.label} refused"
         if refusal.is_passing or refusal.error in (None, UNAUTHORIZED_CLIENT):
             raise _NotPushed(f"{otherwise}{refusal.shown}.")
-        raise refused(refusal, provider, otherwise=otherwise)
+        raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     pushed = members_of(reply, provider).get("request_uri")
     if pushed is None:
         raise _NotPushed(f"{provider.label} did not accept the pushed authorization request.")

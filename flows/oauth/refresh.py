@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Talk
 from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Connection
-from flows.oauth.discovery import discover
+from flows.oauth.discovery import client_auth_now, discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.keep_alive import planned
 from flows.oauth.provider import Client, Provider
@@ -190,11 +190,12 @@ def _token_reply(
 def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
     """Return the endpoint for refreshing, and how this server authenticates there.
 
-    The endpoint is the one that redeemed the code, unless the provider has one for refreshing.
+    The endpoint is the declared one, or else the one that redeemed the code.
     """
     provider = client.provider
-    endpoint = provider.refresh or connection.token or provider.token
-    client_auth = connection.client_auth or provider.client_auth
+    declared = provider.refresh or (None if provider.discovers else provider.token)
+    endpoint = declared or connection.token
+    client_auth = client_auth_now(provider, before=connection.client_auth)
     if endpoint is not None:
         return endpoint, client_auth
     found = yield from discover(provider)

@@ -4,6 +4,7 @@ Risks: an issuer's own text fills the operator's terminal or repeats a secret th
 cut and quoted, and omitted if it contains the start of the secret.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,8 @@ from flows.oauth.token_errors import OF_TARGET, Refusal, TokenRefused, needs_ope
 
 # characters; a text that was cut may contain only the beginning of a secret
 _SECRET_START: Final = 8
+# A refusal that says that a public client must not send a secret, as Microsoft Entra does.
+_OF_PUBLIC: Final = re.compile(r"\bpublic\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +101,18 @@ def refusal_fix(refusal: Refusal, registration: RegisteredClient) -> str:
     if refusal.means == "redirect":
         return redirect_fix(registration)
     if refusal.means == "client" or refusal.is_unauthorized:
+        if provider.client_auth != "none" and _OF_PUBLIC.search(refusal.description or ""):
+            return as_public(registration)
         found = method_finding(registration, refusal.methods)
         return (found and found.fix) or _credentials_fix(registration)
     return f"correct {setting('issuer' if provider.discovers else 'token')}, or the client id"
 
 
 def _credentials_fix(registration: RegisteredClient) -> str:
-    return (
-        f"correct {registration.setting('client_id')} and {registration.setting('client_secret')}"
-    )
+    setting, fix = registration.setting, f"correct {registration.setting('client_id')}"
+    if registration.client.provider.client_auth != "none":
+        return f"{fix} and {setting('client_secret')}"
+    return f"{fix}; or, if the client has a secret there, change {setting('client_auth')}"
 
 
 def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> SetupFinding | None:
@@ -125,8 +131,16 @@ def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> Se
             key = "the private key" if best == "private_key_jwt" else "the secret"
             fix += f", and {setting('client_secret')} to {key}"
         elif best == "none":
-            fix += f", and unset {setting('client_secret')}"
+            fix = as_public(registration)
+        elif ours == "none":
+            fix += f", and {setting('client_secret')} to the secret of the client"
     return wrong(f"{accepts}, and this server uses {ours}", fix)
+
+
+def as_public(registration: RegisteredClient) -> str:
+    """Return how to use a client that has no secret."""
+    unset = f"unset {registration.setting('client_secret')}"
+    return f"{registration.set_to('client_auth', 'none')}, and {unset}"
 
 
 def target_fix(registration: RegisteredClient) -> str:

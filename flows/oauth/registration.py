@@ -183,7 +183,8 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
     """Yield the faults in the way in which this server authenticates at the token endpoint."""
     client = registration.client
     label, ours = client.provider.label, metadata.client_auth(client.provider.client_auth)
-    found = method_finding(registration, metadata.client_auths)
+    # Many issuers accept public clients and do not list `none`: the trial shows that.
+    found = None if ours == "none" else method_finding(registration, metadata.client_auths)
     if found is not None:
         yield found
     elif ours.endswith("_jwt") and metadata.assertion_algorithms:

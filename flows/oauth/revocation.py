@@ -14,7 +14,7 @@ import httpx
 from flows.elicitation.flow import Talk
 from flows.errors import Failed
 from flows.oauth.connection import Connection
-from flows.oauth.discovery import discover
+from flows.oauth.discovery import client_auth_now, client_auth_of, discover
 from flows.oauth.provider import Client, Revocation
 from flows.oauth.requests import ApiAccess, ask, ask_as, deleted, headers_of, post
 from flows.oauth.responses import members_of
@@ -56,16 +56,18 @@ def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[boo
 
 def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
     provider = client.provider
-    client_auth = connection.client_auth or provider.client_auth
+    client_auth = client_auth_now(provider, before=connection.client_auth)
     if provider.revoke is not None or not provider.discovers:
         return None if provider.revoke is None else (provider.revoke, client_auth)
     try:
-        endpoint = (yield from discover(provider)).revoke
+        metadata = yield from discover(provider)
     except Failed as error:
         if isinstance(error.__cause__, httpx.HTTPError):
             raise
         return None
-    return None if endpoint is None else (Revocation(url=endpoint), client_auth)
+    if metadata.revoke is None:
+        return None
+    return Revocation(url=metadata.revoke), client_auth_of(client_auth, metadata.revoke_auths)
 
 
 def _give_both(connection: Connection, give: Callable[..., Talk[bool]]) -> Talk[bool]:

@@ -33,7 +33,7 @@ from flows.oauth.id_token import unsigned_claims
 from flows.oauth.logout import name_in
 from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
-from flows.oauth.requests import ApiAccess, authorize_parameters
+from flows.oauth.requests import ApiAccess, SetupFault, authorize_parameters
 from flows.oauth.token_errors import tokens_in
 from flows.oauth.userinfo import named_person
 
@@ -56,6 +56,10 @@ class SignedIn:
     sub: str = ""
     sid: str = ""
     id_token: str = field(default="", repr=False)
+
+
+class Unnamed(SetupFault):
+    """The ID token lacks a claim by which this server identifies people."""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,9 +167,12 @@ class SignIn:
         # Userinfo is used for the label only: the subject comes from the signed id_token.
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
-            raise Failed(
+            named = ", ".join(self.claim)
+            raise Unnamed(
                 f"{provider.label} did not say which person signed in: its ID token has no usable "
-                f"{', '.join(self.claim)} (ELICIT_SUBJECT_CLAIM, or claim in the issuer's table)."
+                f"{named}.",
+                fix=f"let {provider.label} send {named} in ID tokens, or set ELICIT_SUBJECT_CLAIM "
+                "(claim in the issuer's table) to claims that it sends",
             )
         return SignedIn(
             issuer=issuer,

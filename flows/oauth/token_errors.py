@@ -161,8 +161,14 @@ def refusal_in_callback(error: str, description: str | None, provider: Provider)
     return refusal
 
 
-def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRefused:
-    """Return the error. `otherwise` is its message if the operator cannot correct the cause."""
+def refused(
+    refusal: Refusal, provider: Provider, *, otherwise: str, methods: tuple[str, ...] = ()
+) -> TokenRefused:
+    """Return the error.
+
+    `otherwise` is its message if the operator cannot correct the cause, and `methods` are as in
+    `Refusal`.
+    """
     label = provider.label
     match refusal.means:
         case "client" if refusal.wants_proof:
@@ -184,7 +190,8 @@ def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRef
             )
         case _:
             says = f"{otherwise}{refusal.shown}."
-    return TokenRefused(refusal.sentence or says, refusal=refusal)
+    known = replace(refusal, methods=methods or refusal.methods)
+    return TokenRefused(refusal.sentence or says, refusal=known)
 
 
 def is_operators_fault(error: Exception) -> bool:
@@ -238,10 +245,8 @@ def tokens_in(
     if refusal is None and (other := no_token_in(reply, provider)).is_page:
         refusal = other
     if refusal is not None:
-        refusal = replace(refusal, methods=methods)
-        raise refused(
-            refusal, provider, otherwise=f"{provider.label} did not issue an access token"
-        )
+        otherwise = f"{provider.label} did not issue an access token"
+        raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     return read_token_reply(reply, provider, now=now, is_bound=is_bound)
 
 

@@ -91,7 +91,7 @@ def exchanged(
     values = at_provider(how, subject, more, assertion=assertion)
     granted = yield from _tokens(client, values, now=now)
     issued = granted.members.get("issued_token_type")
-    if how.kind == "token_exchange" and issued not in _ACCESS:
+    if how.kind == "token_exchange" and not (isinstance(issued, str) and issued in _ACCESS):
         raise _unproven(provider, "issued another kind of token")
     is_proven = _must_be_theirs(granted, subject, provider) or how.kind == "id_jag"
     access = ApiAccess(token=granted.tokens.access_token, now=now)
@@ -193,7 +193,8 @@ def _assertion(
     reply = yield from ask(request, issuer)
     refusal = refusal_in(reply, issuer)
     if refusal is not None:
-        raise refused(refusal, issuer, otherwise=f"{issuer.label} issued no assertion")
+        otherwise = f"{issuer.label} issued no assertion"
+        raise refused(refusal, issuer, otherwise=otherwise, methods=found.client_auths)
     says = object_in(reply) or {}
     text = says.get("access_token")
     if says.get("issued_token_type") != _ID_JAG or not isinstance(text, str):
@@ -208,10 +209,11 @@ def _assertion(
 
 def _tokens(client: Client, values: Mapping[str, str], *, now: datetime) -> Talk[TokenReply]:
     provider = client.provider
-    endpoint, client_auth = provider.token, str(provider.client_auth)
+    endpoint, client_auth, methods = provider.token, str(provider.client_auth), tuple[str, ...]()
     if endpoint is None:
         found = yield from discover(provider)
         endpoint, client_auth = found.token, found.client_auth(client_auth)
+        methods = found.client_auths
     request = post(
         client,
         endpoint=endpoint,
@@ -223,7 +225,8 @@ def _tokens(client: Client, values: Mapping[str, str], *, now: datetime) -> Talk
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
-        raise refused(refusal, provider, otherwise=f"{provider.label} exchanged no token")
+        otherwise = f"{provider.label} exchanged no token"
+        raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     return read_token_reply(reply, provider, now=now)
 
 

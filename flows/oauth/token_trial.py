@@ -31,6 +31,7 @@ from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client, Provider
 from flows.oauth.registered_client import (
     RegisteredClient,
+    as_public,
     described,
     note,
     redirect_fix,
@@ -155,13 +156,19 @@ def _made_up_subject(issuer: str) -> SubjectToken:
 
 
 def _other_ways(client: Client, ours: str, *, named: Sequence[str]) -> Iterator[str]:
-    """Yield the other ways to send the same secret that the metadata does not exclude."""
+    """Yield the other ways to authenticate with the same settings.
+
+    Ways to send the secret that the metadata excludes are left out. `none` is not: many issuers do
+    not list it.
+    """
     if ours == "post" and (not named or "client_secret_basic" in named):
         yield "basic"
+    if ours == "basic" and (not named or "client_secret_post" in named):
+        yield "post"
+    if ours in ("basic", "post") and client.provider.pkce:
+        yield "none"
     if ours != "basic":
         return
-    if not named or "client_secret_post" in named:
-        yield "post"
     if not named or "client_secret_basic" in named:
         if any(quote(text, safe="") != text for text in (client.client_id, client.client_secret)):
             yield "basic_raw"
@@ -185,16 +192,20 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
             second = refusal_in(again, provider)
             is_accepted = not again.is_error if second is None else _is_expected(trial, second)
             if is_accepted:
-                says = (
-                    f"{provider.label} refuses the client secret sent as {ours}, and accepts it "
-                    "sent as "
-                )
-                found = wrong(says + other, registration.set_to("client_auth", other))
+                says = f"{provider.label} refuses the client secret sent as {ours}, and accepts "
+                if other == "none":
+                    says, fix = f"{says}this client without one", as_public(registration)
+                else:
+                    fix = registration.set_to("client_auth", other)
+                    says += f"it sent as {other}"
+                found = wrong(says, fix)
                 return Tried(findings=(found,), told_at=reply.headers.get("date"))
     except Failed as error:
         fix = error.fix if isinstance(error, Unreachable) else "check its status page"
         says = f"the token endpoint {endpoint} cannot be reached: {str(error).rstrip('.')}"
         return Tried(findings=(wrong(says, fix),))
+    if refusal is not None:
+        refusal = replace(refusal, methods=named)
     return Tried(
         findings=(_of_reply(trial, endpoint, reply, refusal, now=now),),
         told_at=reply.headers.get("date"),

@@ -183,6 +183,8 @@ async def test_forged_logout_tokens_end_nothing(site: Leaving) -> None:
         "no iat": make(sub="frank", iat=None),
         "future": make(sub="frank", iat=now + 120),
         "old": make(sub="frank", iat=now - 601, exp=now + 3600),
+        "before the year 1": make(sub="frank", iat=-(10**12)),
+        "before all times": make(sub="frank", iat=-(10**400)),
         "iat as text": make(sub="frank", iat=str(now)),
         "no jti": make(sub="frank", jti=None),
         "empty jti": make(sub="frank", jti=""),

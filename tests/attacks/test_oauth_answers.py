@@ -267,7 +267,8 @@ def test_id_token_signed_with_published_secret_is_refused():
 def test_broken_key_next_to_valid_key_is_ignored():
     _, away = departed(ACME)
     small = {"kty": "RSA", "kid": "small", "n": "wQ", "e": "AQAB"}
-    keys = {"keys": [small, {"kty": "ML-KEM"}, KEY.as_dict(private=False)]}
+    curve = {**KEY.as_dict(private=False), "kid": "curve", "crv": "brainpoolP256r1"}
+    keys = {"keys": [small, curve, {"kty": "ML-KEM"}, KEY.as_dict(private=False)]}
     said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
     grant, _ = granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
     assert grant.person.id == "sub-1"

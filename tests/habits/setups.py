@@ -12,6 +12,13 @@ from tests.support.wrong_provider import HUB, ID, SECRET
 _LONG = b'{"issuer": "' + b"x" * (1024 * 1024) + b'"}'
 _UTF_16 = '{"access_token": "a-token", "token_type": "bearer"}'.encode("utf-16")
 DISCOVERY = "/.well-known/openid-configuration"
+# The methods of Microsoft Entra, which accepts public clients too.
+_SECRETS = ["client_secret_post", "private_key_jwt", "client_secret_basic"]
+_NO_METHODS = {"token_endpoint_auth_methods_supported": None}
+_PUBLIC = {
+    "error": "invalid_client",
+    "error_description": "Client is public so neither client_assertion nor client_secret may come",
+}
 
 
 def _untrusted(request: httpx.Request) -> httpx.Response:
@@ -115,6 +122,71 @@ SETUPS: dict[str, Setup] = {
         there={"methods": ["none"], "takes": "none"},
         found=["accepts only none", 'client_auth = "none"', "unset ELICIT_HUB_CLIENT_SECRET"],
         used=["exchange.failed", "invalid_client", "unset ELICIT_HUB_CLIENT_SECRET"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "public client that may send no secret": Setup(
+        there={"replies": {"/token": answers(401, json=_PUBLIC)}},
+        found=["neither client_assertion nor", 'client_auth = "none"', "unset ELICIT_HUB_CLIENT_"],
+        used=["exchange.failed", "invalid_client", "unset ELICIT_HUB_CLIENT_SECRET"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "secret for a public client that the metadata does not name": Setup(
+        there={"methods": _SECRETS, "takes": "none"},
+        found=[
+            "refuses the client secret sent as basic, and accepts this client without one",
+            'write client_auth = "none" in [providers.hub] of elicit.toml',
+            "unset ELICIT_HUB_CLIENT_SECRET",
+        ],
+        used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "public client that the metadata does not name": Setup(
+        there={"methods": _SECRETS, "takes": "none"},
+        declared={"client_auth": "none"},
+        credentials=(ID, ""),
+        found=None,
+        used=None,
+        model=None,
+        person="is connected",
+    ),
+    "public client and no methods named": Setup(
+        there={"metadata": _NO_METHODS, "takes": "none"},
+        declared={"client_auth": "none"},
+        credentials=(ID, ""),
+        found=None,
+        used=None,
+        model=None,
+        person="is connected",
+    ),
+    "secret and no methods named": Setup(
+        there={"metadata": _NO_METHODS},
+        found=None,
+        used=None,
+        model=None,
+        person="is connected",
+    ),
+    "no secret for a client that has one": Setup(
+        there={"methods": _SECRETS, "takes": "post"},
+        declared={"client_auth": "none"},
+        credentials=(ID, ""),
+        found=[
+            "refuses this server's client id or secret",
+            'write client_auth = "post" in [providers.hub]',
+            "ELICIT_HUB_CLIENT_SECRET to the secret",
+        ],
+        used=["exchange.failed", "invalid_client", "ELICIT_HUB_CLIENT_SECRET to the secret"],
+        model=_NOT_SET_UP,
+        person=_NOT_SET_UP,
+    ),
+    "no secret and no methods named": Setup(
+        there={"metadata": _NO_METHODS},
+        declared={"client_auth": "none"},
+        credentials=(ID, ""),
+        found=["correct ELICIT_HUB_CLIENT_ID; or, if the client has a secret there, change"],
+        used=["exchange.failed", "invalid_client", "change client_auth in [providers.hub]"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
@@ -381,8 +453,8 @@ SIGN_INS: dict[str, SignInSetup] = {
     "claim absent": SignInSetup(
         claim="employee_id",
         found=None,
-        used=["signin.failed", "no usable employee_id", "ELICIT_SUBJECT_CLAIM"],
-        person=_UNREADABLE,
+        used=["signin.failed", "no usable employee_id", "or set ELICIT_SUBJECT_CLAIM"],
+        person="lacks a value by which this server identifies people",
     ),
     "resource indicator demanded": SignInSetup(
         there=SETUPS["resource indicator demanded"].there,
@@ -431,6 +503,27 @@ SIGN_INS: dict[str, SignInSetup] = {
         there=SETUPS["public client with a secret"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=none, and unset ELICIT_ISSUER_CLIENT_SECRET"],
         used=["signin.failed", "invalid_client", "unset ELICIT_ISSUER_CLIENT_SECRET"],
+        person=_TROUBLE,
+    ),
+    "public client that may send no secret": SignInSetup(
+        there=SETUPS["public client that may send no secret"].there,
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=none, and unset ELICIT_ISSUER_CLIENT_SECRET"],
+        used=["signin.failed", "invalid_client", "set ELICIT_ISSUER_CLIENT_AUTH=none"],
+        person=_TROUBLE,
+    ),
+    "public client that the metadata does not name": SignInSetup(
+        there=SETUPS["public client that the metadata does not name"].there,
+        credentials=(ID, ""),
+        settings={"client_auth": "none"},
+        found=None,
+        used=None,
+    ),
+    "no secret for a client that has one": SignInSetup(
+        there=SETUPS["no secret for a client that has one"].there,
+        credentials=(ID, ""),
+        settings={"client_auth": "none"},
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=post, and ELICIT_ISSUER_CLIENT_SECRET to the secret"],
+        used=["signin.failed", "invalid_client", "ELICIT_ISSUER_CLIENT_SECRET to the secret"],
         person=_TROUBLE,
     ),
     "pushed requests and only private_key_jwt": SignInSetup(

@@ -67,6 +67,7 @@ from webapp.pages.views_openers import (
     SecondLook,
     SignedOut,
     SignInFailed,
+    SignInFault,
     SomeoneElse,
     Theirs,
 )
@@ -173,7 +174,7 @@ def _identity_variants() -> dict[str, View]:
     return {
         **{
             f"SignInFailed {why}": made(SignInFailed, {**USUAL, "why": why})
-            for why in ("refused", "trouble", "not set up", "mixed")
+            for why in get_args(SignInFault)
         },
         "SignInFailed alone": made(
             SignInFailed, {**alone, "why": "refused", "issuer": "", "error_id": None}

@@ -8,10 +8,14 @@ a moment ago and has not started. Each check therefore lets the ready tasks run 
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
 
 from flows.elicitation.misuse import Unasked, UnaskedQuestion, never_asked
-from flows.question import current_unasked
+from flows.errors import ElicitError, NoAsker
+from flows.question import asking, current_unasked
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +35,33 @@ async def all_were_asked(unasked: Unasked, *, tool: str) -> None:
     if forgotten := unasked.pop_all():
         _log.error("questions.not_awaited", extra={"tool": tool, "places": _in_full(forgotten)})
         raise never_asked(forgotten)
+
+
+async def asking_nobody(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a prompt or a resource, which can ask nobody.
+
+    Raises NoAsker for a verb, also for one that was not awaited.
+    """
+    nobody: Any = _Nobody()
+    with asking(nobody, is_tool=None) as unasked:
+        result = await work()
+        if unasked:
+            await asyncio.sleep(0)
+        if forgotten := unasked.pop_all():
+            error = NoAsker()
+            error.place = forgotten[0].place
+            raise error
+    return result
+
+
+class _Nobody:
+    """An asker whose every method is missing."""
+
+    def failed(self, error: ElicitError) -> None:
+        """Ignore the error, which no model reads."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NoAsker
 
 
 def _in_full(questions: list[UnaskedQuestion]) -> list[str]:

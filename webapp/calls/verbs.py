@@ -8,15 +8,15 @@ the call's state before it acts, and no task of a question outlives the tool's `
 import asyncio
 import json
 import logging
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, cast
 
-from flows.elicitation import run as runs
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import CallingPerson
@@ -28,9 +28,7 @@ from flows.errors import (
     InvalidQuestion,
     NotAllowed,
     NotSupported,
-    QuestionChanged,
 )
-from flows.kinds.form import changed_part
 from flows.kinds.gate import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from flows.requests import is_for_good
@@ -46,6 +44,7 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
+from webapp.calls.order import Order
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
 from webapp.calls.unasked import must_have_asked_blocking
@@ -53,6 +52,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.sessions import LOCAL_ISSUER
 
 T = TypeVar("T")
+_RAISED_AT_MOST = 100
 _log = logging.getLogger(__name__)
 
 
@@ -61,14 +61,13 @@ class Verbs:
 
     def __init__(self, call: Call, *, check: Check = lambda _run, _step: None) -> None:
         self.call = call
-        self.last_error: ElicitError | None = None
+        self.raised = deque[Raised](maxlen=_RAISED_AT_MOST)  # oldest first
         self.last_step: Step | None = None  # the step of the latest question for a person
         self.last_known: Json = None  # the latest answer that needed no question
         self.prefetched = Prefetched()
         self._questions = Questions(call, check=check)
         self._counts: Counter[Fact] = Counter()
-        # The steps of this request; True if the order of the step is checked.
-        self._seen: dict[Step, bool] = {}
+        self._order = Order(call)
 
     @property
     def leg(self) -> str:
@@ -117,9 +116,9 @@ class Verbs:
                 # Return a stored result instead of running the body again.
                 await self.call.the_run()
         except ElicitError as error:
-            self.last_error = error
+            self.failed(error)
             raise
-        self.last_error = outcome.error
+        self._ended(outcome)
         return outcome
 
     async def ask_together(
@@ -129,10 +128,9 @@ class Verbs:
             await must_have_asked_blocking()
             outcomes = await self._ask_all(questions, stops_at_no=stops_at_no)
         except ElicitError as error:
-            self.last_error = error
+            self.failed(error)
             raise
-        errors = (outcome.error for outcome in outcomes if outcome.error is not None)
-        self.last_error = next(errors, None)
+        self._ended(*outcomes)
         return outcomes
 
     async def once(
@@ -162,7 +160,7 @@ class Verbs:
             self.call.used.note_use(again=again)
             return result
         except ElicitError as error:
-            self.last_error = error
+            self.failed(error)
             raise
 
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:
@@ -193,7 +191,7 @@ class Verbs:
                 caller=self.caller().id,
             )
         except ElicitError as error:
-            self.last_error = error
+            self.failed(error)
             raise
 
     def caller(self) -> CallingPerson:
@@ -250,7 +248,14 @@ class Verbs:
         return await self.call.kinds.secrets.forget(owner=owner, server=server, name=name)
 
     def failed(self, error: ElicitError) -> None:
-        self.last_error = error
+        self.raised.append(Raised(error, _this_task()))
+
+    def _ended(self, *outcomes: Outcome[Any]) -> None:
+        """Record the errors of these outcomes. This task has handled its earlier errors."""
+        here = _this_task()
+        others = [one for one in self.raised if one.task is not here]
+        errors = [one.error for one in outcomes if one.error is not None]
+        self.raised = deque([*others, *(Raised(one, here) for one in errors)], _RAISED_AT_MOST)
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
         step = await self._step(question)
@@ -301,7 +306,6 @@ class Verbs:
         step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
         is_gate = traits_of(fact[0]).is_gate
-        is_ordered = not is_gate and asyncio.current_task() is call.task
         await call.must_be_going_on()
         try:
             about = cast("Json", getattr(question.request, "arguments", None))
@@ -322,28 +326,17 @@ class Verbs:
                 raise
             known = None
         if known is None and later is not None and await self._is_got(run.at(step)):
-            self._seen.update((one, False) for one in run.alike(step))
+            self._order.note(*run.alike(step))
             self._counts[fact], step = later.nth + 1, later
         if known is not None:
             return self._given(question, step, known)
-        # Check the order only if this call continues another: a new call may ask in any order.
-        if is_ordered and call.run.is_continued:
-            await self._must_repeat(run, step, question)
-        self._seen[step] = is_ordered
+        await self._order.check(question, step)
         return step
-
-    async def _must_repeat(self, run: Run, step: Step, question: Question[Any]) -> None:
-        """Check that the body repeated its earlier questions. Raises QuestionChanged."""
-        left_out = runs.not_repeated(run, step, seen=self._seen)
-        if left_out is not None:
-            before = await self.call.elicitations.get(left_out.elicitation_id)
-            differs = None if before is None else changed_part(before, question.request)
-            raise QuestionChanged(expected=left_out.says, asked=question.message, differs=differs)
 
     def _given(self, question: Question[T], step: Step, known: Json) -> Outcome[T]:
         """Return a known answer, which has no place in the run and is not checked for order."""
         self.call.used.has_known = True
-        self._seen[step] = False
+        self._order.note(step)
         self.call.used.note((step.kind, step.digest), known, question.request)
         return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
@@ -402,7 +395,7 @@ class Verbs:
             question,
             step,
             group or Batch(),
-            is_ordered=self._seen[step],
+            is_ordered=self._order.is_ordered(step),
             shared=partial(self._shared, question, step),
         )
 
@@ -437,6 +430,27 @@ class Verbs:
             wait=call.wait_for,
             also=partial(call.kinds.payments.worked, owner, receipt),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An error that a verb raised, and the task in which it did."""
+
+    error: ElicitError
+    task: asyncio.Task[Any] | None
+
+    @property
+    def has_ended_its_task(self) -> bool:
+        """True if the error ended the task, so that a task group receives it."""
+        task = self.task
+        is_done = task is not None and task.done() and not task.cancelled()
+        return is_done and task is not None and task.exception() is self.error
+
+
+def _this_task() -> asyncio.Task[Any] | None:
+    with suppress(RuntimeError):  # the thread of a `def` tool has no event loop
+        return asyncio.current_task()
+    return None
 
 
 class Prefetched:

@@ -35,7 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     does(replaying, replay_events)
     testing = commands.add_parser("test", help="send a test event to an address")
     resuming = commands.add_parser(
-        "resume", help="send events again to an address that answered 410 (gone)"
+        "resume", help="resume sending to an address that answered 410 (gone)"
     )
     for command, work in ((testing, try_address), (resuming, resume_address)):
         command.add_argument("name", metavar="NAME", help="as in ELICIT_EVENTS_{NAME}_URL")

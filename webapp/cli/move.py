@@ -48,8 +48,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unfence",
         metavar="ADDRESS",
-        help="instead of moving: let servers write again to a store that has moved away, or to a "
-        "copy that PostgreSQL serves; also as env:NAME",
+        help="move nothing; let servers use this store again: the old store of a move, or a copy "
+        "of the PostgreSQL server; the address or env:NAME",
     )
     parser.set_defaults(run=_run)
 

@@ -47,7 +47,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "refund", help="refund a payment; running it again does not refund twice"
     )
     done = commands.add_parser(
-        "done", help="remove a payment from the list of --open after you have checked it"
+        "done", help="remove a payment from what list --open shows, after you have checked it"
     )
     for command in (showing, refund, done):
         add_id(command, shown_by="payments")

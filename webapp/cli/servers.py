@@ -19,7 +19,7 @@ from webapp.serving.http_server import known_server_id
 
 
 class ServerRow(Struct, frozen=True, kw_only=True):
-    """A server, the only place that may serve it, and the time when the place was recorded."""
+    """A server, the module that may serve it, and the time when the module was recorded."""
 
     name: str
     place: str
@@ -32,12 +32,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     lists(commands.add_parser("list", help=words), list_servers, of=ServerRow)
     accepting = commands.add_parser(
         "accept",
-        help="record the new place of a server, which then has the accounts, secrets and approvals "
-        "of its people",
+        help="record that the code of a server has moved, so that the server keeps the accounts, "
+        "secrets and approvals of its people",
     )
     accepting.add_argument("name", metavar="NAME", help="the server's name")
     accepting.add_argument(
-        "place", metavar="PLACE", help="the server's new address, as the refusal shows it"
+        "place", metavar="PLACE", help="the server's new module, as the error at its start names it"
     )
     does(accepting, accept_server)
 
@@ -54,7 +54,7 @@ async def list_servers(service: Service) -> Table[ServerRow]:
 
 
 async def accept_server(service: Service, *, name: str, place: str) -> list[str]:
-    """Record the new place of a server, which keeps its records there.
+    """Record that the code of a server is now at `place`. The server keeps its records.
 
     Raises CommandRefused if no server has this name.
     """

@@ -433,10 +433,12 @@ class Identity:
     def _known(self, subject: Subject) -> Caller:
         # A server's own authentication may return any issuer, even the one of this machine's user.
         if not subject.subject or subject.issuer == LOCAL_ISSUER:
+            claim = self._rules.issuers.get(subject.issuer, SUBJECT_CLAIM)
             return self._anonymous(
                 subject.client_id,
                 "Nobody can be asked: the caller's access token identifies no person. It has no "
-                "subject from a sign-in issuer (`sub`, or the claims of ELICIT_SUBJECT_CLAIM).",
+                f"usable {', '.join(claim)} from a sign-in issuer. The server's operator chooses "
+                "these claims with ELICIT_SUBJECT_CLAIM.",
             )
         owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
         known = Caller(

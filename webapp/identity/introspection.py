@@ -24,6 +24,7 @@ from typing import TypeAlias, TypeVar
 
 from flows.errors import Failed
 from flows.oauth.access_token import ASKED_AGAIN, BadBearer, Resource, Verified, introspected
+from flows.oauth.discovery import client_auth_of
 from flows.oauth.provider import Client
 from flows.oauth.requests import post
 from flows.oauth.responses import members_of
@@ -150,6 +151,7 @@ class Introspection:
 
     async def _ask(self, key: bytes, token: str, sender: str) -> _Said:
         metadata, label = await self._issuer.metadata(), self._client.provider.label
+        ours = self._client.provider.client_auth
         if metadata.introspect is None:
             raise BadBearer("opaque", expected="a JWT, as the issuer has no introspection")
         reply = await self._issuer.ask(
@@ -157,7 +159,7 @@ class Introspection:
                 self._client,
                 endpoint=metadata.introspect,
                 values={"token": token, "token_type_hint": "access_token"},
-                client_auth=metadata.client_auth(self._client.provider.client_auth),
+                client_auth=client_auth_of(ours, metadata.introspect_auths),
                 now=self._clock(),
             )
         )

@@ -23,6 +23,7 @@ from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
+from webapp.calls.unasked import asking_nobody
 from webapp.elicitations.retry import Erased
 from webapp.http.exchange import ClientConnection, ClientConnections, client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
@@ -359,7 +360,7 @@ class Middleware:
                 return await self._hiding.listening(context, call_next, self._caller_of(context))
             case "prompts/get" | "resources/read":
                 try:
-                    return await call_next(context)
+                    return await asking_nobody(partial(call_next, context))
                 except Exception as error:
                     raise explained(error) from error
             case _:

@@ -178,8 +178,8 @@ async def _yes(verbs: Verbs, question: Question[Any], need: Need) -> Outcome[Jso
     unconverted: Question[Json] = replace(question, answer=_unchanged, place=place)
     outcome = await unconverted.outcome()
     if outcome.error is not None:
-        verbs.last_error = _in_other_words(outcome.error, need.decline_message)
-        raise verbs.last_error
+        verbs.failed(error := _in_other_words(outcome.error, need.decline_message))
+        raise error
     return outcome
 
 

@@ -37,8 +37,8 @@ from webapp.mcp.results import (
     MODERN,
     Result,
     cut_off,
+    error_of_tool,
     error_result,
-    escaped,
     given_again,
     in_revision,
     is_final_result,
@@ -111,7 +111,7 @@ async def run_request(
         own = {**own, "inputRequests": _cleared(own.get("inputRequests"), call)}
         return {**own, "requestState": state} if state is not None else own
     if error is None and own.get("isError") and verbs is not None:
-        error = verbs.last_error if escaped(verbs.last_error) else None
+        error = error_of_tool(verbs.raised, own)
     result = await _finished(call, own, error, protocol_version=context.protocol_version)
     if replays is not None:
         replays.ended(call)

@@ -10,6 +10,7 @@ gateway may list the tools for one client and call them for another.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from traceback import walk_tb
@@ -24,11 +25,14 @@ from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, Expired, InvalidAnswer, NobodyAsked, NotAccepted
 from flows.kinds.form import approver_of, on_the_wire, voting_of
 from webapp.calls.presenter import PresentedQuestion, Prompt
+from webapp.calls.verbs import Raised
 from webapp.importing import raised_at
 from webapp.logs.masking import masked, masked_in_short
 from webapp.payments.verification import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]
+_LIBRARIES = ("mcp.", "fastmcp.")
+_UNEXPLAINED = re.compile(r"\(\d+ sub-exceptions?\)$|^Error (executing|calling) tool \S+$")
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
 RESULT_TOOL = "elicitation_result"
@@ -382,19 +386,30 @@ def explained(raised: Exception) -> Exception:
         error = (error.__cause__ or error.__context__) if is_librarys else None
     if error is None:
         return raised
-    place = raised_at(error).replace("\\", "/").rpartition("/")[2]  # others read this: no folder
+    place = error.place or raised_at(error)
+    place = place.replace("\\", "/").rpartition("/")[2]  # others read this: no folder
     return MCPError(error.jsonrpc_code, f"{error} The code is at {place}.")
 
 
-def escaped(error: ElicitError | None) -> bool:
-    """Return True if this error left the tool: its traceback then has frames of the MCP library.
+def error_of_tool(raised: Sequence[Raised], own: Result) -> ElicitError | None:
+    """Return the verb's error that ended the tool, or None if `own` is about another error.
 
-    An error that the tool caught has no such frames, even if the tool raised another error.
+    An error that the tool caught is not returned, even if the tool raised another error.
     """
-    traceback = error.__traceback__ if error is not None else None
-    while traceback is not None:
-        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith(("mcp.", "fastmcp.")):
-            return True
-        traceback = traceback.tb_next
-    return False
+    for one in reversed(raised):
+        if _passed(one.error, _LIBRARIES):
+            return one.error
+    # A task group raises a group, which the library hides or describes without its errors.
+    texts = (str(one.get("text")) for one in own.get("content") or ())
+    if not any(map(_UNEXPLAINED.search, texts)):
+        return None
+    left = (
+        one.error for one in raised if one.has_ended_its_task or _passed(one.error, ("anyio.",))
+    )
+    return next(left, None)
+
+
+def _passed(error: ElicitError, packages: tuple[str, ...]) -> bool:
+    """Return True if the error's traceback has frames of these packages."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(str(frame.f_globals.get("__name__", "")).startswith(packages) for frame in frames)

@@ -26,7 +26,13 @@ from msgspec.structs import replace
 from flows.errors import ElicitError
 from flows.oauth.provider import Client
 from flows.oauth.registered_client import RegisteredClient, fix_of
-from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, Refusal, TokenRefused, refused
+from flows.oauth.token_errors import (
+    UNAUTHORIZED_CLIENT,
+    Refusal,
+    TokenRefused,
+    is_operators_fault,
+    refused,
+)
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import OTHER
 from webapp.logs.masking import MASK, masked_in_short
@@ -85,7 +91,8 @@ class TokenFailures:
             about |= _log_facts(refusal, step=step, hidden=words)
         elif isinstance(error, ElicitError):
             about["why"] = getattr(error, "why", str(error))
-        if client is not None and step in ("push", "exchange"):
+        is_renewed = step == "refresh" and is_operators_fault(error)
+        if client is not None and (is_renewed or step in ("push", "exchange")):
             address = f"ELICIT_URL/callback/{client.provider.name}"
             ours = RegisteredClient(client=client, redirect_uri=address)
             fix = fix_of(error, ours)

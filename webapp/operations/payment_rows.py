@@ -20,6 +20,7 @@ from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 
 _OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
+_DONE = "run elicit payments done"
 
 
 class PaymentRow(Struct, frozen=True, kw_only=True):
@@ -91,7 +92,7 @@ def of_unresolved(payment: UnresolvedPayment) -> PaymentRow:
     return PaymentRow(
         **_of_either(payment),
         standing=payment.status.value,
-        note=f"{words}: check {payment.session} there",
+        note=f"{words}: check {payment.session} at the provider",
         is_open=True,
         paid_at=payment.found_at,
         paid=payment.paid,
@@ -164,9 +165,9 @@ def _note(payment: Payment, *, is_claimed: bool) -> str | None:
         goes_on = "is under way" if payment.part.again_at else "failed: check at the provider"
         words.append(f"a refund of {price} in all {goes_on}")
     if payment.is_part_refunded:
-        words.append(f"{payment.refunded_price} of it refunded there")
+        words.append(f"{payment.refunded_price} of it refunded")
     if payment.owed:
-        words.append(f"a refund of {payment.owed_price} failed: refund it again, or payments done")
+        words.append(f"a refund of {payment.owed_price} failed: refund it again, or {_DONE}")
     if payment.pending is not None:
         words.append("the provider has not confirmed a refund yet")
     words += _of_claims(payment)
@@ -177,11 +178,10 @@ def _why_not_by_itself(payment: Payment) -> str:
     """Return why an apparently unused payment is not refunded automatically."""
     if payment.made_at is None and payment.is_perhaps_used:
         return (
-            "may have been used by a call that the store lost: check, then refund it, or payments "
-            "done"
+            f"may have been used by a call that the store lost: check, then refund it, or {_DONE}"
         )
     what = "result made" if payment.made_at is not None else "work done by once()"
-    return f"{what}, delivery not confirmed: refund it, or payments done"
+    return f"{what}, delivery not confirmed: refund it, or {_DONE}"
 
 
 def _of_claims(payment: Payment) -> list[str]:

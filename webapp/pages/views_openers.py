@@ -94,17 +94,21 @@ class SomeoneElse(View):
     sign_in_at: str | None = None
 
 
+SignInFault = Literal["refused", "trouble", "not set up", "unnamed", "mixed"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignInFailed(View):
     """The page of a failed sign-in.
 
     The issuer or the person declined, the issuer did not respond, this server's settings for it are
-    wrong, or the response belongs to no sign-in of this browser.
+    wrong, the issuer did not name the person as this server needs, or the response belongs to no
+    sign-in of this browser.
     """
 
     template: ClassVar[str] = "sign_in_failed.html"
     issuer: str
-    why: Literal["refused", "trouble", "not set up", "mixed"]
+    why: SignInFault
     error_id: str | None
     sign_in: SignInButton | None
 

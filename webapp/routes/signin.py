@@ -8,7 +8,7 @@ import logging
 import secrets
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs
 
 from litestar import Response, get, post
@@ -20,9 +20,10 @@ from flows.errors import Denied, Failed, InvalidToken, StoreUnavailable
 from flows.oauth.access_token import BadBearer
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.registered_client import fix_of
+from flows.oauth.sign_in import Unnamed
 from webapp.identity.sessions import BrowserSession
 from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH, SigningIn
-from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed
+from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed, SignInFault
 from webapp.routes.answers import see_other
 from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
@@ -179,14 +180,14 @@ def _signing_in(page: PageRequest) -> SigningIn:
     return page.service.identity.signing_in
 
 
-def _why(
-    error: Mixed | Denied | Failed, fix: str | None
-) -> tuple[Literal["refused", "trouble", "not set up", "mixed"], HTTPStatus]:
+def _why(error: Mixed | Denied | Failed, fix: str | None) -> tuple[SignInFault, HTTPStatus]:
     match error:
         case Mixed():
             return "mixed", HTTPStatus.BAD_REQUEST
         case Denied():
             return "refused", HTTPStatus.FORBIDDEN
+        case Unnamed():
+            return "unnamed", HTTPStatus.BAD_GATEWAY
         case _:
             return "trouble" if fix is None else "not set up", HTTPStatus.BAD_GATEWAY
 

@@ -61,8 +61,8 @@ async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime)
             f"A server named {printed(name)!r} was served from {printed(known.place)} so far, but "
             f"this one is from {printed(place)}. It gets no access to the accounts, secrets and "
             "approvals stored under that name.",
-            "If it is the same server at a new place, accept it, and nothing is lost: elicit "
-            f"servers accept {shlex.quote(printed(name))} {shlex.quote(printed(place))}",
+            "If the code of the same server has moved, accept its new place, and nothing is lost: "
+            f"elicit servers accept {shlex.quote(printed(name))} {shlex.quote(printed(place))}",
             "If it is a different server, give it its own name or its own ELICIT_STORE.",
         )
 

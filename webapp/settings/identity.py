@@ -36,7 +36,8 @@ CLIENT_ID = Setting(
 CLIENT_SECRET = Setting(
     name="ELICIT_ISSUER_CLIENT_SECRET",
     parse=str,
-    says="its secret; with `ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt`, its private key",
+    says="the client secret of the pages at this issuer; with "
+    "`ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt`, the private key",
 )
 CLIENT_AUTH = Setting(
     name="ELICIT_ISSUER_CLIENT_AUTH",
@@ -192,7 +193,8 @@ class IdentitySettings:
     audiences: tuple[str, ...] = setting(
         "ELICIT_AUDIENCE",
         parse=words,
-        says="other audiences of this server in access tokens, in addition to `{ELICIT_URL}/mcp`",
+        says="the audiences (`aud`) that this server accepts in access tokens, in addition to "
+        "`{ELICIT_URL}/mcp`",
     )
     scopes: tuple[str, ...] = setting(
         "ELICIT_SCOPES", parse=scopes_of, says="the scopes that an access token must have"
@@ -200,7 +202,7 @@ class IdentitySettings:
     advertised_scopes: tuple[str, ...] = setting(
         "ELICIT_ADVERTISED_SCOPES",
         parse=scopes_of,
-        otherwise="`ELICIT_SCOPES`, or `openid` where that is not set",
+        otherwise="`ELICIT_SCOPES`, or `openid` if that is not set",
         says="the scopes that clients should request from the issuer. Microsoft Entra and others "
         "need a scope of their own API here, `api://{id}/{name}`",
     )
@@ -231,7 +233,7 @@ class IdentitySettings:
     binds_by_code: bool = setting(
         "ELICIT_BIND",
         parse=only("code"),
-        says="`code`: callers whose people cannot sign in here can be asked, with a one-time code",
+        says="`code`: people who cannot sign in here can be asked too, with a one-time code",
     )
     asks_anonymous: bool = setting(
         "ELICIT_ANONYMOUS",

@@ -47,7 +47,7 @@ CLIENT_OF_ISSUER: Final = (
     Setting(
         name="ELICIT_ISSUER_{NAME}_CLIENT_SECRET",
         parse=str,
-        says="its secret, or its private key for `private_key_jwt`",
+        says="the client secret of the pages at that issuer; for `private_key_jwt` the private key",
     ),
 )
 

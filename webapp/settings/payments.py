@@ -63,7 +63,8 @@ CLIENT_ID = Setting(
 CLIENT_SECRET = Setting(
     name="ELICIT_{NAME}_CLIENT_SECRET",
     parse=str,
-    says="its secret; for `private_key_jwt` the private key, as a JWK or PEM",
+    says="the client secret of your app at an account provider; for `private_key_jwt` the private "
+    "key, as a JWK or PEM",
 )
 STRIPE_KEY = Setting(
     name="ELICIT_STRIPE_KEY",
@@ -79,7 +80,7 @@ PAYPAL_ID = replace(
     CLIENT_ID.of("paypal"),
     says="the client id of a REST app at PayPal, for payments by PayPal (experimental)",
 )
-PAYPAL_SECRET = CLIENT_SECRET.of("paypal")
+PAYPAL_SECRET = replace(CLIENT_SECRET.of("paypal"), says="the client secret of this REST app")
 PAYPAL_LIVE = Setting(
     name="ELICIT_PAYPAL_LIVE",
     parse=live,
@@ -128,7 +129,8 @@ STATEMENT = Setting(
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
-    says="a further setting of such a provider; docs/how-to/payments.md and your own table name it",
+    says="a further setting of a declared payment provider: docs/how-to/payments.md or your table "
+    "in `elicit.toml` defines its name",
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),

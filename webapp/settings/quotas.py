@@ -105,16 +105,16 @@ class PolicySettings:
         "ELICIT_TASKS_FROM",
         parse=duration(TIMEOUT_AT_MOST, "7 days"),
         default="1h",
-        says="on 2026-07-28, where the server decides, a call becomes a task only for a question "
-        "that stays open at least this long. For shorter questions, the request stays open or "
-        "is repeated",
+        says="in MCP 2026-07-28, the server decides which calls become tasks: a call becomes a "
+        "task only if it waits for a question that stays open at least this long. For shorter "
+        "questions, the request stays open or the client repeats it",
     )
     one_per_session: bool = setting(
         "ELICIT_ONE_PER_SESSION",
         parse=switch,
         default="0",
-        says="`1`: one open question per session (a person with one client): a question of another "
-        "call supersedes it; `0`: several",
+        says="`1`: a person has one open question in each client, and a new question of another "
+        "call supersedes it; `0`: several questions can be open",
     )
     pending_per_owner: int = setting(
         "ELICIT_PENDING_PER_OWNER",
@@ -154,12 +154,12 @@ class PolicySettings:
     clients: tuple[ListedClient, ...] = setting(
         "ELICIT_CLIENTS",
         parse=_clients,
-        otherwise="the behaviour of each client in the last day",
+        otherwise="what the server observed of each client in the last day",
         says="what clients can show, as `NAME=WHAT`, separated by commas; `NAME` is the name that "
         "the client declares, or `NAME/VERSION`. `WHAT` is what the client shows to people: "
-        "`nothing`, `forms`, `links` or `forms+links`. For a program that answers by its "
-        "person's own rules, `WHAT` lists what it can answer at once, of `form`, `confirm` "
-        "and `gate`: `my-bot=answers:form+confirm`",
+        "`nothing`, `forms`, `links` or `forms+links`. If a program answers for its "
+        "person by rules, `WHAT` is `answers:` and the kinds that it can answer immediately "
+        "(`form`, `confirm`, `gate`): `my-bot=answers:form+confirm`",
     )
     # The time for tools that run when the process has to stop.
     grace: timedelta = setting(

@@ -117,19 +117,19 @@ STORE = Setting(
     name="ELICIT_STORE",
     parse=str,
     otherwise="a file in the data folder",
-    says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
-    "several workers are refused), or for several machines "
+    says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (for one process: "
+    "not with several workers), or for several machines "
     "`postgresql://user:password@host/name` or `valkey://user:password@host`: "
-    "[stores](../how-to/stores.md). SQLite 3.32 or newer, on a disk of this machine. Only this "
-    "user may have access to the file and its folder, as for the key: otherwise the server "
+    "[stores](../how-to/stores.md). SQLite 3.32 or newer, on a disk of this machine. Only the "
+    "server's user may have access to the file and its folder. If others have access, the server "
     "refuses to start and names the command that fixes it",
     names_file=True,
 )
 EXPOSE = Setting(
     name="ELICIT_EXPOSE",
     parse=lambda text: text == "1",
-    says="`1` allows a `--host` that is not loopback where people neither sign in "
-    "(`ELICIT_ISSUER`) nor are asked by the code (`ELICIT_BIND`, `ELICIT_ANONYMOUS`)",
+    says="`1` allows a `--host` that is not loopback although people neither sign in "
+    "(`ELICIT_ISSUER`) nor enter a one-time code (`ELICIT_BIND`, `ELICIT_ANONYMOUS`)",
 )
 READ_SECONDS = Setting(
     name="ELICIT_READ_SECONDS",
@@ -201,10 +201,10 @@ class Settings:
         "ELICIT_GATE",
         parse=gate,
         default="destructive",
-        says="which tools wait for a person's approval before they start: `destructive` (annotated "
-        "so by their author), patterns of tool names such as `delete_*`, or both, separated "
-        "by commas; `off` for none of these. Patterns replace the default unless they include "
-        "it. Tools decorated with `@elicit.gate` always wait",
+        says="which tools wait for a person's approval before they start: `destructive` (tools "
+        "annotated with `destructiveHint: true`), patterns of tool names such as `delete_*`, "
+        "or both, separated by commas; `off`: none. Patterns replace the default unless they "
+        "include it. Tools decorated with `@elicit.gate` always wait",
     )
     has_sandbox: bool = setting(
         "ELICIT_SANDBOX",
@@ -257,8 +257,8 @@ class Settings:
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
         parse=folders,
-        says="a folder with templates that replace the built-in ones, and with a folder `static` "
-        "of files for them: [templates](../how-to/pages.md#templates)",
+        says="a folder with templates that replace the built-in ones. Files for these templates "
+        "are in its folder `static`: [templates](../how-to/pages.md#templates)",
         names_file=True,
     )
     brand: Brand = field(default_factory=Brand)

@@ -74,10 +74,15 @@ class TestWhenItIsDue:
 
 
 class TestWhatIsSent:
+    def test_refresh_token_goes_to_declared_endpoint_and_to_no_earlier_one(self) -> None:
+        earlier = a_connection(token="https://earlier.example/token")
+        _, (request,) = renewed(ok(**NEW), connection=earlier)
+        assert request.url == f"{ISSUER}/token"
+
     def test_refresh_request_goes_to_token_endpoint_of_exchange(self) -> None:
-        _, (request,) = renewed(
-            ok(**NEW), connection=a_connection(token=f"{ISSUER}/found/token", client_auth="post")
-        )
+        acme = openid("acme", ISSUER)  # its metadata chose `post`
+        held = a_connection(acme, token=f"{ISSUER}/found/token", client_auth="post")
+        _, (request,) = renewed(ok(**NEW), provider=acme, connection=held)
         assert (request.method, str(request.url)) == ("POST", f"{ISSUER}/found/token")
         assert form_of(request) == {
             "grant_type": "refresh_token",

@@ -54,8 +54,9 @@ class TestTheStandardWay:
         assert form_of(second) == {"token": "old-key", "token_type_hint": "access_token"}
 
     def test_revocation_sends_client_credentials_as_at_the_exchange(self) -> None:
-        connection = a_connection(STANDARD, refresh_token=None, client_auth="post")
-        _, (request,) = refunded(STANDARD, httpx.Response(200), connection=connection)
+        provider = replace(openid("acme", ISSUER), revoke=STANDARD.revoke)
+        connection = a_connection(provider, refresh_token=None, client_auth="post")
+        _, (request,) = refunded(provider, httpx.Response(200), connection=connection)
         assert form_of(request)["client_secret"] == "our:secret/%"
 
     def test_access_token_without_refresh_token_is_revoked_alone(self) -> None:

@@ -334,6 +334,12 @@ class TestATokenThatOnlyItsIssuerCanRead:
             assert (answer.status, answer.passed) == (401, None)
         assert len(door.there.introspected) == 1  # a rejection is cached as long as an acceptance
 
+    async def test_null_members_of_an_introspection_count_as_missing(self) -> None:
+        door = Door(asks=True)
+        names = ("iss", "exp", "iat", "nbf", "token_type", "cnf", "scope")
+        door.there.says = {**ACTIVE, **dict.fromkeys(names)}
+        assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
+
     async def test_caller_gets_503_while_introspection_is_unavailable(self) -> None:
         door = Door(asks=True)
         await door.issuer.metadata()

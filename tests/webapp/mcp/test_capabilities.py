@@ -318,7 +318,7 @@ async def test_token_of_another_purpose_is_rejected():
         verbs = Verbs(call)
         with asking(verbs), pytest.raises(InvalidToken):
             elicit.read_token("rubbish")
-        assert isinstance(verbs.last_error, InvalidToken)
+        assert isinstance(verbs.raised[-1].error, InvalidToken)
 
 
 async def test_author_callback_completes_the_question_with_its_token():

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import time, timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
@@ -116,6 +117,21 @@ async def text() -> str:
     return SITE
 
 
+@elicit.gate
+def gated(_: object) -> None:
+    """Stand for a function that is no tool and nevertheless has a gate."""
+
+
+@elicit.needs(elicit.oauth(github))
+async def needing(_: object) -> None:
+    """Stand for a function that is no tool and nevertheless has needs."""
+
+
+@elicit.gate(off=True)
+def opened() -> int:
+    return 1
+
+
 def receipt() -> Any:
     return Receipt(payment(), resources=ANY)
 
@@ -139,6 +155,10 @@ async def in_context(question: Any) -> None:
 
 async def each_of(question: Any) -> list[Any]:
     return [each async for each in question]
+
+
+def unawaited() -> Any:
+    return ANY.once("work", lambda: 1).close()
 
 
 async def twice() -> Any:
@@ -312,6 +332,10 @@ FORMS: Misuses = {
 }
 QUESTIONS: Misuses = {
     "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=600), "timedelta(seconds=...)"),
+    "timeout of 5,000 digits": (
+        lambda: ANY.confirm("Sure?", timeout=10**5000),
+        "timeout must be a timedelta, not int",
+    ),
     "timeout as text": (lambda: ANY.form("Name?", timeout="5m"), "timedelta(seconds=...)"),
     "timeout of None": (lambda: ANY.secret("Key?", timeout=None), "timedelta(seconds=...)"),
     "timeout of zero": (lambda: elicit.confirm("Sure?", timeout=timedelta()), "between 1 second"),
@@ -386,6 +410,10 @@ WORK: Misuses = {
         lambda: ANY.once("work", lambda: "7", returns=dict[str, int]),
         "not dict[str, int], the type that work should return",
     ),
+    "key of once with 5,000 digits": (
+        lambda: ANY.once("work", lambda: 1, key=10**5000),
+        "key is a number with too many digits",
+    ),
     "key of once as float": (lambda: ANY.once("work", lambda: 1, key=1.5), "key must be str"),
     "work is a result": (lambda: ANY.once("work", {"id": 1}), "without calling it"),
     "work is None": (lambda: ANY.once("work", None), "without calling it"),
@@ -396,6 +424,18 @@ WORK: Misuses = {
     ),
     "work returns a set": (lambda: ANY.once("work", lambda: {1}), "it is not JSON"),
     "end without a key": (lambda: ANY.on_end(release), "'key'"),
+    "end with a key of 5,000 digits": (
+        lambda: ANY.on_end(release, key=-(10**5000)),
+        "key is a number with too many digits",
+    ),
+    "end with a payload of 5,000 digits": (
+        lambda: ANY.on_end(release, {"seats": [10**5000]}, key="a"),
+        "payload['seats'][0] is a number with too many digits",
+    ),
+    "end with a payload for 5,000 digits": (
+        lambda: ANY.on_end(release, {10**5000: 1}, key="a"),
+        "payload has a key that is a number with too many digits",
+    ),
     "end with a lambda": (lambda: ANY.on_end(lambda _: None, key="a"), "on_end(release_seat"),
     "end with None": (lambda: ANY.on_end(None, key="a"), "callback must be a function"),
     "end with two parameters": (lambda: ANY.on_end(with_two, key="a"), "must take one argument"),
@@ -409,6 +449,32 @@ WORK: Misuses = {
     "notice without a text": (lambda: elicit.notify(" "), "1 to 2000 characters"),
     "completion of a number": (lambda: ANY.complete_elicitation(3), "the id of an elicitation"),
 }
+MARKED: Misuses = {
+    "work with a gate": (lambda: ANY.once("work", gated), "work is marked with gate or needs"),
+    "work with needs": (lambda: ANY.once("work", needing), "so nobody is asked"),
+    "partial work with a gate": (
+        lambda: ANY.once("work", partial(gated, None)),
+        "work is marked with gate or needs",
+    ),
+    "end with a gate": (lambda: ANY.on_end(gated, key="a"), "gated is marked with gate or needs"),
+    "check with a gate": (
+        lambda: ANY.form("Meal?", Meal, check=gated),
+        "check=gated is marked with gate or needs",
+    ),
+    "skip_if with a gate": (
+        lambda: ANY.needs(elicit.confirm("A?"), skip_if=gated),
+        "skip_if is marked with gate or needs",
+    ),
+    "on_complete with needs": (
+        lambda: ANY.needs(elicit.confirm("A?"), on_complete=needing),
+        "on_complete is marked with gate or needs",
+    ),
+    "skip_if yields": (
+        lambda: ANY.needs(elicit.confirm("A?"), skip_if=lambda _: (yield)),
+        "skip_if contains `yield`",
+    ),
+    "builder with a gate": (lambda: builds(gated), "of url= is marked with gate or needs"),
+}
 GROUPS = {
     "forgotten await": FORGOTTEN_AWAIT,
     "accounts": ACCOUNTS,
@@ -416,6 +482,7 @@ GROUPS = {
     "forms": FORMS,
     "questions": QUESTIONS,
     "work": WORK,
+    "marked": MARKED,
 }
 # The codes that blame the author, or the operator for a name that no setting declares.
 AUTHORS = {
@@ -536,6 +603,15 @@ async def test_verb_of_a_task_that_has_just_been_created_is_not_forgotten(server
         assert text_of(await caller.result("work")) == "started"
 
 
+async def test_work_that_is_exempt_from_gates_runs(server, revision):
+    @server.tool()
+    async def work() -> str:
+        return str(await elicit.once("work", opened))
+
+    async with caller_of(server, revision) as (_, caller):
+        assert text_of(await caller.result("work")) == "1"
+
+
 async def test_error_in_skip_if_names_its_line(server, revision):
     @server.tool()
     @elicit.needs(elicit.confirm("Sure?"), skip_if=lambda given: bool(given["nothing"]))
@@ -587,6 +663,8 @@ async def test_verb_in_a_prompt_or_a_resource_is_explained_with_its_line(server,
         "The message is empty": lambda: ANY.confirm(""),
         "scopes is a list": lambda: ANY.oauth("github", scopes="repo"),
         "no tool call": lambda: elicit.once("work", lambda: 1),
+        "no `asking` block": lambda: asyncio.sleep(0, [elicit.confirm("Sure?")][1:]),
+        "the server's own run": lambda: asyncio.sleep(0, unawaited()),
     }
 
     @server.prompt()

@@ -255,6 +255,7 @@ async def test_code_form_accepted_without_a_code_returns_the_link(revision):
         assert link_in(told)
         assert "eight letters" in text_of(told)
         assert not told.is_error
-        assert len(caller.told) == 1, "it is not asked for the letters again"
+        assert link_in(await caller.result("visit"))
+        assert len(caller.told) == 1, "no later call asks for the letters again"
         (asked,) = await env.elicitations()
         assert asked.status is Status.PENDING

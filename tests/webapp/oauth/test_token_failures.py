@@ -251,6 +251,20 @@ async def test_unauthorized_client_at_refresh_blames_operator_from_second_person
         assert await examine_wrong(service) == []
 
 
+async def test_log_of_refresh_by_refused_client_names_the_settings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    network, clock = Renewing(), Clock()
+    async with serving_accounts(network, clock=clock) as service:
+        people = await two_connected(service, network)
+        refusing_refresh(network, httpx.Response(401, json={"error": "invalid_client"}))
+        network.api_status = 500
+        clock.tick(hours=2)
+        assert "operator" in await unasked(service, owner=people[0])
+    (line,) = lines(caplog, "account.not_renewed")
+    assert "correct ELICIT_GITHUB_CLIENT_ID and ELICIT_GITHUB_CLIENT_SECRET" in line["fix"]
+
+
 async def test_two_people_with_lapsed_accounts_are_both_asked_again() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()

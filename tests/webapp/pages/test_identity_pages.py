@@ -1,7 +1,7 @@
 """The pages that identify a person: how to continue, and what never to do."""
 
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -22,11 +22,11 @@ from webapp.pages.views_openers import (
     PairUsed,
     SignedOut,
     SignInFailed,
+    SignInFault,
     SomeoneElse,
 )
 from webapp.settings.brand import Brand
 
-Why = Literal["refused", "trouble", "not set up", "mixed"]
 FAILED = SignInFailed(
     server="my tools",
     issuer="login.example.com",
@@ -168,11 +168,12 @@ def test_page_for_other_person_without_sign_in_has_no_buttons(shown: Shown) -> N
     [
         ("refused", "You declined at login.example.com, or it refused."),
         ("trouble", "login.example.com did not answer"),
+        ("unnamed", "lacks a value by which this server identifies people"),
         ("mixed", "doesn't belong to a sign-in in this browser"),
     ],
 )
 def test_failed_sign_in_page_shows_reason_and_says_nothing_was_shared(
-    why: Why, words: str, shown: Shown
+    why: SignInFault, words: str, shown: Shown
 ) -> None:
     page = shown(replace(FAILED, why=why))
     said = page.said()
@@ -254,7 +255,7 @@ def _named(text: str) -> list[View]:
         SomeoneElse(**named, other="person", signed_in_as=text),
         *(
             SignInFailed(**named, issuer=text, why=why, error_id=None)
-            for why in ("refused", "trouble", "not set up", "mixed")
+            for why in get_args(SignInFault)
         ),
         SignedOut(server=text, issuer=text),
         Pair(server=text, action="/pair/abc", csrf="c5f1"),

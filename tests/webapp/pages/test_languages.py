@@ -264,6 +264,10 @@ def schema_faults(schema: Any) -> Any:
             "GitHub hat keinen Zugriffsschlüssel ausgestellt (denied)",
         ),
         (
+            "GitHub did not renew the access token (HTTP 404)",
+            "GitHub hat den Zugriffsschlüssel nicht erneuert (HTTP 404)",
+        ),
+        (
             "The server could not process what your browser sent.",
             "Der Server konnte nicht verarbeiten, was Ihr Browser gesendet hat.",
         ),

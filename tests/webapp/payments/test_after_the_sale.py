@@ -159,7 +159,7 @@ async def test_refund_that_fails_later_is_listed_as_owed_and_can_be_repeated(
         owed = 900 if amount is None else 300
         row = await listed(shop)
         assert (row.is_open, row.owed, row.refunded) == (True, owed, 0)
-        assert "failed: refund it again, or payments done" in (row.note or "")
+        assert "failed: refund it again, or run elicit payments done" in (row.note or "")
         assert "is being refunded" in await given_back(shop, amount=amount)
         row = await listed(shop)
         assert (row.owed, row.refunded) == (0, owed)

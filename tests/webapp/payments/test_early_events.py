@@ -326,7 +326,7 @@ async def test_payment_for_an_erased_question_is_listed_for_the_operator(
     assert await ledger(payment_env) == []
     (paid,) = await still_open(payment_env)
     assert "paid 9.00 EUR" in str(paid.note)
-    assert "check co-1 there" in str(paid.note)
+    assert "check co-1 at the provider" in str(paid.note)
     assert paid.what == "a payment whose question is erased"
 
 
@@ -370,11 +370,11 @@ async def test_payment_for_a_question_missing_from_the_store_is_listed_for_the_o
     rows = await still_open(payment_env)
     paid = rows[-1] if days == 0 else rows[0]
     assert "paid 9.00 EUR" in str(paid.note)
-    assert "check co-1 there" in str(paid.note)
+    assert "check co-1 at the provider" in str(paid.note)
     why = "erased" if days > 30 else "not in this store"
     assert paid.what == f"a payment whose question is {why}"
     await end_payment(payment_env.service, paid.id)
-    assert "check co-1 there" not in str(await still_open(payment_env))
+    assert "check co-1 at the provider" not in str(await still_open(payment_env))
 
 
 async def test_payment_for_another_product_in_our_account_is_unknown(

@@ -74,7 +74,8 @@ async def is_left_to_the_operator(shop: Shop) -> PaymentRow:
     (row,) = await listed(shop)
     assert (row.standing, row.given_back_by_itself_at) == ("made", None)
     assert row.note == (
-        "may have been used by a call that the store lost: check, then refund it, or payments done"
+        "may have been used by a call that the store lost: check, then refund it, "
+        "or run elicit payments done"
     )
     return row
 

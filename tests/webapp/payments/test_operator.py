@@ -276,7 +276,7 @@ async def test_partial_refund_made_at_the_provider_is_shown_in_the_payments_note
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()
         (row,) = await listed(shop, only_open=True)
-        assert str(row.note).endswith(", 3.00 EUR of it refunded there")
+        assert str(row.note).endswith(", 3.00 EUR of it refunded")
 
 
 async def test_refund_of_an_unknown_id_says_that_no_payment_exists(shop: Shop) -> None:

@@ -168,7 +168,8 @@ async def test_unanswered_checkout_is_polled_for_a_month_and_then_listed_for_the
         await payment_env.sweep(days=1)
     (first,) = await still_open(payment_env)
     words = (
-        "requested 9.00 EUR, and the provider has not said whether it was paid: check co-1 there"
+        "requested 9.00 EUR, and the provider has not said whether it was paid: "
+        "check co-1 at the provider"
     )
     assert (first.note, first.what) == (words, "Report")
     assert sum("GET" in call for call in acme.calls) < 100
@@ -360,7 +361,7 @@ async def test_underpaid_order_is_listed_for_the_operator_and_settles_nothing() 
     async with selling(paypal("cid", "cs", is_live=False), provider) as payment_env:
         asked, _ = await captured(payment_env, provider, "4.00")
         (first,) = await still_open(payment_env)
-        assert first.note == "paid 4.00 EUR, requested 9.00 EUR: check O1 there"
+        assert first.note == "paid 4.00 EUR, requested 9.00 EUR: check O1 at the provider"
         assert first.what == "Report"
         now = await payment_env.now(asked)
         assert (now.status.is_final, now.progress) == (False, PAID_OTHERWISE)

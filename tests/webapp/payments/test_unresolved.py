@@ -239,7 +239,7 @@ async def test_paid_question_is_not_blocked_by_another_pending_checkout(
 
 # An unresolved payment whose question is gone.
 
-ASK_THERE = "has not said whether it was paid: check co-1 there"
+ASK_THERE = "has not said whether it was paid: check co-1 at the provider"
 
 
 class Slow(Acme):
@@ -308,7 +308,7 @@ async def test_unresolved_payment_of_an_erased_question_is_listed_for_the_operat
     [
         ("pending", ASK_THERE),
         ("paid", ASK_THERE),
-        ("otherwise", "paid 4.00 EUR, requested 9.00 EUR: check co-1 there"),
+        ("otherwise", "paid 4.00 EUR, requested 9.00 EUR: check co-1 at the provider"),
     ],
 )
 async def test_unresolved_payment_whose_question_is_erased_during_a_poll_is_listed(

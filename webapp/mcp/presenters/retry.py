@@ -259,6 +259,7 @@ class Retry:
         if answered == "accept":
             typed = user_code_in(cast("Mapping[str, Any]", response).get("content"))
             if not typed and self._client.has_page(asked.kind):
+                self._answered.add(shown.index)
                 await self._client.answered(asked, LINK, after=0, is_valid=False)
                 await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
             words = await self._user_codes.wrong(asked, typed)
@@ -282,7 +283,7 @@ class Retry:
                 if asked is not None and asked.status.is_final:
                     if not self._replayed:  # a replaying engine sends each answer repeatedly
                         self._client.has_replied(asked)
-                elif asked is not None and not (index in self._answered and out.mode == BY_FORM):
+                elif asked is not None and index not in self._answered:
                     content = cast("Mapping[str, Any]", response).get("content")
                     await self._apply_client_answer(call, asked, out, action, content)
 
