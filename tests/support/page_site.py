@@ -24,6 +24,7 @@ class Site:
     html: str
     form_targets: str = " https://example.org"
     events: str = ": nothing yet\n\n"
+    live_status: int = 200
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
@@ -36,7 +37,9 @@ class Site:
             return
         self.requests.append((request.method, path, request.post_data))
         if path.endswith("/live"):
-            await route.fulfill(body=self.events, content_type="text/event-stream")
+            await route.fulfill(
+                status=self.live_status, body=self.events, content_type="text/event-stream"
+            )
         elif request.method == "POST":
             await route.fulfill(status=204)
         else:

@@ -327,9 +327,9 @@ class Ended(View):
     """The page of a question that ended without an answer.
 
     `provider` is a label. `remove_at` is the provider's list of connected apps, set if an exchange
-    was interrupted and may have added us there. `again_action`, with its `csrf`, is set if a new
-    attempt is possible. `problem` is one of our sentences, without its full stop. `question` is the
-    question's text, and `price` a payment's price: only the person who was asked sees them.
+    was interrupted and may have added us there. `problem` is one of our sentences, without its full
+    stop. `question` is the question's text, and `price` a payment's price: only the person who was
+    asked sees them.
     """
 
     template: ClassVar[str] = "ended.html"
@@ -340,8 +340,6 @@ class Ended(View):
     provider: str | None = None
     problem: str | None = None
     remove_at: str | None = None
-    again_action: str | None = None
-    csrf: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 The server has an issuer where people sign in, and the sandbox as the provider of accounts.
 """
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -35,7 +36,7 @@ from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
-from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, Person, new_server
+from tests.support.mcp_server import LEGACY, MODERN, CutOffCaller, Person, new_server, soon
 from tests.support.service_env import call_of
 from tests.support.shared_stores import STORES
 from webapp.calls.verbs import Verbs
@@ -250,6 +251,22 @@ async def test_member_sees_the_account_and_cannot_change_it(env: TeamEnv) -> Non
         assert sent.status_code == 404, act
     env.here.clock.tick(hours=2)  # the sign-in is too old to prove the membership
     assert "octocat" not in await env.accounts(bob)
+
+
+async def test_list_of_accounts_updates_itself_when_an_account_of_a_team_ends(
+    env: TeamEnv,
+) -> None:
+    # finding: XP7
+    ann = await env.connects("ann", await env.tell("ann", **ENGINEERS))
+    url, page = f"{env.here.url}/connections", await env.accounts(ann)
+    (status,) = re.findall(r'data-live="/connections/live"[^>]* data-status="(.*?)"', page)
+    async with ann.browser.stream("GET", f"{url}/live") as live:
+        lines = (line async for line in live.aiter_lines() if line.startswith("data:"))
+        assert await soon(anext(lines)) == f"data: {status}"
+        (row,) = await env.here.connections()
+        tail = row.id.removeprefix(row.owner)
+        await ann.press(f"{url}/{tail}/disconnect", to="/disconnect")
+        assert await soon(anext(lines)) != f"data: {status}"
 
 
 async def test_program_uses_the_account_for_members_only(env: TeamEnv) -> None:

@@ -256,27 +256,25 @@ def test_decline_at_provider_names_provider_and_says_nothing_was_shared(shown: S
     assert "charge" not in page.text()
 
 
-def test_failed_exchange_page_offers_retry_and_names_page_for_removal(shown: Shown) -> None:
+def test_failed_exchange_page_says_how_to_go_on_and_names_page_for_removal(
+    shown: Shown,
+) -> None:
     view = Ended(
         server="my tools",
         ending="failed",
         kind="account",
         provider="GitHub",
         remove_at="https://github.com/settings/applications",
-        again_action="/e/abc",
-        csrf="c5f1",
     )
     page = shown(view)
     said = page.said()
-    assert page.actions() == ["/e/abc"]
-    assert page.text("button") == "Try again"
+    assert page.named("form") == []
+    assert "ask your assistant for the same thing" in said
     assert "If GitHub shows my tools among your connected apps" in said
     assert "(https://github.com/settings/applications), remove it there." in said
-    assert page.named("a") == []
-    unknown = shown(replace(view, remove_at=None, again_action=None, csrf=None))
+    assert [link["href"] for link in page.named("a")] == ["/connections"]
+    unknown = shown(replace(view, remove_at=None))
     assert "among your connected apps, remove it there." in unknown.said()
-    assert unknown.named("form") == []
-    assert "ask your assistant for the same thing" in unknown.said()
 
 
 def test_used_callback_page_links_to_current_page(shown: Shown) -> None:

@@ -171,6 +171,25 @@ async def test_waiting_page_stays_while_status_is_unchanged(
     assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live"]
 
 
+async def test_waiting_page_listens_again_after_an_error_of_a_proxy(
+    pages: Renderer, browser: Browser
+) -> None:
+    late = USUAL["now"] + timedelta(days=30)
+    site = Site(html=pages.render(usual(Waiting, expires_at=late)), live_status=502)
+    async with visit(browser, site) as page:
+        await page.clock.install(time=USUAL["now"])
+        await page.clock.pause_at(USUAL["now"] + timedelta(seconds=1))
+        await page.goto(f"{ORIGIN}/e/abc")
+        while [path for _, path, _ in site.requests].count("/e/abc/live") < 2:
+            await page.clock.run_for(300_000)
+        await expect(page.get_by_role("status")).to_contain_text("check here")
+        site.live_status, site.events = 200, "data: accepted\n\n"
+        site.html = pages.render(Done(server="my tools"))
+        while [path for _, path, _ in site.requests].count("/e/abc") < 2:
+            await page.clock.run_for(300_000)
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Done")
+
+
 async def test_waiting_page_can_be_checked_manually(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(Waiting)))
     async with visit(browser, site, java_script_enabled=False) as page:

@@ -189,7 +189,7 @@ def test_unpaid_end_says_nothing_was_charged(ending: Ending, shown: Shown) -> No
     assert "Nothing was shared with your assistant" in said
 
 
-@pytest.mark.parametrize("ending", ["declined", "cancelled", "expired"])
+@pytest.mark.parametrize("ending", ["declined", "cancelled", "expired", "denied"])
 def test_end_page_says_to_continue_before_paying_again(ending: Ending, shown: Shown) -> None:
     said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
     assert "ask your assistant to continue before you pay again" in said

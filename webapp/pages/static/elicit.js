@@ -38,7 +38,7 @@
 
   if (live) {
     const words = live.textContent;
-    // Return true if the page will not change any more, false if it went to the background.
+    // Return true if the page will not change any more, false to listen again.
     const listen = () =>
       new Promise((done) => {
         const source = new EventSource(live.dataset.live);
@@ -59,10 +59,10 @@
         };
         source.addEventListener("end", () => end(true));
         source.onerror = () => {
-          // In any other state the browser reconnects by itself.
+          // Unless it is closed, the browser reconnects.
           if (source.readyState !== EventSource.CLOSED) return;
           live.textContent = words;
-          end(true);
+          setTimeout(end, 20000, false);
         };
       });
     // A browser opens six connections to a site. So only three visible pages listen at a time.
