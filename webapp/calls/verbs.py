@@ -44,7 +44,7 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
-from webapp.calls.order import Order
+from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
 from webapp.calls.unasked import must_have_asked_blocking
@@ -67,7 +67,7 @@ class Verbs:
         self.prefetched = Prefetched()
         self._questions = Questions(call, check=check)
         self._counts: Counter[Fact] = Counter()
-        self._order = Order(call)
+        self._order = QuestionOrder(call)
 
     @property
     def leg(self) -> str:
