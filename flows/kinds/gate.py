@@ -17,13 +17,7 @@ from functools import partial
 from types import MethodType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
-from flows.elicitation.misuse import (
-    GATE_MARK,
-    NEEDS_MARK,
-    location_of_call,
-    must_take,
-    place_of_call,
-)
+from flows.elicitation.misuse import GATE_MARK, NEEDS_MARK, must_take, place_of_call
 from flows.elicitation.states import Json
 from flows.elicitation.tool_call import DescribedTool
 from flows.errors import InvalidQuestion
@@ -57,7 +51,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
     """Raise InvalidQuestion in a block and, if `is_applied`, in a tool; not during an import."""
-    if location_of_call() is None:
+    if place_of_call() is None:
         return
     if asks_without_tool():
         raise InvalidQuestion(

@@ -28,7 +28,7 @@ LATE_AT_MOST = timedelta(minutes=1)  # how long a task of the body can take to r
 _ANSWERED = (Status.ACCEPTED, Status.DECLINED, Status.DENIED)
 
 
-class Order:
+class QuestionOrder:
     """The steps of one request in the order in which its body asked them."""
 
     def __init__(self, call: Call) -> None:

@@ -12,15 +12,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 from flows.elicitation.misuse import Unasked, UnaskedQuestion, never_asked
-from flows.errors import ElicitError, NoAsker
+from flows.errors import ElicitError, InvalidQuestion, NoAsker
 from flows.question import asking, current_unasked
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-async def must_have_asked_blocking() -> None:
-    """Check that no payment or confirmation was created but not asked. Raises NotAsked."""
+async def must_have_asked_blocking(loop: asyncio.AbstractEventLoop | None = None) -> None:
+    """Check that no payment or confirmation was created but not asked. `loop` is the call's.
+
+    Raises NotAsked, or InvalidQuestion in another event loop, where no answer would arrive.
+    """
+    if loop is not None and asyncio.get_running_loop() is not loop:
+        raise InvalidQuestion(
+            "A verb was awaited in another event loop, such as that of asyncio.run() in a thread. "
+            "Await the verb in the tool itself. A plain `def` tool cannot await: mark it with "
+            "@elicit.needs(question), and read the answer with elicit.needed(question)."
+        )
     unasked = current_unasked()
     if unasked.stops_what_follows:
         await asyncio.sleep(0)

@@ -44,7 +44,7 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
-from webapp.calls.order import Order
+from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
 from webapp.calls.unasked import must_have_asked_blocking
@@ -67,7 +67,7 @@ class Verbs:
         self.prefetched = Prefetched()
         self._questions = Questions(call, check=check)
         self._counts: Counter[Fact] = Counter()
-        self._order = Order(call)
+        self._order = QuestionOrder(call)
 
     @property
     def leg(self) -> str:
@@ -110,7 +110,7 @@ class Verbs:
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         try:
-            await must_have_asked_blocking()
+            await must_have_asked_blocking(self.call.loop)
             outcome = await self._ask(question)
             is_gate = traits_of(question.request.kind).is_gate
             if is_gate and outcome.accepted and self.call.run.value.result is not None:
@@ -126,7 +126,7 @@ class Verbs:
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
         try:
-            await must_have_asked_blocking()
+            await must_have_asked_blocking(self.call.loop)
             outcomes = await self._ask_all(questions, stops_at_no=stops_at_no)
         except ElicitError as error:
             self.failed(error)
@@ -152,7 +152,7 @@ class Verbs:
         """
         body = current_body()
         try:
-            await must_have_asked_blocking()
+            await must_have_asked_blocking(self.call.loop)
             if again is None:
                 return await self._once(name, work, step=("", "", ""))
             step = (self.call.tool.tool, body.path, json.dumps(key))
@@ -171,7 +171,7 @@ class Verbs:
         """
         call, body = self.call, current_body()
         try:
-            await must_have_asked_blocking()
+            await must_have_asked_blocking(self.call.loop)
             await call.must_be_going_on()
             if call.caller.is_anonymous and call.caller.refusal is not None:
                 raise NotAllowed(f"on_end registered nothing. {call.caller.refusal}")
@@ -233,17 +233,17 @@ class Verbs:
         program: str | None = None,
         tool: str | None = None,
     ) -> Completion:
-        await must_have_asked_blocking()
+        await must_have_asked_blocking(self.call.loop)
         return await self.call.completing.complete(
             elicitation_id, content, owner=owner, program=program, tool=tool
         )
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
-        await must_have_asked_blocking()
+        await must_have_asked_blocking(self.call.loop)
         return await self.call.completing.complete_return(request, content)
 
     async def forget(self, name: str) -> bool:
-        await must_have_asked_blocking()
+        await must_have_asked_blocking(self.call.loop)
         await self.call.must_be_going_on()
         owner, server = self.call.caller.must_be_known(), self.call.tool.server
         return await self.call.kinds.secrets.forget(owner=owner, server=server, name=name)

@@ -34,15 +34,16 @@ import difflib
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from flows.elicitation.misuse import InvalidUse
+from flows.elicitation.misuse import InvalidUse, Unasked
 from flows.elicitation.states import Json
 from flows.errors import (
     Cancelled,
@@ -57,6 +58,7 @@ from flows.errors import (
 )
 from flows.kinds.gate import GatePolicy, Need, arguments_text, digest_of_arguments, gate_question
 from flows.question import (
+    Asker,
     Outcome,
     Question,
     asking,
@@ -72,6 +74,7 @@ from webapp.mcp.received import not_shown, received
 from webapp.mcp.tools import ServedTool, tool_of, tools_of
 
 # Errors for what the person did or did not do. Technical failures keep their own message.
+_OF_QUESTION = re.compile(r"\bQuestion\b|\(\d+ sub-exceptions?\)$")  # Python's words for misuses
 _OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
 # The names in the log lines of earlier versions.
 _log = logging.getLogger("webapp.mcp.needing")
@@ -323,16 +326,26 @@ async def _run(context: Any, call_next: Any) -> Any:
     message = context.message
     digest = digest_of_arguments(arguments_text(message.arguments or {}))
     body = current_body().inner(f"{message.name} {digest}")
+    check = partial(_all_were_asked, asker, tool=str(message.name))
     with asking(asker, body=body) as unasked:
-        result = await call_next(context)
+        try:
+            result = await call_next(context)
+        except Exception as raised:
+            if not isinstance(raised, ElicitError) and _OF_QUESTION.search(str(raised)):
+                await check(unasked)
+            raise
     is_final = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
     if is_final and not result.is_error:
-        try:
-            await all_were_asked(unasked, tool=str(context.message.name))
-        except NotAsked as error:
-            asker.failed(error)
-            raise
+        await check(unasked)
     return result
+
+
+async def _all_were_asked(asker: Asker, unasked: Unasked, *, tool: str) -> None:
+    try:
+        await all_were_asked(unasked, tool=tool)
+    except NotAsked as error:
+        asker.failed(error)
+        raise
 
 
 def _enter_inside(

@@ -42,6 +42,7 @@ from webapp.mcp.results import (
     given_again,
     in_revision,
     is_final_result,
+    may_be_of_question,
     text_result,
     with_structure,
     without,
@@ -130,7 +131,8 @@ async def _run_body(
         enter_call(verbs, server, tool)
         await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
         own = wire_form(await run())
-    if not call.is_interrupted and is_final_result(own):
+    is_checked = is_final_result(own) or may_be_of_question(verbs.raised, own)
+    if is_checked and not call.is_interrupted:
         await all_were_asked(unasked, tool=call.tool.tool)
     return verbs, own
 

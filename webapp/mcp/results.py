@@ -32,6 +32,8 @@ from webapp.payments.verification import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]
 _LIBRARIES = ("mcp.", "fastmcp.")
+# The library hides the exception.
+_HIDDEN = re.compile(r"^Error executing tool \S+$")
 _UNEXPLAINED = re.compile(r"\(\d+ sub-exceptions?\)$|^Error (executing|calling) tool \S+$")
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
@@ -400,13 +402,22 @@ def error_of_tool(raised: Sequence[Raised], own: Result) -> ElicitError | None:
         if _passed(one.error, _LIBRARIES):
             return one.error
     # A task group raises a group, which the library hides or describes without its errors.
-    texts = (str(one.get("text")) for one in own.get("content") or ())
-    if not any(map(_UNEXPLAINED.search, texts)):
+    if not _is_said(own, _UNEXPLAINED):
         return None
     left = (
         one.error for one in raised if one.has_ended_its_task or _passed(one.error, ("anyio.",))
     )
     return next(left, None)
+
+
+def may_be_of_question(raised: Sequence[Raised], own: Result) -> bool:
+    """Return True if no verb ended the tool, and its exception may be about a question."""
+    is_error = bool(own.get("isError")) and error_of_tool(raised, own) is None
+    return is_error and _is_said(own, _HIDDEN)
+
+
+def _is_said(own: Result, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(str(one.get("text"))) for one in own.get("content") or ())
 
 
 def _passed(error: ElicitError, packages: tuple[str, ...]) -> bool:

@@ -1,6 +1,7 @@
 """Wrong uses of the verbs in a tool: the error names the tool's line and says what to write."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import time, timedelta
 from enum import Enum
@@ -157,6 +158,23 @@ async def each_of(question: Any) -> list[Any]:
     return [each async for each in question]
 
 
+async def in_task_group() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ANY.confirm("Sure?"))
+
+
+async def asked() -> bool:
+    return await elicit.confirm("Sure?")
+
+
+async def done_once() -> Any:
+    return await elicit.once("work", lambda: 1)
+
+
+async def in_thread(ask: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(lambda: asyncio.run(ask()))
+
+
 def unawaited() -> Any:
     return ANY.once("work", lambda: 1).close()
 
@@ -194,6 +212,13 @@ FORGOTTEN_AWAIT: Misuses = {
         lambda: bool(ANY.together(elicit.confirm("Sure?"))),
         "write `await` before the q",
     ),
+    "question as a task": (
+        lambda: asyncio.create_task(ANY.confirm("Sure?")),
+        "write `await` before the q",
+    ),
+    "question in a task group": (in_task_group, "write `await` before the q"),
+    "question as a number": (lambda: int(ANY.form("Age?")), "write `await` before the q"),
+    "question as JSON": (lambda: json.dumps([ANY.form("Age?")]), "write `await` before the q"),
     "outcome not awaited": (
         lambda: [elicit.confirm("Sure?").outcome().close()],
         "write `await` before the q",
@@ -475,6 +500,10 @@ MARKED: Misuses = {
     ),
     "builder with a gate": (lambda: builds(gated), "of url= is marked with gate or needs"),
 }
+LOOPS: Misuses = {
+    "question in another loop": (lambda: in_thread(asked), "awaited in another event loop"),
+    "once in another loop": (lambda: in_thread(done_once), "awaited in another event loop"),
+}
 GROUPS = {
     "forgotten await": FORGOTTEN_AWAIT,
     "accounts": ACCOUNTS,
@@ -483,6 +512,7 @@ GROUPS = {
     "questions": QUESTIONS,
     "work": WORK,
     "marked": MARKED,
+    "loops": LOOPS,
 }
 # The codes that blame the author, or the operator for a name that no setting declares.
 AUTHORS = {
