@@ -48,7 +48,7 @@ class CallUse:
         """
         self._elicitations = elicitations
         self._leg = leg
-        self._is_shared = is_shared
+        self.is_shared = is_shared
         self._held_before: set[str] = set()
         self._until: dict[str, datetime] = {}  # of claims made by this object
         self._is_used: dict[str, bool] = {}  # by elicitation: True if the body has seen it
@@ -97,9 +97,9 @@ class CallUse:
     async def claim(self, current: Elicitation, *, run: str) -> Elicitation | None:
         """Claim the outcome for this request of the run. Return None if another request has it."""
         is_ours = current.take is not None and current.take.leg == self._leg
-        if is_ours and self._is_shared and self._elicitations.is_held(current):
+        if is_ours and self.is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
-        if not is_ours or self._is_shared:
+        if not is_ours or self.is_shared:
             claiming = Uncancelled(
                 self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
             )
@@ -167,7 +167,7 @@ class CallUse:
 
     def _released(self, current: Elicitation) -> Elicitation:
         lease = current.take
-        if self._is_shared and lease is not None and lease.until != self._until.get(current.id):
+        if self.is_shared and lease is not None and lease.until != self._until.get(current.id):
             return current  # another request with the same id has claimed the outcome since then
         return states.release(current, leg=self._leg)
 

@@ -36,8 +36,6 @@ class QuestionOrder:
         # The steps of this request; True if the order of the step is checked.
         self._seen: dict[Step, bool] = {}
         self._waiters = set[Waiter]()
-        # True for a program over the HTTP API, whose steps each come in a request of their own.
-        self.is_one_step = False
 
     def note(self, *steps: Step, is_ordered: bool = False) -> None:
         """Record that the body has asked these steps."""
@@ -57,9 +55,9 @@ class QuestionOrder:
         call, run = self._call, self._call.run.value
         is_gate = traits_of(step.kind).is_gate
         is_ordered = not is_gate and asyncio.current_task() is call.task
-        has_body = call.task is not None and not self.is_one_step
-        is_new = has_body and not is_gate and run.at(step) is None
-        if is_new and any(each.place not in self._seen for each in run.asked):
+        # Each request of a program asks one question, so it repeats no earlier one.
+        is_checked = not (is_gate or call.used.is_shared) and run.at(step) is None
+        if is_checked and any(each.place not in self._seen for each in run.asked):
             if is_ordered and call.run.is_continued:
                 left_out = runs.not_repeated(run, step, seen=self._seen)
                 await self._must_be_none(left_out, question)

@@ -99,9 +99,8 @@ class Verbs:
         )
 
     def count_from(self, nth: int, request: Request) -> None:
-        """Set how many equal questions a program asked before this one, its only one here."""
+        """Set how many equal questions came before the next question with this request."""
         self._counts[self.fact(request)] = nth
-        self._order.is_one_step = True
 
     def fact(self, request: Request) -> Fact:
         """Return what distinguishes this question from others. Raises NotConfigured."""
