@@ -51,6 +51,10 @@ def _prepared(order: dict[str, Any], streams: list[int]) -> str:
         os.dup2(stream, number)
         os.close(stream)
     sys.argv[1:] = order["arguments"]
+    usual = os.environ["PYTHONPATH"]
+    _, *more = order["environment"]["PYTHONPATH"].removeprefix(usual).split(os.pathsep)
+    after = sys.path.index(usual) + 1
+    sys.path[after:after] = more
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])

@@ -1,8 +1,9 @@
 """Start `elicit` in the time of a fork: a start with all imports takes three processor seconds.
 
 A forked command is a child of this process, with its own arguments, folder, environment and
-streams. Python itself reads some variables when it starts, so a command whose environment differs
-in more than `VARYING` is not forked. With `--whole`, as in `make soak`, no command is forked.
+streams. Python itself reads some variables when it starts, so a command is not forked if its
+environment differs in more than `VARYING` and folders at the end of PYTHONPATH. With `--whole`, as
+in `make soak`, no command is forked.
 """
 
 import asyncio
@@ -67,9 +68,14 @@ class ForkServer:
         close(self._process)
 
 
-def constant_part(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a forked command cannot change."""
-    return {name: value for name, value in environment.items() if not name.startswith(VARYING)}
+def differs_only_in_varying(env: Mapping[str, str], usual: Mapping[str, str]) -> bool:
+    """Return True if a forked command can get this environment."""
+    one, other = [
+        {name: value for name, value in each.items() if not name.startswith(VARYING)}
+        for each in (env, usual)
+    ]
+    path, start = one.pop("PYTHONPATH", ""), other.pop("PYTHONPATH")
+    return one == other and f"{path}{os.pathsep}".startswith(f"{start}{os.pathsep}")
 
 
 class Forks:
@@ -98,7 +104,7 @@ class Forks:
         """
         if not self.are_used or sys.platform != "linux":
             return None
-        if constant_part(env) != constant_part(usual):
+        if not differs_only_in_varying(env, usual):
             return None
         server = await asyncio.to_thread(self._started, usual)
         order = {"module": module, "arguments": arguments, "folder": str(cwd), "environment": env}
@@ -159,6 +165,8 @@ class Child(asyncio.SubprocessTransport):
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
         self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        if 0 in self._pipes:
+            self._pipes[0].close()  # nobody reads it any more
         self._has_ended.set()
 
     def get_pid(self) -> int:

@@ -124,13 +124,19 @@ def test_relative_data_folder_is_ignored(home: str | None) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt its orphans")
 async def test_forked_command_does_what_a_started_command_does(tmp_path: Path) -> None:
-    url = {"ELICIT_URL": "https://tools.example.com", "HOME": str(tmp_path / "home")}
     (tmp_path / "home").mkdir()
-    (tmp_path / "elicit.toml").write_text("[brand]\nnmae = 'Acme'\n")
+    (tmp_path / "elsewhere.py").write_text("mcp = 'no server'")
+    extra = {
+        "ELICIT_URL": "https://tools.example.com",
+        "HOME": str(tmp_path / "home"),
+        "PYTHONPATH": f"{HOUSE}:{tmp_path}",
+    }
+    (tmp_path / "home" / "elicit.toml").write_text("[brand]\nname = 'Acme'\n")
     not_forked = {"PYTHONNOUSERSITE": "1"}  # Python reads this variable when it starts
-    for arguments in (("settings",), ("serve", "missing:mcp"), ("no-command",)):
+    for arguments in (("settings",), ("serve", "elsewhere:mcp"), ("no-command",)):
         forked, started = [
-            await run(*arguments, home=tmp_path, extra={**url, **more}) for more in ({}, not_forked)
+            await run(*arguments, home=tmp_path, cwd=tmp_path / "home", extra={**extra, **more})
+            for more in ({}, not_forked)
         ]
         assert forked == started, arguments
     async with serving(home=tmp_path / "home", cwd=tmp_path / "home") as server:
