@@ -35,8 +35,10 @@ PYTEST = $(BIN)/python -m pytest --dist loadfile
 test: $(VENV)/dev.stamp
 	$(PYTEST) --numprocesses $(WORKERS) -m "not slow"
 
+# By default xdist starts the files with the fewest tests last. Those are the longest files, and one
+# worker would run the last of them alone.
 test-slow: $(VENV)/dev.stamp
-	$(PYTEST) --numprocesses $(SLOW_WORKERS) -m slow
+	$(PYTEST) --no-loadscope-reorder --numprocesses $(SLOW_WORKERS) -m slow
 
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)

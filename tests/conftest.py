@@ -180,8 +180,17 @@ def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.Co
     return list(reporter.stats.get("skipped", ())) if reporter else []
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    from tests.support.forking import FORKS  # after pytest has loaded the plugin
+
+    FORKS.are_used = not session.config.getoption("--whole")
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run if a test was skipped and all must run."""
+    """End the fork server. Fail the run if a test was skipped and all must run."""
+    from tests.support.forking import FORKS  # as above
+
+    FORKS.close()
     is_required = os.environ.get("REQUIRE_ALL_TESTS") == "1"
     if is_required and session.exitstatus == pytest.ExitCode.OK and skipped_reports(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -532,6 +532,8 @@ MAY_START = {
     "crash/process_pool.py": {
         "fork": "a child has the standard error of the nursery, and its ears"
     },
+    "support/fork_server.py": {"fork": "a child has a standard error of its own, which is heard"},
+    "support/forking.py": {"fork": "asks the process above for a child"},
     "mutation/trial.py": {"fork": "a run of tests, which has ears of its own"},
     "oidc/official_clients.py": {
         "create_subprocess_exec": "a client, which ends by itself",

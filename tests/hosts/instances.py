@@ -13,9 +13,10 @@ from msgspec.json import encode
 
 from tests.hosts.host import MODULE, SECRET, Served
 from tests.hosts.nginx import configured
-from tests.support.cli import COMMAND, HOUSE, environment_of, said_until
+from tests.support.cli import COMMAND, HOUSE, environment_of, said_until, start
 from tests.support.leaks import EARS
-from tests.support.processes import ended, error_of, start
+from tests.support.processes import ended, error_of
+from tests.support.processes import start as start_process
 from tests.support.serving import free_port
 from webapp.sandbox import Sandbox
 
@@ -129,23 +130,23 @@ async def _started(
 
     If `sandbox` is set, the instance receives it over a socket, like a worker from its parent.
     """
-    command = [*COMMAND, "serve", server, "--port", str(port)]
+    words = ("serve", server, "--port", str(port))
+    cwd = HOUSE if server.startswith("tests.") else folder
+    if sandbox is None:
+        process = await start(*words, home=folder, cwd=cwd, extra=settings)
+        EARS.hear("standard output of an instance", await said_until("stop", process))
+        return process
     ours, theirs = socket.socketpair()
     parents.enter_context(ours)
     with theirs:
-        if sandbox is not None:
-            ours.sendall(encode({"sandbox": sandbox}) + b"\n")
-            command += ["--parent-fd", str(theirs.fileno())]
-        process = await start(
-            *command,
+        ours.sendall(encode({"sandbox": sandbox}) + b"\n")
+        process = await start_process(
+            *(*COMMAND, *words, "--parent-fd", str(theirs.fileno())),
             name=f"instance {settings['ELICIT_INSTANCE']}",
-            cwd=HOUSE if server.startswith("tests.") else folder,
+            cwd=cwd,
             env=environment_of(folder, settings),
-            pass_fds=[] if sandbox is None else [theirs.fileno()],
+            pass_fds=[theirs.fileno()],
         )
-    if sandbox is None:
-        EARS.hear("standard output of an instance", await said_until("stop", process))
-        return process
     ours.setblocking(False)
     try:
         said = await asyncio.get_running_loop().sock_recv(ours, 1)  # a byte once it serves

@@ -15,7 +15,8 @@ from typing import Any
 from tests.crash.account_env import AccountEnv
 from tests.crash.account_server import AccountOrders
 from tests.crash.server import settings_of
-from tests.support.processes import ended, start
+from tests.support.cli import start
+from tests.support.processes import ended
 from webapp.cli.payments import list_payments, refund_payment
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused, connected, quieten
@@ -56,9 +57,8 @@ async def told_at_once(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
         "store": env.address,
         "sandbox": asdict(env.sandbox),
     }
-    module = (sys.executable, "-m", "tests.outside.by_command")
     processes = [
-        await start(*module, json.dumps(about), *words, name=words[0], stdin=PIPE)
+        await start(json.dumps(about), *words, module=__name__, home=env.folder, stdin=PIPE)
         for words in commands
     ]
     for process in processes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.support import processes
+from tests.support.forking import FORKS
 from tests.support.leaks import EARS
 from tests.support.processes import DEADLINE_SECONDS, Ended, ended, error_of
 from webapp.cli.main import main
@@ -42,7 +43,8 @@ __all__ = [
 ]
 
 HOUSE = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-P", "-m", "elicit_url")
+MODULE = "elicit_url"
+COMMAND = (sys.executable, "-P", "-m", MODULE)
 
 
 def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -69,15 +71,27 @@ async def start(
     extra: Mapping[str, str] | None = None,
     stdin: int = DEVNULL,
     stdout: int = PIPE,
+    module: str = MODULE,
 ) -> Process:
-    return await processes.start(
-        *COMMAND,
-        *arguments,
-        name=f"elicit {arguments[0]}",
+    """Start `elicit` or another module, forked if that makes no difference."""
+    name = f"elicit {arguments[0]}" if module == MODULE else module
+    env, cwd = environment_of(home, extra), cwd or home
+    forked = await FORKS.start(
+        *(module, *arguments),
+        name=name,
+        cwd=cwd,
+        env=env,
+        usual=environment_of(HOUSE),
         stdin=stdin,
         stdout=stdout,
-        cwd=cwd or home,
-        env=environment_of(home, extra),
+    )
+    return forked or await processes.start(
+        *(*COMMAND[:-1], module, *arguments),
+        name=name,
+        stdin=stdin,
+        stdout=stdout,
+        cwd=cwd,
+        env=env,
     )
 
 

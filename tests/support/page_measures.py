@@ -58,7 +58,7 @@ RUN_AXE = """async (rules) => {
         lowest: Math.min(...ratios),
     };
 }"""
-RUNNING = "document.getAnimations().filter((one) => one.playState === 'running').length"
+RUNNING = "() => document.getAnimations().filter((one) => one.playState === 'running').length"
 # The padding of a link is larger than its line, so that a finger can hit it. It lies over the text
 # of the next line, which axe takes for a background that it does not know.
 WITHOUT_PADDING = """() => {
@@ -84,6 +84,15 @@ TOO_WIDE = """() => {
     const page = document.documentElement;
     return [page.scrollWidth - page.clientWidth, ...cut.map((one) => one.outerHTML.slice(0, 80))];
 }"""
+
+
+def of_each(measure: str) -> str:
+    """Return a script that shows each page in turn and returns its name and what it measures.
+
+    One script for all pages: nothing is drawn between them, which takes most of the time.
+    """
+    return f"(pages) => pages.map(([name, html]) => [name, (({REPLACE})(html), ({measure})())])"
+
 
 # The names and links of an operator, which the start pages of the first screens show.
 BRAND = Brand(
@@ -133,22 +142,35 @@ def axe_version() -> str:
     return axe().partition("axe v")[2].partition("\n")[0]
 
 
-def both_schemes(_: int) -> Sequence[Scheme]:
+def first_states() -> set[str]:
+    """Return the name of the first state of each page. Its other states use the same scripts."""
+    by_page = dict[type[View], str]()
+    for name, view in every_state().items():
+        by_page.setdefault(type(view), name)
+    return set(by_page.values())
+
+
+def both_schemes(_number: int, _is_first: bool, /) -> Sequence[Scheme]:
     return SCHEMES
 
 
 async def figures_of(
     browser: Browser,
     language: Language = ENGLISH,
-    schemes_of: Callable[[int], Sequence[Scheme]] = both_schemes,
+    schemes_of: Callable[[int, bool], Sequence[Scheme]] = both_schemes,
+    *,
+    loads_each: bool = True,
 ) -> Figures:
     """Measure every page in this language, in one tab of the browser.
 
     Args:
         browser: A running Chromium.
         language: The language of the pages.
-        schemes_of: Returns the color schemes in which axe checks the page with this number. The
-            other measures do not depend on the scheme, and include each page.
+        schemes_of: Returns the color schemes in which axe checks a state, given its number, and
+            True for the first state of a page. The other measures do not depend on the scheme, and
+            include each state.
+        loads_each: Load each state in English, where its scripts run, not only the first state of
+            each page.
     """
     pages, site, found = Renderer(folders=[template_folder()]), Site(html=""), Figures()
     branded = Renderer(folders=[template_folder()], brand=BRAND)
@@ -164,16 +186,22 @@ async def figures_of(
         site.html = html(usual(OperatorRecord))  # it has all style sheets
         await page.goto(f"{ORIGIN}/e/abc")
         shown = {name: html(view) for name, view in every_state().items()}
-        narrow = found.too_wide.setdefault("320 px", [])
-        for number, (name, site.html) in enumerate(shown.items()):
-            if language is ENGLISH:
+        first = first_states()
+        # The states that are not loaded come first, because they use all style sheets.
+        order = sorted(enumerate(shown.items()), key=lambda state: state[1][0] in first)
+        for number, (name, site.html) in order:
+            schemes = schemes_of(number, name in first)
+            if language is ENGLISH and (loads_each or name in first):
                 await page.goto(f"{ORIGIN}/e/abc", wait_until="domcontentloaded")
-            else:  # without a navigation, which takes half of the time
+                found.moving += [name] if await page.evaluate(RUNNING) else []
+            elif schemes:  # without a navigation, which takes half of the time
                 await page.evaluate(REPLACE, site.html)
-            await _run_axe(page, name, schemes_of(number), found)
-            if await page.evaluate(RUNNING):
-                found.moving.append(name)
-            narrow += [f"{name}: {excess}" for excess in await _too_wide(page)]
+            await _run_axe(page, name, schemes, found)
+        site.html = html(usual(OperatorRecord))
+        await page.goto(f"{ORIGIN}/e/abc")
+        moving = await page.evaluate(of_each(RUNNING), [*shown.items()])
+        found.moving += [name for name, running in moving if running]
+        found.too_wide["320 px"] = await _too_wide(page, shown)
         found.folds = await folds_of(page, site, html)
         site.html = html(usual(OperatorRecord))
         await page.goto(f"{ORIGIN}/e/abc")
@@ -206,15 +234,14 @@ async def _with_large_text(page: Page, found: Figures, pages: Mapping[str, str])
     await session.send("Page.setFontSizes", {"fontSizes": sizes})
     for width, height in SCREENS:
         await page.set_viewport_size({"width": width, "height": height})
-        large = found.too_wide.setdefault(f"200 % at {width} px", [])
-        for name, html in pages.items():
-            await page.evaluate(REPLACE, html)
-            large += [f"{name}: {excess}" for excess in await _too_wide(page)]
+        found.too_wide[f"200 % at {width} px"] = await _too_wide(page, pages)
 
 
-async def _too_wide(page: Page) -> list[str]:
-    excess, *cut = await page.evaluate(TOO_WIDE)
-    return [*([f"{excess} px"] if excess > 0 else []), *cut]
+async def _too_wide(page: Page, pages: Mapping[str, str]) -> list[str]:
+    found = list[str]()
+    for name, (excess, *cut) in await page.evaluate(of_each(TOO_WIDE), [*pages.items()]):
+        found += [f"{name}: {one}" for one in ([f"{excess} px"] if excess > 0 else []) + cut]
+    return found
 
 
 async def folds_of(page: Page, site: Site, html: Callable[[View], str]) -> list[FoldRow]:

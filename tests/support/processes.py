@@ -50,6 +50,11 @@ async def start(
         env=env,
         pass_fds=pass_fds,
     )
+    return hear(process, written)
+
+
+def hear(process: Process, written: Written) -> Process:
+    """Remember that `written` is the standard error of this process, and return the process."""
     _WRITTEN[process] = written
     return process
 
@@ -89,12 +94,13 @@ def open_process(
     stdin: int,
     stdout: int | None = None,
     cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
     passes_on: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """Start a process that serves many tests. With `passes_on`, it calls EARS.pass_on itself."""
     written = EARS.listen(name, passes_on=passes_on)
     process = subprocess.Popen(
-        command, stdin=stdin, stdout=stdout, stderr=written.fileno(), bufsize=0, cwd=cwd
+        command, stdin=stdin, stdout=stdout, stderr=written.fileno(), bufsize=0, cwd=cwd, env=env
     )
     _WRITTEN[process] = written
     return process

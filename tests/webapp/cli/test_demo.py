@@ -62,7 +62,7 @@ async def release() -> CallToolResult:
 @contextlib.asynccontextmanager
 async def own_server(home, text=OWN):
     (home / "own.py").write_text(text)
-    async with serving("own:mcp", home=home, extra={"PYTHONPATH": str(home)}) as server:
+    async with serving("own:mcp", home=home) as server:
         yield server
 
 
@@ -137,7 +137,7 @@ async def test_decline_on_page_ends_demo_with_tool_error(tmp_path):
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_demo_answers_confirmation_of_custom_tool(tmp_path, mode):
     (tmp_path / "shop.py").write_text(SHOP)
-    extra = {"ELICIT_MIN_ANSWER": "1", "PYTHONPATH": str(tmp_path)}
+    extra = {"ELICIT_MIN_ANSWER": "1"}
     async with serving("shop:mcp", home=tmp_path, extra=extra) as server:
         demo = ("demo", "--no-browser", "--tool", "close_shop", "--mode", mode)
         end = await called(*demo, "--url", server.url, home=tmp_path)

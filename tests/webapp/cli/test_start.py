@@ -2,14 +2,16 @@
 
 import os
 import pwd
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
-from tests.support.cli import HOUSE, environment_of, run, start
-from tests.support.processes import ended
+from tests.support.cli import HOUSE, environment_of, run, serving, start
+from tests.support.processes import ended, killed
 from webapp.settings.key_file import data_folder
 
 
@@ -118,3 +120,32 @@ def test_relative_data_folder_is_ignored(home: str | None) -> None:
         "/home/ann/.local/share/elicit-url"
     )
     assert data_folder({"HOME": "/x", "XDG_DATA_HOME": "/data"}) == Path("/data/elicit-url")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt its orphans")
+async def test_forked_command_does_what_a_started_command_does(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "elsewhere.py").write_text("mcp = 'no server'")
+    extra = {
+        "ELICIT_URL": "https://tools.example.com",
+        "HOME": str(tmp_path / "home"),
+        "PYTHONPATH": f"{HOUSE}:{tmp_path}",
+    }
+    (tmp_path / "home" / "elicit.toml").write_text("[brand]\nname = 'Acme'\n")
+    not_forked = {"PYTHONNOUSERSITE": "1"}  # Python reads this variable when it starts
+    for arguments in (("settings",), ("serve", "elsewhere:mcp"), ("no-command",)):
+        forked, started = [
+            await run(*arguments, home=tmp_path, cwd=tmp_path / "home", extra={**extra, **more})
+            for more in ({}, not_forked)
+        ]
+        assert forked == started, arguments
+    async with serving(home=tmp_path / "home", cwd=tmp_path / "home") as server:
+        command = psutil.Process(server.process.pid).cmdline()
+        assert "tests.support.fork_server" in command
+        server.process.send_signal(signal.SIGTERM)
+        assert (await ended(server.process)).status == 0
+        with pytest.raises(ProcessLookupError):
+            server.process.terminate()
+    async with serving(home=tmp_path / "home", cwd=tmp_path / "home") as server:
+        await killed(server.process)
+        assert server.process.returncode == -signal.SIGKILL

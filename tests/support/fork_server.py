@@ -1,0 +1,76 @@
+"""A process that has imported the commands of `elicit`, and forks a child for each order.
+
+Its input is a socket. An order has the child's module, arguments, folder and environment as JSON,
+and its three standard streams as file descriptors. The process that forks the child ends at once,
+so that the child belongs to the process that gave the order (PR_SET_CHILD_SUBREAPER).
+"""
+
+import json
+import os
+import runpy
+import socket
+import sys
+import threading
+from importlib import import_module
+from typing import Any
+
+from webapp.cli.main import COMMANDS
+
+ORDER_BYTES_AT_MOST = 1 << 17
+# Modules that `elicit serve` imports when it starts.
+MODULES = (
+    *(f"webapp.cli.{name.replace('-', '_')}" for name in COMMANDS),
+    *("anyio._backends._asyncio", "encodings.idna", "httpcore", "mcp.server.mcpserver"),
+    *("webapp.sandbox.app", "webapp.sandbox.beside"),
+)
+
+
+def take_orders(control: socket.socket) -> str | None:
+    """Fork a child for each order. Return its module in a child, and None at the end."""
+    while True:
+        order, streams, _, _ = socket.recv_fds(control, ORDER_BYTES_AT_MOST, 3)
+        if not order:
+            return None
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                return _prepared(json.loads(order), streams)
+            control.send(str(pid).encode())
+            os._exit(0)
+        for stream in streams:
+            os.close(stream)
+        os.waitpid(between, 0)
+        control.send(b"handed over")
+
+
+def _prepared(order: dict[str, Any], streams: list[int]) -> str:
+    """Set up this process as if it was started with the order. Return the order's module."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.argv[1:] = order["arguments"]
+    usual = os.environ["PYTHONPATH"]
+    _, *more = order["environment"]["PYTHONPATH"].removeprefix(usual).split(os.pathsep)
+    after = sys.path.index(usual) + 1
+    sys.path[after:after] = more
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    return str(order["module"])
+
+
+def main() -> None:
+    with socket.socket(fileno=os.dup(0)) as control:
+        for name in MODULES:
+            import_module(name)
+        assert threading.active_count() == 1, "only a process with one thread can fork safely"
+        control.send(b"ready")
+        module = take_orders(control)
+    if module is not None:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
