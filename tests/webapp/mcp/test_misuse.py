@@ -358,7 +358,7 @@ FORMS: Misuses = {
 QUESTIONS: Misuses = {
     "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=600), "timedelta(seconds=...)"),
     "timeout of 5,000 digits": (
-        lambda: ANY.confirm("Sure?", timeout=10**5000),
+        lambda: ANY.confirm("Sure?", timeout=pow(10, 5000)),
         "timeout must be a timedelta, not int",
     ),
     "timeout as text": (lambda: ANY.form("Name?", timeout="5m"), "timedelta(seconds=...)"),

@@ -31,9 +31,8 @@ PROVIDER = openid("hub", HUB, label="Hub")
 NAMED = ("registration.wrong",)
 USED = ("exchange.failed", "provider.unusable", "provider.failed", "request.not_pushed")
 
+
 # finding: XO7, XO8, I8, I9
-
-
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
 async def test_wrong_setup_is_named_wherever_it_matters(
     clock: Clock, caplog: pytest.LogCaptureFixture, setup: Setup
