@@ -93,9 +93,11 @@ ROUTES: Mapping[str, Route] = {
     "GET /operator/{name}/{id}": Route(at="/operator/accounts/{}", of_account=True),
     "GET /operator/{name}/{id}/{act}": Route(at="/operator/payments/{}/refund", of_account=True),
     "POST /operator/{name}/{id}/{act}": Route(at="/operator/payments/{}/refund", of_account=True),
-    "GET /health": Route(at="/health"),
-    "GET /live": Route(at="/live"),
-    "GET /ready": Route(at="/ready"),
+    **{
+        f"{method} {path}": Route(at=path)
+        for method in ("GET", "HEAD")
+        for path in ("/health", "/live", "/ready")
+    },
     "GET /pair/{token}": Route(at="/pair/{}", names=Purpose.PAIR, opens_by_itself=True),
     "POST /pair/{token}": Route(at="/pair/{}", names=Purpose.PAIR, opens_by_itself=True),
     "GET /return": Route(at="/return?elicitation={}", names=Purpose.RETURN),

@@ -55,16 +55,16 @@ class QuestionOrder:
         call, run = self._call, self._call.run.value
         is_gate = traits_of(step.kind).is_gate
         is_ordered = not is_gate and asyncio.current_task() is call.task
-        # Each request of a program asks one question, so it repeats no earlier one.
-        is_checked = not (is_gate or call.used.is_shared) and run.at(step) is None
-        if is_checked and any(each.place not in self._seen for each in run.asked):
-            if is_ordered and call.run.is_continued:
+        is_new = not is_gate and run.at(step) is None
+        # A call that continues no other may ask in any order, for example after a price changed.
+        if call.run.is_continued and is_new and any(e.place not in self._seen for e in run.asked):
+            if is_ordered:
                 left_out = runs.not_repeated(run, step, seen=self._seen)
                 await self._must_be_none(left_out, question)
-            await self._all_repeated(question, step)
+            await self._all_repeated(question)
         self.note(step, is_ordered=is_ordered)
 
-    async def _all_repeated(self, question: Question[Any], step: Step) -> None:
+    async def _all_repeated(self, question: Question[Any]) -> None:
         """Wait until the body has asked every answered question of the run again."""
         call, now = self._call, self._call.clock()
         until = call.presenter.limit("once", now=now, timeout=LATE_AT_MOST)
@@ -100,14 +100,8 @@ class QuestionOrder:
         return asked.status in _ANSWERED and self._call.clock() < asked.stored_until
 
     async def _must_be_none(self, left_out: AskedStep | None, question: Question[Any]) -> None:
-        """Raise QuestionChanged if there is a question that the body left out.
-
-        The run then ends, so that the next call can ask. If the person has paid, the run stays, so
-        that no call asks for a second payment meanwhile.
-        """
+        """Raise QuestionChanged if there is a question that the body left out."""
         if left_out is not None:
             before = await self._call.elicitations.get(left_out.elicitation_id)
-            if traits_of(left_out.place.kind).gives != "receipt":
-                await self._call.run.begin_anew()
             differs = None if before is None else changed_part(before, question.request)
             raise QuestionChanged(expected=left_out.says, asked=question.message, differs=differs)

@@ -364,7 +364,8 @@ class TestThePerson:
             ("\u200b\u202e", "583231"),
             ("", "583231"),
             (None, "583231"),
-            (7, "583231"),
+            (7, "7"),
+            ([7], "583231"),
         ],
     )
     def test_label_is_cut_and_cleaned_for_display(self, label: object, shown: str) -> None:

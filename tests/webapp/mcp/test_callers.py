@@ -82,7 +82,7 @@ async def test_token_without_subject_cannot_have_a_person_asked(library, revisio
     add_tools(server)
     async with caller_of(server, revision, headers=TOKEN) as (env, caller):
         result = await caller.result("sign_in")
-        assert "no subject" in text_of(result)
+        assert "identifies no person" in text_of(result)
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
         assert not await env.elicitations()
 

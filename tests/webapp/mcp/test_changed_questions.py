@@ -12,12 +12,10 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import InputRequiredResult
 
-from flows import Declined, Money, elicit
+from flows import Declined, elicit
 from flows.elicitation.states import Json
 from tests.support.mcp_server import MODERN, caller_of, links_asked, new_server, text_of
-from tests.support.ways import protocol
 from webapp.limits import CallLimits
-from webapp.testing import elicit_person
 
 Ask: TypeAlias = Callable[[str], Awaitable[Any]]
 LOGIN = "https://example.org/login"
@@ -101,12 +99,11 @@ def is_refused(result: Any) -> bool:
     return is_named and (result.meta or {}).get("code") == "ELICITATION_QUESTION_CHANGED"
 
 
-@pytest.mark.parametrize("declares", ["all", None], ids=["url mode", "link in result"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_changed_question_is_an_error_once_the_first_is_answered(library, way, declares):
+async def test_changed_question_is_an_error_once_the_first_is_answered(library, way):
     server = new_server(library)
     add_counting(server, WAYS[way])
-    async with caller_of(server, MODERN, declares=declares, limits=AT_ONCE) as (env, caller):
+    async with caller_of(server, MODERN, limits=AT_ONCE) as (env, caller):
         result: Any = await caller.leg("counts")
         while not is_refused(result):
             asked = await env.elicitations()
@@ -114,7 +111,7 @@ async def test_changed_question_is_an_error_once_the_first_is_answered(library, 
             assert len(numbers) <= 1, result
             for one in asked:
                 await env.service.completing.complete(one.id, {})
-            result = await caller.leg("counts", after=result if declares else None)
+            result = await caller.leg("counts", after=result)
 
 
 async def test_answered_question_that_comes_late_is_no_change(library):
@@ -145,21 +142,15 @@ async def test_answered_question_that_comes_late_is_no_change(library):
         assert await caller.last_text("race", after=second) == "done"
 
 
-@pytest.mark.parametrize("is_paid", [True, False], ids=["payment", "visit"])
-async def test_call_after_a_changed_question_asks_again_unless_the_person_has_paid(
-    server, revision, is_paid
-):
-    async def pay(text: str) -> None:
-        await elicit.payment(Money("9.00", "EUR"), text)
-
-    add_counting(server, pay if is_paid else visit)
-    async with elicit_person(server, revision=protocol(revision), declares=()) as person:
-        for _ in range(1 if is_paid else 2):
-            (person.pays if is_paid else person.completes)()
-        for _ in range(2):
-            result = await person.call("counts")
-            assert "[ELICITATION_QUESTION_CHANGED]" in result.text
-        assert len(person.asked) == (1 if is_paid else 2)
+async def test_call_after_a_changed_question_asks_again(library):
+    server = new_server(library)
+    add_counting(server, in_gather)
+    async with caller_of(server, MODERN, limits=AT_ONCE) as (env, caller):
+        first = await caller.asked("counts")
+        await env.complete(links_asked(first)[0])
+        assert is_refused(await caller.leg("counts", after=first))
+        second = await caller.asked("counts")
+        assert links_asked(second) != links_asked(first)
 
 
 @pytest.mark.parametrize("kind", ["declined", "misused"])

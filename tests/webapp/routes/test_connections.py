@@ -761,7 +761,7 @@ async def test_account_is_limited_to_selected_clients_and_shared_with_all_again(
         assert not again.has_asked
         asked = here.ask("repo", client="Cursor", arguments="again")
         page = await person.visit(await asked.link())
-        assert "and the one that asks now if you allow it" in said(page)
+        assert "the assistant that asks now can use this account too" in said(page)
         await press(person, here, "/keep?all=1")
         last = here.ask("repo", client="Another", arguments="again")
         await last.account()
