@@ -15,9 +15,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from flows import question as questions
+from flows.elicitation.misuse import must_take
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import APPLICATION, ToolCall
 from flows.errors import (
@@ -90,14 +91,18 @@ async def asking(
         app: The result of create_app, if several applications run.
 
     Raises:
-        InvalidQuestion: The owner or the key is not valid.
+        InvalidQuestion: The owner, the key or `show` is not valid, or the block is inside another
+            one with the same owner and key.
         NoAsker: No application runs.
         NotConfigured: No browser could be identified as the user's.
         StoreUnavailable: The end of the block could not be stored. The server then stores the end
             as soon as possible.
     """
     service = _service_of(app)
+    # Our `_no_function` takes no link, so `show=None` is refused too.
+    must_take(cast("Show | None", show) or _no_function, 1, name="show")
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
+    _must_not_wait_for_itself(call)
     verbs = _BlockVerbs(call)
     with service.running_tools.at_work(call):
         try:
@@ -164,10 +169,10 @@ def _service_of(app: object | None) -> Service:
 def _user_id(owner: object) -> str:
     if isinstance(owner, str) and is_user_id(owner):
         return owner
+    wrong = f"has {len(owner)} characters" if isinstance(owner, str) else "is no str"
     raise InvalidQuestion(
         f"owner must be the id of one of your users, a str of 1 to {USER_ID_CHARACTERS} "
-        f"characters. This value is of the type {type(owner).__name__}. Write asking(str(user.id), "
-        "...)."
+        f"characters without lone surrogates. This value {wrong}. Write asking(str(user.id), ...)."
     )
 
 
@@ -197,6 +202,25 @@ def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
         ),
         presenter=_ByAuthor(show, service.identity.user_codes),
     )
+
+
+def _no_function() -> None:
+    """Stand for `show=None`."""
+
+
+def _must_not_wait_for_itself(call: Call) -> None:
+    """Check that this block is not inside the same one, whose end it would wait for.
+
+    Raises InvalidQuestion.
+    """
+    outer = questions.current_asker() if questions.asks_without_tool() else None
+    if not isinstance(outer, _BlockVerbs) or outer.call.has_ended:
+        return
+    if (outer.call.caller.owner, outer.call.tool) == (call.caller.owner, call.tool):
+        raise InvalidQuestion(
+            "This `asking` block is inside another one with the same owner and key, and would wait "
+            "for it. Ask in the outer block, or use another key."
+        )
 
 
 def _goes_on(error: Exception, call: Call) -> bool:

@@ -127,14 +127,21 @@ class RunningCode:
 running: ContextVar[RunningCode] = ContextVar("elicit_asker")
 
 
-def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
-    """Return the error for these questions. If all are async verbs, it names the first verb."""
+def never_asked(questions: list[UnaskedQuestion], *, has_raised: bool = False) -> NotAsked:
+    """Return the error for these questions. If all are async verbs, it names the first verb.
+
+    `has_raised`: the tool raised an error, which the questions may have nothing to do with.
+    """
     found = [one for one in questions if not one.is_verb] or questions
-    return NotAsked(
+    error = NotAsked(
         *dict.fromkeys(one.place for one in found),
         in_def=any(one.in_def and not one.is_verb for one in found),
         verb=found[0].kind if found[0].is_verb else None,
     )
+    if has_raised:
+        why = f"The tool raised an error, which is in the server's log. A possible cause: {error}"
+        error.args = (why,)
+    return error
 
 
 def place_of_call(*, also_at_import: bool = False) -> str | None:

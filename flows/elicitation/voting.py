@@ -6,8 +6,9 @@ version keeps them. Such a process does not find the name of the approvers there
 decide a question with settings that it does not know.
 
 Risks: one person counts as two. A person is compared by owner tag, and all approvals of a question
-have to come from people who are identified by the same method. Each change is computed from the
-stored question and written by compare-and-set, so two votes at the same moment are both counted.
+have to come from people who are identified by the same method and the same issuer. Each change is
+computed from the stored question and written by compare-and-set, so two votes at the same moment
+are both counted.
 """
 
 from collections.abc import Mapping
@@ -24,13 +25,17 @@ _TERM = "voting"
 
 
 class Vote(Struct, frozen=True, kw_only=True):
-    """An approval, or a delegation to the person `to` (an owner tag, with its name `to_label`)."""
+    """An approval, or a delegation to the person `to` (an owner tag, with its name `to_label`).
+
+    `issuer` is None without a sign-in, and in votes that earlier versions stored.
+    """
 
     owner: str
     known_by: str
     name: str
     label: str
     at: datetime
+    issuer: str | None = None
     comment: str | None = None
     to: str | None = None
     to_label: str | None = None
@@ -134,10 +139,10 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
     if voting is None or (voting.has_approved(vote.owner) and vote.to is None):
         return asked
     must_be_able_to_vote(voting, vote)
-    if any(other.known_by != vote.known_by for other in voting.approvals):
+    if any(_may_be_one_person(other, vote) for other in voting.approvals):
         raise NotAllowed(
-            "An earlier approval is from a person who is identified by another method, and you "
-            "may be that person. Sign in by the same method as the other approver."
+            "An earlier approval is from a person who is identified by another method or another "
+            "issuer, and you may be that person. Sign in by the same method as the other approver."
         )
     if voting.is_plain:
         return asked
@@ -145,6 +150,12 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
     counted = replace(voting, votes=(*voting.votes, vote))
     changed: Any = replace(cast("Any", asked), terms={**rest, **terms_of(counted)})
     return cast("AskedT", changed)
+
+
+def _may_be_one_person(one: Vote, other: Vote) -> bool:
+    """Return True if the votes may be of one person who has several accounts."""
+    is_elsewhere = one.issuer != other.issuer and None not in (one.issuer, other.issuer)
+    return one.known_by != other.known_by or is_elsewhere
 
 
 def must_be_able_to_vote(voting: Voting, vote: Vote) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -354,6 +355,44 @@ async def test_invalid_key_is_refused_with_reason(here: AskingEnv, key: object) 
     with pytest.raises(InvalidQuestion, match="says what the block is for"):
         async with asking("ann", show=print, key=key):  # type: ignore[arg-type]
             pass
+
+
+async def test_owner_of_wrong_length_is_refused_with_its_length(here: AskingEnv) -> None:
+    with pytest.raises(InvalidQuestion, match="This value has 257 characters"):
+        async with asking("a" * 257, show=print, app=here.app):
+            pass
+
+
+@pytest.mark.parametrize("show", [None, "https://a.example", lambda: None])
+async def test_show_that_cannot_take_a_link_is_refused_before_anybody_is_asked(
+    here: AskingEnv, show: Any
+) -> None:
+    with pytest.raises(InvalidQuestion, match="show must be a function that takes 1 argument"):
+        async with asking("ann", show=show, app=here.app):
+            await type_key()
+    assert not await here.service.elicitations.store.list("elicitation")
+
+
+async def test_block_inside_the_same_block_is_refused(here: AskingEnv) -> None:
+    shown: list[ShownLink] = []
+
+    async def inner(key: str) -> str:
+        async with asking("ann", show=shown.append, key=key, app=here.app):
+            return await type_key()
+
+    async def same() -> str:
+        await type_key()
+        return await inner("wish")
+
+    block, guest = here.begin(same), await here.guest()
+    await guest.type((await block.link()).url)
+    with pytest.raises(InvalidQuestion, match="inside another one with the same owner and key"):
+        await block
+    assert not shown
+    other = here.begin(lambda: inner("another wish"))
+    await eventually(lambda: bool(shown))
+    await guest.type(shown[0].url)
+    assert await other
 
 
 async def test_block_without_who_and_user_code_raises_not_configured() -> None:

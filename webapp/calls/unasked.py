@@ -37,13 +37,16 @@ async def must_have_asked_blocking(loop: asyncio.AbstractEventLoop | None = None
             raise never_asked(stopping)
 
 
-async def all_were_asked(unasked: Unasked, *, tool: str) -> None:
-    """Check that the body asked every question it created. Raises NotAsked."""
+async def all_were_asked(unasked: Unasked, *, tool: str, has_raised: bool = False) -> None:
+    """Check that the body asked every question it created. Raises NotAsked.
+
+    `has_raised`: the body raised an error, which may be about something else.
+    """
     if unasked:
         await asyncio.sleep(0)
     if forgotten := unasked.pop_all():
         _log.error("questions.not_awaited", extra={"tool": tool, "places": _in_full(forgotten)})
-        raise never_asked(forgotten)
+        raise never_asked(forgotten, has_raised=has_raised)
 
 
 async def asking_nobody(work: Callable[[], Awaitable[T]]) -> T:

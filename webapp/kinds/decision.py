@@ -37,6 +37,7 @@ from flows.elicitation.voting import (
 from flows.errors import NotAllowed, NotPossible, Unreadable
 from flows.kinds.form import Form, approver_of, voting_of
 from flows.question import Link
+from flows.shown import looks_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
@@ -54,6 +55,7 @@ WITHDRAWN: Final = "withdrawn by whoever asked"
 _ROWS_AT_ONCE: Final = 50
 _ROWS_AT_MOST: Final = 1000  # read for one page at most
 _DECIDED: Final = "decided"
+_KEPT: Final = "\u200c\u200d"  # invisible, but part of Persian words and of emoji
 _AT_LAST: Final = datetime.max.replace(tzinfo=UTC)  # after each escalation
 _log = logging.getLogger(__name__)
 
@@ -185,7 +187,7 @@ class Decisions:
         """
         asked = waiting.asked
         self._must_be_theirs(waiting, person)
-        vote = self._vote(person, comment=_short(reason))
+        vote = self._vote(person, comment=comment_in(reason))
         voting = voting_of(asked)
         if voting is not None and self.is_open(asked):
             if voting.comment == "none":
@@ -193,7 +195,7 @@ class Decisions:
             if not (accepts and voting.has_approved(person.owner)):
                 must_be_able_to_vote(voting, vote)
         proof = ByApprover(approver=waiting.approver, vote=vote)
-        work = self._decide(asked, proof, accepts=accepts, reason=_short(reason))
+        work = self._decide(asked, proof, accepts=accepts, reason=comment_in(reason))
         ended = await self._elicitations.run_to_completion(work)
         if ended.status.is_final:
             await self.close_item(ended)
@@ -245,6 +247,7 @@ class Decisions:
             known_by=person.known_by.value,
             name=person.name,
             label=person.label,
+            issuer=person.issuer,
             at=self._elicitations.clock(),
             comment=comment,
         )
@@ -286,7 +289,13 @@ class Decisions:
             return await elicitations.end(asked, Status.EXPIRED)
         else:
             try:
-                await elicitations.settle(asked.id, Status.DECLINED, why=reason, proof=proof)
+                await elicitations.settle(
+                    asked.id,
+                    Status.DECLINED,
+                    why=reason,
+                    proof=proof,
+                    also=partial(_still_theirs, vote=proof.vote),
+                )
                 is_decided = True
             except NotPossible:
                 pass  # another approver was first, or the question was withdrawn
@@ -378,7 +387,19 @@ def _counted_before_the_last(elicitation: Elicitation, *, vote: Vote) -> Elicita
     return elicitation if is_enough(counted.asked) else counted
 
 
-def _short(reason: str | None) -> str | None:
-    """Return the normalized reason, or None if it is empty."""
-    words = " ".join((reason or "").split())[:REASON_CHARACTERS]
-    return words or None
+async def _still_theirs(declined: Elicitation, *, vote: Vote) -> Sequence[Value]:
+    """Raise NotAllowed if the person has delegated the question in the meantime."""
+    voting = voting_of(declined)
+    if voting is not None:
+        must_be_able_to_vote(voting, vote)
+    return ()
+
+
+def comment_in(reason: str | None) -> str | None:
+    """Return a comment or reason on one line, without control characters, or None if it is empty.
+
+    Text that looks empty, such as a zero-width space, counts as empty.
+    """
+    plain = (each for each in reason or "" if each.isprintable() or each in _KEPT or each.isspace())
+    words = " ".join("".join(plain).split())[:REASON_CHARACTERS]
+    return words if looks_of(words) else None

@@ -131,9 +131,9 @@ async def _run_body(
         enter_call(verbs, server, tool)
         await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
         own = wire_form(await run())
-    is_checked = is_final_result(own) or may_be_of_question(verbs.raised, own)
-    if is_checked and not call.is_interrupted:
-        await all_were_asked(unasked, tool=call.tool.tool)
+    has_raised = may_be_of_question(verbs.raised, own)
+    if (has_raised or is_final_result(own)) and not call.is_interrupted:
+        await all_were_asked(unasked, tool=call.tool.tool, has_raised=has_raised)
     return verbs, own
 
 

@@ -169,10 +169,8 @@ class Accounts:
         if by.account is None:
             given = None if held is None else await self._given(held, request, by)
             return given or await self._exchanged(request, client, by)
-        # The call was answered already, so it does not ask again.
-        asked = dataclasses.replace(request, again=False)
         begun = await self.connections.still_of(by.account, by)
-        given = await self._given(begun, asked, by)
+        given = await self._given(begun, request, by)
         is_other = held is not None and held.id != by.account
         if given is None and (by.is_later_leg or is_other):
             raise Failed(
@@ -244,19 +242,20 @@ class Accounts:
         client = self._clients.of(request.provider)
         if not found.is_shared(by.tool, by.client):
             return None
-        if not self._satisfies(found, request, client):
+        if not self._satisfies(found, request, client, by):
             return None
         working = await self.keys.working(found)
         # During the renewal, scopes may be lost and the person may stop sharing the account.
         if working is None or not working.is_shared(by.tool, by.client):
             return None
-        if not self._satisfies(working, request, client):
+        if not self._satisfies(working, request, client, by):
             return None
         await self.connections.note_use(working, by.tool, by.client, owner=by.owner, name=by.asker)
         return self.connections.content(working, scopes=request.scopes)
 
-    def _satisfies(self, found: Connection, request: AccountRequest, client: Client) -> bool:
-        return self.connections.is_enough(found, request.scopes, client, asks_again=request.again)
+    def _satisfies(self, held: Connection, of: AccountRequest, client: Client, by: AskedBy) -> bool:
+        again = of.again and by.account is None  # an answered call does not ask again
+        return self.connections.is_enough(held, of.scopes, client, asks_again=again)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
@@ -271,7 +270,7 @@ class Accounts:
         found = await self.connections.find(
             self._holder(client, by), key, account=request.account, tenant=tenant
         )
-        return found is not None and self._satisfies(found, request, client)
+        return found is not None and self._satisfies(found, request, client, by)
 
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy

@@ -23,7 +23,7 @@ from flows.errors import NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
-from webapp.kinds.decision import PendingDecision
+from webapp.kinds.decision import PendingDecision, comment_in
 from webapp.kinds.page_kind import is_before_tool, terms_in
 from webapp.pages.builder_forms import (
     arguments_shown,
@@ -155,7 +155,7 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
     page.must_be_form_about(_subject(waiting))
     reason = "".join(page.form.get("reason", []))
     voting = voting_of(waiting.asked)
-    if voting is not None and voting.comment == "required" and not reason.strip():
+    if voting is not None and voting.comment == "required" and comment_in(reason) is None:
         status = HTTPStatus.UNPROCESSABLE_ENTITY
         return await _shown(page, person, waiting, status=status, needs_comment=True)
     try:

@@ -1,5 +1,6 @@
 """Approvals that need several people, comments, delegation, and escalation to other people."""
 
+import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing
 from tests.support.mcp_server import MODERN
 from webapp.identity.approvers import Approver, Deciding, KnownBy
+from webapp.kinds.decision import comment_in
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
@@ -380,3 +382,60 @@ async def test_inbox_over_the_api_shows_votes_and_delegates() -> None:
         assert (delegation["by"], delegation["to"]) == ("flora", "fred")
         done = await sent(here, f"{path}/answer", here.own("fred"), {"accepts": True})
         assert done.json()["decision"] == "approved"
+
+
+async def test_decline_after_handing_the_request_on_is_refused_in_the_same_moment() -> None:
+    async with two_processes(TWO) as (first, second):
+        with pytest.raises(NotAllowed, match="handed this request"):
+            await racing(
+                first,
+                decide(first, "frank", accepts=False),
+                lambda: delegate(second, "frank", "flora"),
+            )
+        assert (await second.asked()).status is Status.PENDING
+
+
+async def test_people_of_different_issuers_do_not_count_together() -> None:
+    async with (
+        approving(shop(), approvers=(TWO,), askers_decide=True) as here,
+        here.asking() as caller,
+    ):
+        await caller.result("refund", order="o8")
+        decisions = here.env.service.kinds.decisions
+        (waiting,), _ = await decisions.inbox("finance")
+        frank, flora = person_named(here, "frank"), person_named(here, "flora")
+        await decisions.decide(waiting, of_issuer(frank, "https://one.example"), accepts=True)
+        elsewhere = of_issuer(flora, "https://two.example")
+        with pytest.raises(NotAllowed, match="another issuer"):
+            await decisions.decide(waiting, elsewhere, accepts=True)
+        await decisions.decide(waiting, of_issuer(flora, "https://one.example"), accepts=True)
+        assert (await here.asked()).status is Status.ACCEPTED
+
+
+def of_issuer(person: Deciding, issuer: str) -> Deciding:
+    return dataclasses.replace(person, issuer=issuer)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("\u202eevil\u2066\x00\x1b[31m", "evil[31m"),
+        ("\u0646\u0645\u06cc\u200c\u062e", "\u0646\u0645\u06cc\u200c\u062e"),
+        ("Fine\n\n for  me", "Fine for me"),
+        ("\u200b\u2060\u202e", None),
+        ("\u3164\ufe0f", None),
+        ("x" * 10_000, "x" * 500),
+    ],
+)
+def test_comment_is_one_visible_line(typed: str, shown: str | None) -> None:
+    assert comment_in(typed) == shown
+
+
+async def test_invisible_comment_is_not_the_required_one() -> None:
+    strict = replace_approver(TWO, needs=1, comment="required")
+    async with approving(shop(), approvers=(strict,)) as here, here.asking() as caller:
+        await caller.result("ship", order="o8")
+        frank = await here.signed_in("frank")
+        refused = await press(frank, await here.one(frank), "approve", reason="\u200b \u202e")
+        assert (refused.status, "Write a comment" in refused.text) == (422, True)
+        assert (await here.asked()).status is Status.PENDING

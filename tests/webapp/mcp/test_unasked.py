@@ -155,6 +155,27 @@ async def test_tools_own_exception_is_reported_with_an_unawaited_question(server
         assert "sold out" in text_of(result)
 
 
+async def test_error_that_the_library_hides_is_not_blamed_on_an_unawaited_question(
+    revision, caplog
+):
+    server = new_server("mcp")
+
+    @server.tool()
+    async def buy(item: str) -> str:
+        sure = elicit.confirm("Sure?")  # before the error
+        stock = {"tea": 1}[item]
+        return f"{await sure} {stock}"
+
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("buy", item="coffee")
+    assert result.meta["code"] == "ELICITATION_NOT_ASKED"
+    said = text_of(result)
+    assert said.startswith("The tool raised an error, which is in the server's log. A possible")
+    assert line_of("before the error") in said
+    errors = [one.exc_info[1] for one in caplog.records if one.exc_info]
+    assert any(isinstance(one.__cause__, KeyError) for one in errors)
+
+
 @pytest.mark.every_way
 async def test_question_awaited_in_a_later_request_is_not_reported(server, revision):
     @server.tool()

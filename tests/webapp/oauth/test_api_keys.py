@@ -166,6 +166,46 @@ async def test_invalidated_key_is_asked_again_and_revoked_key_too() -> None:
         assert len(person.asked) == 3
 
 
+@pytest.mark.parametrize("revision", [MODERN, LEGACY])
+async def test_call_that_asks_for_a_key_twice_gets_the_same_account(revision: str) -> None:
+    server = new_server("mcp")
+
+    @server.tool()
+    async def twice() -> str:
+        first, second = await elicit.api_key(ACME), await elicit.api_key(ACME)
+        return f"{first.label} {first.id == second.id}"
+
+    async with elicit_person(server, revision=revision, outside=Api()) as person:
+        person.types_key(KEY)
+        for _ in range(2):
+            assert (await person.call("twice")).text == "ada@example.org True"
+
+
+@pytest.mark.parametrize("revision", [MODERN, LEGACY])
+async def test_key_invalidated_in_a_call_is_asked_again_once_in_the_same_call(
+    revision: str,
+) -> None:
+    api, server = Api(), new_server("mcp")
+
+    @server.tool()
+    async def work() -> str:
+        account = await elicit.api_key(ACME)
+        if account.access_token not in api.good:
+            await account.invalidate()
+            account = await elicit.api_key(ACME)
+        return f"worked: {account.access_token in api.good}"
+
+    async with elicit_person(server, revision=revision, outside=api) as person:
+        person.types_key(KEY)
+        assert (await person.call("work")).text == "worked: True"
+        await person.let_pass(minutes=1)
+        api.good = {"sk-second"}
+        person.types_key("sk-second")
+        for _ in range(2):
+            assert (await person.call("work")).text == "worked: True"
+        assert len(person.asked) == 2
+
+
 async def test_many_refused_keys_end_the_attempts_of_a_link() -> None:
     api = Api()
     api.good = set()
