@@ -9,12 +9,12 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from flows.errors import InvalidSchema
-from flows.schema.schema import Schema, parse, schema_of
+from flows.schema.schema import Schema, parse, schema_of, with_secrets
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_views import Shown, usual
 from webapp.pages.form import FormField, form_of, with_zones
 from webapp.pages.renderer import Renderer
-from webapp.pages.views_forms import StartForm
+from webapp.pages.views_forms import StartForm, StartSecret
 
 MOMENT = {"type": "string", "format": "date-time", "title": "When"}
 
@@ -76,6 +76,17 @@ def test_text_of_one_line_is_an_input(
 ) -> None:
     # finding: XP9
     assert field_of(found, *values).control == control
+
+
+# finding: XP1
+@pytest.mark.parametrize("more", [{}, {"maxLength": 4000}, {"format": "password"}])
+def test_secret_of_any_length_is_a_password_field(more: Mapping[str, Any], shown: Shown) -> None:
+    schema = with_secrets(of(a={"type": "string", **more}))
+    page = shown(usual(StartSecret, form=form_of(schema)))
+    assert [one["type"] for one in page.named("input") if one.get("id") == "answer-1"] == [
+        "password"
+    ]
+    assert page.named("textarea") == []
 
 
 @pytest.mark.parametrize(
