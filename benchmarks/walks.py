@@ -72,11 +72,11 @@ class Walk:
         return _changes(self.steps)
 
     @property
-    def changes_of_room(self) -> int:
-        return _changes(list(map(room_of, self.steps)))
+    def changes_of_package(self) -> int:
+        return _changes(list(map(package_of, self.steps)))
 
 
-def room_of(file: str) -> str:
+def package_of(file: str) -> str:
     """Return the file's package in flows or webapp. Any other file is a package of its own."""
     return "/".join(file.split("/")[:2])
 
@@ -302,7 +302,7 @@ def main() -> None:
         for walk in asyncio.run(walks(Path(folder))):
             print(
                 f"{walk.name}: {len(walk.steps)} functions, {walk.files} files, "
-                f"{walk.changes_of_file} changes of file, {walk.changes_of_room} of package"
+                f"{walk.changes_of_file} changes of file, {walk.changes_of_package} of package"
             )
 
 

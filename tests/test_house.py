@@ -54,18 +54,18 @@ MUST_NOT_IMPORT = {
     "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
 # A package imports only from packages before it. docs/explanation/architecture.md describes each.
-ROOMS = (
+PACKAGES = (
     *(
-        f"flows.{room}"
-        for room in (
+        f"flows.{package}"
+        for package in (
             *("errors", "origin", "shown", "elicitation", "question", "oauth", "webhooks"),
             *("providers", "payments", "requests", "schema", "kinds", "hooks", "elicit", "crypto"),
         )
     ),
     "flows",
     *(
-        f"webapp.{room}"
-        for room in (
+        f"webapp.{package}"
+        for package in (
             *(
                 "limits",
                 "printing",
@@ -100,9 +100,9 @@ ROOMS = (
     "webapp",
 )
 # A vendor's name may occur only in these packages, and in texts for people.
-VENDORS_ROOMS = (
-    *(f"flows/payments/{room}/" for room in ("stripe", "paypal", "mollie")),
-    *(f"webapp/sandbox/{room}/" for room in ("authorization", "stripe", "paypal", "mollie")),
+VENDOR_FOLDERS = (
+    *(f"flows/payments/{package}/" for package in ("stripe", "paypal", "mollie")),
+    *(f"webapp/sandbox/{package}/" for package in ("authorization", "stripe", "paypal", "mollie")),
     *("flows/providers/", "webapp/demo/"),
     "webapp/sandbox/app.py",  # the simulated vendors
     "webapp/sandbox/settings.py",  # the secrets of each vendor
@@ -192,9 +192,9 @@ def named_in(node: ast.AST) -> Iterator[str]:
         yield "" if " " in text.strip() else text
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     named = ".".join(module.split(".")[:2])
-    return named if named in ROOMS else module.split(".", maxsplit=1)[0]
+    return named if named in PACKAGES else module.split(".", maxsplit=1)[0]
 
 
 @cache
@@ -212,7 +212,7 @@ def _told(text: str) -> Iterator[tuple[str, str]]:
         elif line.startswith("## "):
             half = ""
         elif half and line.startswith("| `"):
-            yield from ((half, room) for room in re.findall(r"`(\w+)`", line.split("|")[1]))
+            yield from ((half, package) for package in re.findall(r"`(\w+)`", line.split("|")[1]))
 
 
 def test_modules_do_not_import_forbidden_modules() -> None:
@@ -228,7 +228,7 @@ def test_modules_do_not_import_forbidden_modules() -> None:
 
 
 def test_every_module_belongs_to_a_known_package() -> None:
-    assert {room_of(module_of(path)) for path in SOURCES} == set(ROOMS)
+    assert {package_of(module_of(path)) for path in SOURCES} == set(PACKAGES)
 
 
 def test_packages_import_downward_only() -> None:
@@ -236,7 +236,7 @@ def test_packages_import_downward_only() -> None:
         f"{path} imports {imported}"
         for path in SOURCES
         for imported in imported_modules(path)
-        if ROOMS.index(room_of(imported)) > ROOMS.index(room_of(module_of(path)))
+        if PACKAGES.index(package_of(imported)) > PACKAGES.index(package_of(module_of(path)))
     ]
     assert not wrong
 
@@ -287,11 +287,13 @@ def test_small_module_with_single_user_is_listed_with_reason() -> None:
 
 def test_architecture_page_names_every_package() -> None:
     text = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
-    told = {f"{half}.{room}" for half, room in _told(text)}
-    assert told | {"flows", "webapp"} == set(ROOMS)
+    told = {f"{half}.{package}" for half, package in _told(text)}
+    assert told | {"flows", "webapp"} == set(PACKAGES)
     layers = re.findall(r"^\| .* \| in `(\w+)`: (.*) \|$", text, re.MULTILINE)
-    overview = [f"{half}.{room}" for half, rooms in layers for room in rooms.split(", ")]
-    assert overview == [room for room in ROOMS if "." in room]
+    overview = [
+        f"{half}.{package}" for half, packages in layers for package in packages.split(", ")
+    ]
+    assert overview == [package for package in PACKAGES if "." in package]
     for path in re.findall(r"`((?:flows|webapp)/[\w/]+\.py)`", text):
         assert path in SOURCES, path
 
@@ -405,7 +407,7 @@ def test_vendor_names_occur_only_in_vendor_packages() -> None:
     wrong = [
         f"{path}:{getattr(node, 'lineno', '')} names {name}"
         for path, tree in SOURCES.items()
-        if not path.startswith(VENDORS_ROOMS)
+        if not path.startswith(VENDOR_FOLDERS)
         for node in ast.walk(tree)
         for name in named_in(node)
         if VENDORS.search(name)
@@ -495,9 +497,9 @@ def test_no_test_module_imports_another() -> None:
 
 def test_test_folders_are_named_like_packages() -> None:
     for half in ("flows", "webapp"):
-        rooms = {path.parent.name for path in (HOUSE / half).glob("*/__init__.py")}
+        packages = {path.parent.name for path in (HOUSE / half).glob("*/__init__.py")}
         folders = {path.parent.name for path in (HOUSE / "tests" / half).glob("*/__init__.py")}
-        assert folders <= rooms
+        assert folders <= packages
 
 
 # Former names of this project for things that have a standard name. See the glossary of

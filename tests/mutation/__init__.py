@@ -1,6 +1,6 @@
-"""A check that the tests still find frozen faults in every room of flows and webapp.
+"""A check that the tests still find frozen faults in every package of flows and webapp.
 
-`draw` drew the faults: each room has a share in proportion to its lines, from the changes that
+`draw` drew the faults: each package has a share in proportion to its lines, from the changes that
 cosmic-ray's operators can make there. faults.json stores the seed of each draw and its first id.
 Each fault is stored as text: the original lines, their neighbours, and the changed lines. So a
 fault is found again after lines have moved, even to another module. A fault that cannot be placed
@@ -15,7 +15,7 @@ endless. A fault without an outcome is undecided.
     python -m tests.mutation --tests PATH ...    is each killed by these files and folders?
 
 A fault that no test has killed yet is tried by the tests that import its module and those of its
-room. `--only ID ...` selects faults, and `--write` records the outcomes.
+package. `--only ID ...` selects faults, and `--write` records the outcomes.
 
 The faults P001 and following, with the operator `Planted`, are written by people: each breaks a
 promise that no test checked until a reviewer broke it. A fault with a `finding` undoes the

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.mutation.fault import DEAD, OUTCOMES, Fault, Location, faults_of
-from tests.mutation.rooms import HOUSE, room_of, sources_of
+from tests.mutation.packages import HOUSE, package_of, sources_of
 from tests.mutation.trial import (
     Copy,
     Outcome,
@@ -145,7 +145,7 @@ def main() -> int:
             before = trials.known.get(fault.id, {})
             if before.get("outcome") in DEAD and not outcome.is_killed:
                 lost.append(fault.id)
-            print(fault.id, room_of(fault.module), outcome.word, outcome.test or "", flush=True)  # noqa: T201 -- the counts are what it is for
+            print(fault.id, package_of(fault.module), outcome.word, outcome.test or "", flush=True)  # noqa: T201 -- the counts are what it is for
             if arguments.write:
                 _write(trials.known, fault, outcome)
         killers = [one.test for one in outcomes.values() if one.is_killed and one.test]

@@ -1,7 +1,7 @@
 """Draw new faults: `python -m tests.mutation.draw SEED`.
 
 A fault is kept if its code still exists and a test detected it. New faults replace the others. Each
-package (room) gets a share of all faults in proportion to its lines. faults.json stores the seed
+package gets a share of all faults in proportion to its lines. faults.json stores the seed
 and the first id of each draw. The draw needs cosmic-ray (8.7; not in the constraints: `pip install
 cosmic-ray`), whose operators find the possible changes of a module. A place in the code is drawn
 first, then one of its possible changes. Otherwise `+`, which can become eleven other operators,
@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tests.mutation.fault import DEAD, FAULTS, OUTCOMES, Fault, Location, faults_of
-from tests.mutation.rooms import room_of, shares, sources_of
+from tests.mutation.packages import package_of, shares, sources_of
 
 COUNT: Final = 300
 TOOL: Final = "cosmic-ray 8.7.0"
@@ -143,13 +143,13 @@ def fault_of(
 
 
 def draw(count: int, chance: random.Random, known: Collection[_Lines]) -> list[Fault]:
-    """Draw faults of each room in turn, until each room has its share. None is in `known`."""
+    """Draw faults of each package in turn, until each package has its share. None is in `known`."""
     sources = sources_of()
     drawn: list[Fault] = []
-    for room, share in shares(sources, count).items():
-        own = [module for module in sources if room_of(module) == room]
-        of_room = draw_from({module: sources[module] for module in own}, chance, sources)
-        new = (fault for fault in of_room if _lines(fault) not in known)
+    for package, share in shares(sources, count).items():
+        own = [module for module in sources if package_of(module) == package]
+        of_package = draw_from({module: sources[module] for module in own}, chance, sources)
+        new = (fault for fault in of_package if _lines(fault) not in known)
         drawn += islice(new, share)
     return drawn
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 from tests.mutation.fault import Fault, faults_of
-from tests.mutation.rooms import sources_of
+from tests.mutation.packages import sources_of
 from tests.mutation.trial import Copy, Picked, import_what_takes_long
 
 SECONDS: Final = 3600

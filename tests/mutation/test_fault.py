@@ -1,4 +1,4 @@
-"""Frozen faults: found again by their text, drawn from every room, tried with likely tests."""
+"""Frozen faults: found again by their text, drawn from every package, tried with likely tests."""
 
 import ast
 import json
@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
+from tests.mutation.packages import HOUSE, shares, sources_of
 from tests.mutation.reach import marked
-from tests.mutation.rooms import HOUSE, shares, sources_of
 from tests.mutation.trial import likely_files
 
 FAULT = Fault(
@@ -90,7 +90,7 @@ def test_each_fault_was_killed_by_a_test_or_has_a_note() -> None:
 
 
 # finding: XH2
-def test_draw_gives_each_room_its_share() -> None:
+def test_draw_gives_each_package_its_share() -> None:
     sources = {f"flows/a/{number}.py": ["x = 1", ""] * 30 for number in range(3)}
     sources |= {"webapp/b.py": ["x = 1"] * 9, "webapp/c/d/e.py": ["x = 1"] * 1}
     assert shares(sources, 10) == {"flows/a": 8, "webapp": 1, "webapp/c": 1}
@@ -100,7 +100,7 @@ def test_draw_gives_each_room_its_share() -> None:
 
 
 # finding: XH2
-def test_fault_is_tried_with_the_tests_of_its_module_and_room() -> None:
+def test_fault_is_tried_with_the_tests_of_its_module_and_package() -> None:
     files = likely_files("webapp/http/rate_limit.py")
     assert files[0].startswith("tests/webapp/http/")
     assert "tests/webapp/http/test_rates.py" in files

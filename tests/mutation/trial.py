@@ -24,7 +24,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.mutation.fault import DEAD, Fault
-from tests.mutation.rooms import HOUSE, room_of
+from tests.mutation.packages import HOUSE, package_of
 
 HEAVY: Final = (
     *("anyio", "authlib.oauth2", "babel", "cryptography.x509", "fastmcp", "httpx", "hypothesis"),
@@ -212,11 +212,11 @@ class Reach:
 
 
 def likely_files(module: str) -> list[str]:
-    """Return the test files that import the module, and those of its room. Small files first.
+    """Return the test files that import the module, and those of its package. Small files first.
 
     A file that imports the module comes before the others, and so does a file of the same name.
     """
-    room = HOUSE / "tests" / room_of(module)
+    package = HOUSE / "tests" / package_of(module)
     stem, parts = Path(module).stem, module.removesuffix(".py").removesuffix("/__init__").split("/")
     names = re.compile(
         rf"\b(from|import) {re.escape('.'.join(parts))}\b"
@@ -225,7 +225,7 @@ def likely_files(module: str) -> list[str]:
     found: dict[Path, tuple[bool, bool, int]] = {}
     for path in (HOUSE / "tests").rglob("test_*.py"):
         text = path.read_text("utf-8")
-        imports, is_near = bool(names.search(text)), path.is_relative_to(room)
+        imports, is_near = bool(names.search(text)), path.is_relative_to(package)
         if imports or is_near:
             is_named = stem in path.stem or path.stem.removeprefix("test_") in stem
             found[path] = not (is_near and (imports or is_named)), not imports, len(text)
