@@ -30,7 +30,14 @@ from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
-from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
+from flows.oauth.refresh import (
+    OwnerUnknown,
+    RefreshTokenGone,
+    Renewed,
+    needs_refresh,
+    refresh,
+    refreshed,
+)
 from flows.oauth.requests import ApiAccess, ask_as, asked_who, get
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import TokenRefused, is_operators_fault
@@ -241,6 +248,17 @@ class AccessTokens:
         except RefreshTokenGone as gone:
             current = await self._lapse(claimed, reason=gone.reason, proof="the provider's word")
         except Exception as error:  # noqa: BLE001 - the edge of a task
+            if isinstance(error, OwnerUnknown):
+                new = error.tokens
+                # A provider that sees the former one again would revoke both.
+                await self._write_claimed(
+                    claimed,
+                    lambda c: replace(
+                        c,
+                        refresh_token=new.refresh_token,
+                        refresh_expires_at=new.refresh_expires_at,
+                    ),
+                )
             noted = await self._note(client, claimed, error)
             current = await self._after_failure(client, claimed, noted)
             if current is None:
