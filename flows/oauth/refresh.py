@@ -127,8 +127,8 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
             person = yield from owner_of_token(client, access=access)
         except (Failed, httpx.HTTPError) as error:
             why = str(error) if isinstance(error, Failed) else type(error).__name__
-            says = f"{provider.label} did not say whose account it renewed: {why}"
-            raise OwnerUnknown(says, tokens=tokens) from error
+            message = f"{provider.label} did not say whose account it renewed: {why}"
+            raise OwnerUnknown(message, tokens=tokens) from error
         is_anothers = person.id != connection.person_id
     if is_anothers:
         raise RefreshTokenGone(
