@@ -112,8 +112,10 @@ class AccessTokens:
 
     async def instead_of(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
-    ) -> str | None:
+    ) -> tuple[str, str | None] | None:
         """Return a newer access token than `refused`, which the provider's API refused, or None.
+
+        The second value is the private key that the token is bound to (DPoP), or None.
 
         Return None also if the account is not shared with `tool` and `client`. `client` is the MCP
         client that calls the tool.
@@ -122,7 +124,7 @@ class AccessTokens:
         if found is None or not found.is_connected or not found.is_shared(tool, client):
             return None
         if found.access_token != refused:
-            return found.access_token
+            return found.access_token, found.dpop_key
         issued_at = found.issued_at or found.connected_at
         if abs(self._now - issued_at) < FRESH:
             return None
@@ -132,7 +134,8 @@ class AccessTokens:
             return None
         if renewed is None or renewed.access_token == refused:
             return None
-        return renewed.access_token if renewed.is_shared(tool, client) else None
+        is_shared = renewed.is_shared(tool, client)
+        return (renewed.access_token, renewed.dpop_key) if is_shared else None
 
     async def invalidate(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
