@@ -86,7 +86,7 @@ async def test_each_walk_in_architecture_page_is_counted(tmp_path):
     overview = page.partition("## On one screen")[2].partition("## The packages of")[0]
     for walk in await walks(tmp_path):
         assert f"| {walk.name} |" in overview
-        assert walk.changes_of_room < walk.changes_of_file < len(walk.steps)
+        assert walk.changes_of_package < walk.changes_of_file < len(walk.steps)
 
 
 async def test_tool_calls_are_measured_on_both_revisions():

@@ -14,7 +14,13 @@ from flows.oauth.discovery import METHODS, MetadataRefused, client_auth_of, show
 from flows.oauth.dpop import ALGORITHM
 from flows.oauth.provider import Client
 from flows.oauth.requests import SetupFault, Unreachable
-from flows.oauth.token_errors import OF_TARGET, Refusal, TokenRefused, needs_operator
+from flows.oauth.token_errors import (
+    OF_TARGET,
+    UNAUTHORIZED_CLIENT,
+    Refusal,
+    TokenRefused,
+    needs_operator,
+)
 
 # characters; a text that was cut may contain only the beginning of a secret
 _SECRET_START: Final = 8
@@ -82,7 +88,8 @@ def fix_of(error: Exception, registration: RegisteredClient) -> str | None:
         return issuer_fix(registration)
     if isinstance(error, TokenRefused):
         fix = refusal_fix(error.refusal, registration)
-        is_general = fix == _credentials_fix(registration)
+        can_be_secret = error.refusal.error == UNAUTHORIZED_CLIENT
+        is_general = can_be_secret or fix == _credentials_fix(registration)
         return f"{fix} (elicit doctor tries other ways to send the secret)" if is_general else fix
     return error.fix if isinstance(error, SetupFault | Unreachable) else None
 

@@ -187,7 +187,10 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
         reply = yield from _sent(trial, endpoint, ours, now=now)
         refusal = refusal_in(reply, provider)
         is_refused = refusal is not None and _is_of_client(refusal)
-        for other in _other_ways(registration.client, ours, named=named) if is_refused else ():
+        # Some servers answer this if they cannot read the secret.
+        is_unclear = refusal is not None and refusal.error == UNAUTHORIZED_CLIENT
+        others = _other_ways(registration.client, ours, named=named)
+        for other in others if is_refused or is_unclear else ():
             again = yield from _sent(trial, endpoint, other, now=now)
             second = refusal_in(again, provider)
             is_accepted = not again.is_error if second is None else _is_expected(trial, second)

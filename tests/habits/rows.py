@@ -34,6 +34,7 @@ PLAYED: Mapping[str, Habit] = {
         at=("figma", "quickbooks", "reddit", "spotify", "xero"), plays=replace(HERE, auth="basic")
     ),
     "Basic that is not percent-encoded": Habit(
+        at=("Glewlwyd",),
         plays=replace(HERE, auth="basic_raw"),
         declares='client_auth = "basic_raw"',
     ),

@@ -375,6 +375,13 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
+    "token endpoint does not decode the secret, and calls the client unauthorized": Setup(
+        there={"takes": "basic_raw", "refuses": "unauthorized_client"},
+        found=["accepts it sent as basic_raw", 'write client_auth = "basic_raw"'],
+        used=["exchange.failed", "unauthorized_client", "elicit doctor tries other ways"],
+        model="did not issue an access token (unauthorized_client)",
+        person="did not issue an access token (unauthorized_client)",
+    ),
     "token endpoint wants the client id in the body as well": Setup(
         there={"takes": "both"},
         found=["accepts it sent as both", 'write client_auth = "both"'],

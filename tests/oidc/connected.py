@@ -67,8 +67,8 @@ def known_at(
     return who
 
 
-async def bearer(env: ServerEnv, guest: Guest) -> dict[str, str]:
-    got = await bearer_of(guest, env.mcp_url)
+async def bearer(env: ServerEnv, guest: Guest, *, scope: str = "openid tools") -> dict[str, str]:
+    got = await bearer_of(guest, env.mcp_url, scope=scope)
     return {"authorization": f"Bearer {got['access_token']}"}
 
 

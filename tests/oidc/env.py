@@ -93,6 +93,10 @@ class OpenIdProvider:
         provider = self.declared(name, **changes)
         return Client(provider=provider, client_id=OUR_ID, client_secret=OUR_SECRET)
 
+    def guest(self, name: str, *, browser: httpx.AsyncClient) -> "Guest":
+        """Return the person with this name, who uses this browser here."""
+        return Guest(name, at=self, browser=browser)
+
     def __enter__(self) -> Self:
         try:
             self.configure()

@@ -45,7 +45,7 @@ from webapp.demo.client import text_of
 
 STEPS_AT_MOST = 10
 SENDS = "button.primary, form button:not([type=button])"
-RIGHT = "done by alice"
+RIGHT = "done"
 REMOTE_PORT = 33418
 REVISIONS = ("legacy", "2026-07-28")
 mcp = MCPServer("shop")
@@ -53,7 +53,8 @@ mcp = MCPServer("shop")
 
 @mcp.tool()
 async def visit() -> str:
-    return f"done by {await elicit.secret('Who are you?')}"
+    # A result that contains the secret would be masked.
+    return RIGHT if await elicit.secret("Who are you?") == "alice" else "another answer"
 
 
 class Callback:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from joserfc.jwk import ECKey
 
 from tests.oidc.connected import WORDS, bearer, known_at, ours, served, sign_in
-from tests.oidc.env import Guest, OpenIdProvider, real_time
+from tests.oidc.env import OpenIdProvider, real_time
 from tests.support.connections_page import press, said
 from tests.support.mcp_server import MODERN, new_browser, server_env
 from tests.support.oauth_env import ends, oauth_env
@@ -33,7 +33,8 @@ class Setting:
     """A configuration of the provider, our registration there, and our settings for it.
 
     `declared` are fields of the provider's table, and `variables` the same for the issuer.
-    `person` is the id and the label of the person who signs in.
+    `person` is the id and the label of the person who signs in, without an id if the provider
+    makes one up. `scope` is what the person's assistant requests.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -42,7 +43,8 @@ class Setting:
     declared: Mapping[str, Any] = field(default_factory=dict[str, Any])
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     secret: str | None = None
-    person: tuple[str, str] = ("alice", "alice@acme.example")
+    person: tuple[str | None, str] = ("alice", "alice@acme.example")
+    scope: str = "openid tools"
     me: str = "/me"  # the path of the API
     lasts: timedelta = timedelta(minutes=4, seconds=30)  # until a refresh is due
     revokes: bool = True
@@ -143,10 +145,11 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         acme.configure(clients=[client], **setting.there)
         asked, person = here.ask("offline_access", "email", provider=declared), await here.person()
         leaves = await person.go_on(await asked.link())
-        callback = await Guest("alice", at=acme, browser=browser).walk(leaves)
+        callback = await acme.guest("alice", browser=browser).walk(leaves)
         await ends(person, await person.visit(callback))
         account = await asked.account()
-        assert (account.id, account.label) == setting.person
+        id, label = setting.person
+        assert (account.id, account.label) == (id or account.id, label)
         async with account.client() as api:
             assert (await api.get(setting.me)).status_code == 200
         clock.tick(seconds=setting.lasts.total_seconds())
@@ -171,8 +174,9 @@ async def people_are_known(acme: OpenIdProvider, setting: Setting) -> None:
         there["par"], client["require_pushed_authorization_requests"] = "offered", True
     who = known_at(acme, more, client=client, resource=setting.resource, **there)
     async with server_env(served(), who=who) as env, new_browser() as browser:
-        alice = Guest("alice", at=acme, browser=browser)
-        async with env.caller(MODERN, headers=await bearer(env, alice)) as caller:
+        alice = acme.guest("alice", browser=browser)
+        headers = await bearer(env, alice, scope=setting.scope)
+        async with env.caller(MODERN, headers=headers) as caller:
             caller.begin("visit")
             person, link = await env.person(), await caller.link()
             assert WORDS in (await sign_in(person, await person.visit(link), alice)).text

@@ -44,6 +44,7 @@ class WrongProvider(httpx.AsyncBaseTransport):
     secret: str = SECRET
     methods: Sequence[str] = _OK_METHODS
     takes: str = "basic"
+    refuses: str = "invalid_client"  # its error for a client that it does not know
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     replies: Mapping[str, Reply] = field(default_factory=dict[str, Reply])
     algorithm: str = "ES256"
@@ -143,7 +144,7 @@ class WrongProvider(httpx.AsyncBaseTransport):
     def _push(self, request: httpx.Request) -> httpx.Response:
         sent = _form(request)
         if not self._knows(request, sent):
-            return httpx.Response(401, json={"error": "invalid_client"})
+            return httpx.Response(401, json={"error": self.refuses})
         uri = f"urn:ietf:params:oauth:request_uri:{len(self._pushed)}"
         self._pushed[uri] = sent
         return httpx.Response(201, json={"request_uri": uri, "expires_in": 60})
@@ -163,7 +164,7 @@ class WrongProvider(httpx.AsyncBaseTransport):
     def _token(self, request: httpx.Request) -> httpx.Response:
         sent = _form(request)
         if not self._knows(request, sent):
-            return httpx.Response(401, json={"error": "invalid_client"})
+            return httpx.Response(401, json={"error": self.refuses})
         if self.demands_dpop and "dpop" not in request.headers:
             return httpx.Response(400, json={"error": "invalid_dpop_proof"})
         nonce = self._nonces.pop(sent.get("code", ""), None)
