@@ -313,8 +313,8 @@ class Resources(Protocol):
         """Run `work` on the event loop and block this worker thread until it is done."""
         ...
 
-    async def renew(self, connection: str, refused: str) -> str | None:
-        """Return a newer access token after the provider refused one, or None if there is none."""
+    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
+        """Return a newer token than the refused one, with the key that it is bound to, or None."""
         ...
 
     async def invalidate(self, connection: str, refused: str) -> None:

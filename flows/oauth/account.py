@@ -21,8 +21,9 @@ from flows.oauth.carrier import Carrier
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
 from flows.question import OnWire, Resources, verb
 
-Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, str | None]]
-Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
+Newer: TypeAlias = tuple[str, str | None] | None  # a token and the key that it is bound to
+Renew: TypeAlias = Callable[[str], Coroutine[Any, Any, Newer]]
+Wait: TypeAlias = Callable[[Coroutine[Any, Any, Newer]], Newer]
 _CHAIN = "elicit.redirects"
 
 
@@ -49,11 +50,12 @@ class BearerAuth(httpx.Auth):
     the token to another host.
 
     If the provider's API refuses a request's token (401), `renew` is called once with that token
-    and returns a newer one or None. The request is then sent again if its body allows that. In a
-    synchronous client, the function `wait` runs `renew` and returns its result.
+    and returns a newer one, with the key that it is bound to, or None. The request is then sent
+    again if its body allows that. In a synchronous client, the function `wait` runs `renew` and
+    returns its result.
 
     If the token is bound to `key`, each request has a proof of that key (DPoP), made at the time
-    `now`. If the API requires a nonce, the request is sent once more, with the nonce.
+    `now`. If the API requires a nonce, the request is sent once more for each token.
     """
 
     __slots__ = (
@@ -77,8 +79,7 @@ class BearerAuth(httpx.Auth):
         self._key = key
         self._now = now
         self._nonces: dict[str, str] = {}
-        bound = None if key is None else Carrier(scheme=HEADER)
-        self._carrier = bound or carrier or Carrier()
+        self._carrier = carrier or Carrier()
         self._origins = frozenset(origins)
         self._renew = renew
         self._wait = wait
@@ -108,7 +109,10 @@ class BearerAuth(httpx.Auth):
                 self._replace_token(await self._renew(sent))
             if can_be_resent and self._is_other(request, sent):
                 (again,) = self.auth_flow(request)
-                yield again
+                reply = yield again
+                if self._lacks_nonce(reply):  # the token may be the first with this key
+                    (again,) = self.auth_flow(request)
+                    yield again
 
     def sync_auth_flow(
         self, request: httpx.Request
@@ -123,7 +127,10 @@ class BearerAuth(httpx.Auth):
             if self._token == sent and self._renew is not None and self._wait is not None:
                 self._replace_token(self._wait(self._renew(sent)))
             if can_be_resent and self._is_other(request, sent):
-                yield from self.auth_flow(request)
+                (again,) = self.auth_flow(request)
+                reply = yield again
+                if self._lacks_nonce(reply):
+                    yield from self.auth_flow(request)
 
     @property
     def token(self) -> str:
@@ -152,7 +159,8 @@ class BearerAuth(httpx.Auth):
         chain.has_left = chain.has_left or not self.is_for(sent.url)
         chain.carried = None if chain.has_left else self._token
         if chain.carried is not None:
-            self._carrier.put(sent, chain.carried)
+            carrier = self._carrier if self._key is None else Carrier(scheme=HEADER)
+            carrier.put(sent, chain.carried)
             if self._key is not None and self._now is not None:
                 sent.headers[HEADER] = proof_of(
                     self._key,
@@ -177,10 +185,10 @@ class BearerAuth(httpx.Auth):
         if others != pairs:
             request.url = request.url.copy_with(params=others)
 
-    def _replace_token(self, newer: str | None) -> None:
-        if newer:
-            self._token = newer
-            self._tokens.add(newer)
+    def _replace_token(self, newer: Newer) -> None:
+        if newer is not None:
+            self._token, self._key = newer
+            self._tokens.add(self._token)
 
     def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
         """Return True if the API refused this token, and not the host of a redirect."""

@@ -46,7 +46,10 @@ def token_of(provider: Provider, typed: Mapping[str, Json]) -> str:
     if declared.user is not None:
         user = str(typed[USER]).strip()
         if not user or ":" in user or not user.isprintable():
-            raise KeyRefused(f"{declared.user}: it cannot be empty or have a colon.", field=USER)
+            raise KeyRefused(
+                f"{declared.user}: it cannot be empty, or have a colon or an invisible character.",
+                field=USER,
+            )
         if not key:
             raise KeyRefused(f"{declared.label}: it cannot be empty.")
         return base64.b64encode(f"{user}:{key}".encode()).decode()

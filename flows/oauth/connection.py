@@ -142,6 +142,11 @@ class Connection(Struct, frozen=True, kw_only=True):
     def is_connected(self) -> bool:
         return self.status == "connected"
 
+    @property
+    def is_ending(self) -> bool:
+        """True while it is disconnected, and after a process that disconnected it died."""
+        return self.lapsed_at is not None and self.claim is not None
+
     def __repr__(self) -> str:
         return f"Connection({self.id!r}, {self.provider!r}, {self.label!r})"
 
@@ -176,7 +181,8 @@ class Connection(Struct, frozen=True, kw_only=True):
         It is shared with all other tools without asking.
         """
         is_let = self.only is None or (client is not None and client.key in self.only)
-        return self.ended_at is not None or tool in self.stopped or not is_let
+        has_ended = self.ended_at is not None or self.is_ending
+        return has_ended or tool in self.stopped or not is_let
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
         """Return True if the person chose to use another account after `since`."""

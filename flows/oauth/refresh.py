@@ -52,6 +52,18 @@ class RefreshTokenGone(ElicitError):
         super().__init__(message)
 
 
+class OwnerUnknown(Failed):
+    """The provider renewed an imported account, and then did not say whose account it is.
+
+    `tokens` has the refresh token to use next, because many providers accept the former one only
+    once. The access token must not be used.
+    """
+
+    def __init__(self, message: str, *, tokens: TokenSet) -> None:
+        self.tokens = tokens
+        super().__init__(message)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
     """The new pair of tokens with its scopes, and the key that they are bound to, if any."""
@@ -75,11 +87,11 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
     """Ask once for a new access token.
 
-    If this raises Failed, the old pair of tokens is still valid. An exception is the first refresh
-    of an account that a program imported, because the provider is then asked whose account it is.
+    If this raises Failed, the old pair of tokens is still valid, except for OwnerUnknown.
 
     Raises:
         RefreshTokenGone: The person has to connect again.
+        OwnerUnknown: The account was imported, and the provider did not say whose it is.
         TokenRefused: The provider refused, and that alone does not prove that the account ended.
         Failed: The provider, or the network, is out of order.
     """
@@ -108,9 +120,15 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     is_anothers = granted.id_token is not None and _is_anothers(
         granted.id_token, connection, provider
     )
+    tokens = _completed(granted.tokens, connection)
     if connection.is_unproven and not is_anothers:
-        access = ApiAccess(token=granted.tokens.access_token, key=key, now=now)
-        person = yield from owner_of_token(client, access=access)
+        access = ApiAccess(token=tokens.access_token, key=key, now=now)
+        try:
+            person = yield from owner_of_token(client, access=access)
+        except (Failed, httpx.HTTPError) as error:
+            why = str(error) if isinstance(error, Failed) else type(error).__name__
+            message = f"{provider.label} did not say whose account it renewed: {why}"
+            raise OwnerUnknown(message, tokens=tokens) from error
         is_anothers = person.id != connection.person_id
     if is_anothers:
         raise RefreshTokenGone(
@@ -118,15 +136,19 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
             "connected it. The person has to connect it again.",
             reason=ANOTHER_PERSON,
         )
-    tokens = granted.tokens
+    # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
+    scopes = provider.granted(connection.scopes, said=granted.scopes or None)
+    return Renewed(tokens=tokens, scopes=scopes, dpop_key=key)
+
+
+def _completed(tokens: TokenSet, connection: Connection) -> TokenSet:
+    """Return the new tokens, with the former refresh token if the reply has none."""
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
     if tokens.refresh_expires_at is None and tokens.refresh_token == connection.refresh_token:
         # The same token ends when the first reply said.
         tokens = dataclasses.replace(tokens, refresh_expires_at=connection.refresh_expires_at)
-    # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
-    scopes = provider.granted(connection.scopes, said=granted.scopes or None)
-    return Renewed(tokens=tokens, scopes=scopes, dpop_key=key)
+    return tokens
 
 
 def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:

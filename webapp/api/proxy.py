@@ -26,7 +26,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
 from flows.errors import Failed, InvalidQuestion
-from flows.oauth.account import BearerAuth
+from flows.oauth.account import BearerAuth, Newer
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
 from webapp.api.access import Paces, Requester, requires
@@ -159,7 +159,7 @@ def _auth(service: Service, requester: Requester, found: Connection) -> BearerAu
     )
 
 
-async def _newer(service: Service, found: Connection, refused: str, **whose: Any) -> str | None:
+async def _newer(service: Service, found: Connection, refused: str, **whose: Any) -> Newer:
     keys = service.kinds.accounts.keys
     return await keys.instead_of(found.owner, found.id, refused=refused, **whose)
 

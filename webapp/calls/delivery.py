@@ -285,17 +285,17 @@ class OwnersReach:
             raise
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def renew(self, connection: str, refused: str) -> str | None:
+    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
         if self._has_ended():
             return None
         keys, owner = self._accounts.keys, self._holder_of(connection)
-        key = await keys.instead_of(
+        newer = await keys.instead_of(
             owner, connection, refused=refused, tool=self._tool, client=self._calling_client
         )
-        if key is None or self._has_ended():
+        if newer is None or self._has_ended():
             return None
-        self._hide(key)
-        return key
+        self._hide(newer[0])
+        return newer
 
     async def invalidate(self, connection: str, refused: str) -> None:
         keys, by = self._accounts.keys, self._calling_client

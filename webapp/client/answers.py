@@ -127,7 +127,7 @@ class ServersReach:
         work.close()
         raise NotSupported("url", why="This client has no blocking calls. Await the call.")
 
-    async def renew(self, connection: str, refused: str) -> str | None:
+    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
         return None
 
     async def invalidate(self, connection: str, refused: str) -> None:

@@ -30,7 +30,14 @@ from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
-from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
+from flows.oauth.refresh import (
+    OwnerUnknown,
+    RefreshTokenGone,
+    Renewed,
+    needs_refresh,
+    refresh,
+    refreshed,
+)
 from flows.oauth.requests import ApiAccess, ask_as, asked_who, get
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import TokenRefused, is_operators_fault
@@ -105,8 +112,10 @@ class AccessTokens:
 
     async def instead_of(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
-    ) -> str | None:
+    ) -> tuple[str, str | None] | None:
         """Return a newer access token than `refused`, which the provider's API refused, or None.
+
+        The second value is the private key that the token is bound to (DPoP), or None.
 
         Return None also if the account is not shared with `tool` and `client`. `client` is the MCP
         client that calls the tool.
@@ -115,7 +124,7 @@ class AccessTokens:
         if found is None or not found.is_connected or not found.is_shared(tool, client):
             return None
         if found.access_token != refused:
-            return found.access_token
+            return found.access_token, found.dpop_key
         issued_at = found.issued_at or found.connected_at
         if abs(self._now - issued_at) < FRESH:
             return None
@@ -125,7 +134,8 @@ class AccessTokens:
             return None
         if renewed is None or renewed.access_token == refused:
             return None
-        return renewed.access_token if renewed.is_shared(tool, client) else None
+        is_shared = renewed.is_shared(tool, client)
+        return (renewed.access_token, renewed.dpop_key) if is_shared else None
 
     async def invalidate(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
@@ -241,6 +251,17 @@ class AccessTokens:
         except RefreshTokenGone as gone:
             current = await self._lapse(claimed, reason=gone.reason, proof="the provider's word")
         except Exception as error:  # noqa: BLE001 - the edge of a task
+            if isinstance(error, OwnerUnknown):
+                new = error.tokens
+                # A provider that sees the former one again would revoke both.
+                await self._write_claimed(
+                    claimed,
+                    lambda c: replace(
+                        c,
+                        refresh_token=new.refresh_token,
+                        refresh_expires_at=new.refresh_expires_at,
+                    ),
+                )
             noted = await self._note(client, claimed, error)
             current = await self._after_failure(client, claimed, noted)
             if current is None:

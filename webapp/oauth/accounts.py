@@ -202,8 +202,8 @@ class Accounts:
             return None
         found = self.connections.new_exchanged(client, request.scopes, by=by)
         stored = await self._elicitations.read(Connection, owner=by.owner, id=found.id)
-        is_shared = stored is not None and stored.is_shared(by.tool, by.client)
-        if not is_shared and await self.connections.must_ask_for_exchanged(found.key, by):
+        is_new = stored is None or stored.is_ending or not stored.is_shared(by.tool, by.client)
+        if is_new and await self.connections.must_ask_for_exchanged(found.key, by):
             return None
         now = self._elicitations.clock()
         if stored is None or not stored.is_usable(now=now + EXCHANGED_BEFORE):
@@ -225,9 +225,10 @@ class Accounts:
                 _log.warning("account.not_exchanged", extra=about)
                 return None
             stored = await self.connections.store_exchanged(found, grant)
+        if stored is not None:  # the person may have stopped sharing it during the exchange
+            stored = await self.connections.let(stored, by.tool, by.client)
         if stored is None or not self.connections.is_enough(stored, request.scopes, client):
             return None
-        await self.connections.let(stored, by.tool, by.client)
         await self.connections.note_use(stored, by.tool, by.client, owner=by.owner)
         return self.connections.content(stored, scopes=request.scopes)
 

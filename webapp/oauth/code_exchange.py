@@ -172,7 +172,7 @@ class CodeExchange:
             other = Failed("The person connected another account than the requested one.")
             await self._note(current, other, step="exchange")  # without the names of people
             await self.refuse(current, Failed(why_not(terms, grant.person)))
-            await self._revoke(connection)
+            await self._revoke(connection, owner=current.owner)
             return False
 
         stored, owner = connection, current.owner
@@ -231,17 +231,16 @@ class CodeExchange:
 
     async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
         """Discard a grant, and revoke it at the provider if possible."""
-        await self._revoke(
-            self._connection(current, grant, token=code.token, client_auth=code.client_auth)
-        )
+        refused = self._connection(current, grant, token=code.token, client_auth=code.client_auth)
+        await self._revoke(refused, owner=current.owner)
 
     async def revoke_unidentified(
         self, current: Elicitation, tokens: TokenSet, asked: StoredAttempt | DeviceCode
     ) -> None:
         """Revoke tokens of which the provider did not say whose they are.
 
-        If the person has connected an account there before, the tokens may be that account's, and
-        many providers revoke all grants of a person together. Nothing is revoked then.
+        If the person or a team has connected an account there before, the tokens may be that
+        account's. Nothing is revoked then.
         """
         grant = Grant(
             tokens=tokens,
@@ -253,17 +252,22 @@ class CodeExchange:
         )
         unknown = self._connection(current, grant, token=asked.token, client_auth=asked.client_auth)
         try:
-            if not await self._connections.of_key(unknown.owner, unknown.key):
-                await self._revoke(unknown)
+            await self._revoke(unknown, owner=current.owner)
         except Exception as error:  # noqa: BLE001 - the question has to be settled in any case
             about = {"provider": unknown.provider, "id": current.id}
             _log.warning("account.not_revoked", extra=about, exc_info=error)
 
-    async def _revoke(self, refused: Connection) -> None:
-        if await self._connections.read(refused.owner, refused.id) is not None:
-            # The account is already connected, and many providers revoke all grants of a person
-            # together.
-            return
+    async def _revoke(self, refused: Connection, *, owner: str) -> None:
+        """Revoke tokens that are not stored, unless `owner` or a team has connected the account.
+
+        Many providers revoke all grants of an account together, so its other tokens would end too.
+        """
+        holders = {self._connections.holder(owner, one) for one in (None, *self._connections.teams)}
+        for holder in holders:
+            for one in await self._connections.all_of(holder):
+                is_there = (one.provider, one.tenant) == (refused.provider, refused.tenant)
+                if is_there and refused.person_id in ("", one.person_id):
+                    return
         with suppress(Failed):
             client = self._clients.clients[refused.provider].for_tenant(refused.tenant)
             now = self._elicitations.clock()

@@ -191,7 +191,7 @@ class Connections:
 
         async def rows() -> list[Value]:
             same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
-            if same is not None and same.ended_at is not None:
+            if same is not None and (same.ended_at is not None or same.is_ending):
                 return []
             row = replace(
                 new,
@@ -211,14 +211,21 @@ class Connections:
         await self._elicitations.write_afresh(rows)
         return await self.read(new.owner, new.id)
 
-    async def let(self, found: Connection, tool: str, client: CallingClient | None) -> None:
-        """Share the exchanged account with the tool, unless the person has to be asked."""
+    async def let(
+        self, found: Connection, tool: str, client: CallingClient | None
+    ) -> Connection | None:
+        """Share the exchanged account with the tool, and return the account.
+
+        Return None if the person has to be asked.
+        """
 
         def shared(now: Connection) -> Connection:
             return now if now.has_to_be_asked_for(tool, client) else allow(now, tool, client)
 
         if tool not in found.tools:
             await self._change(found.owner, found.id, shared)
+        current = await self.read(found.owner, found.id)
+        return current if current is not None and current.is_shared(tool, client) else None
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.

@@ -9,6 +9,7 @@ person allows each tool on the page first. No error repeats a value of the file,
 tokens.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -271,11 +272,19 @@ def _read(text: str) -> AccountLine:
         raise LineRefused(f"The line has more than {LINE_CHARACTERS_AT_MOST} characters.")
     try:
         line = msgspec.json.decode(text, type=AccountLine)
+        json.loads(text, object_pairs_hook=_once)
     except msgspec.ValidationError as error:  # names members and types, no values
         raise LineRefused(f"The line is not valid: {error}.") from None
     except (msgspec.DecodeError, RecursionError, ValueError):
         raise LineRefused("The line is not a JSON object.") from None
     return _valid(line)
+
+
+def _once(members: list[tuple[str, Json]]) -> None:
+    """Check that no name of a JSON object is repeated: readers do not agree which value counts."""
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names):
+        raise LineRefused("The line has two members of the same name. Write each member once.")
 
 
 def _valid(line: _Line) -> _Line:

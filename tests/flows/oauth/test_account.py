@@ -71,10 +71,10 @@ class Wire:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
 
-    async def renew(self, connection: str, refused: str) -> str | None:
+    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
         self.refused.append((connection, refused))
         await asyncio.sleep(0)
-        return self.newer
+        return None if self.newer is None else (self.newer, None)
 
     async def spend(self, receipt_id: str) -> Json:
         raise AssertionError(receipt_id)

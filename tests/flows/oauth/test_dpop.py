@@ -2,9 +2,9 @@
 
 import hashlib
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import httpx
@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion
-from flows.oauth.account import BearerAuth, KeyTransport
+from flows.oauth.account import BearerAuth, KeyTransport, Newer
 from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import Connection
 from flows.oauth.dpop import new_key, thumbprint_of
@@ -234,6 +234,58 @@ def test_api_that_always_wants_another_nonce_is_asked_twice_only() -> None:
     with api(answer, key) as client:
         assert client.get(f"{HUB}/x").status_code == 401
     assert len(seen) == 2
+
+
+class RenewedKey:
+    """An API that accepts only a renewed token with a proof of its new key, and with a nonce."""
+
+    def __init__(self, before: str | None) -> None:
+        self.key = new_key()
+        self.nonces: list[str | None] = []
+        self.auth = BearerAuth(
+            "the-token",
+            origins=(HUB,),
+            key=before,
+            now=lambda: NOON,
+            renew=self.renew,
+            wait=self.wait,
+        )
+        self.transport = KeyTransport(httpx.MockTransport(self.answer), self.auth.on_wire)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if request.headers["authorization"] != "DPoP the-newer":
+            assert not self.nonces
+            return httpx.Response(401)
+        self.nonces.append(proof_in(request, self.key).get("nonce"))
+        if self.nonces[-1] == "n":
+            return httpx.Response(200)
+        wanted = {"www-authenticate": 'DPoP error="use_dpop_nonce"', "dpop-nonce": "n"}
+        return httpx.Response(401, headers=wanted)
+
+    async def renew(self, refused: str) -> tuple[str, str | None]:
+        assert refused == "the-token"
+        return "the-newer", self.key
+
+    def wait(self, work: Coroutine[Any, Any, Newer]) -> Newer:
+        with pytest.raises(StopIteration) as stopped:
+            work.send(None)
+        return cast("Newer", stopped.value.value)
+
+
+@pytest.mark.parametrize("before", [None, new_key()])
+async def test_renewed_token_is_sent_with_the_key_that_it_is_bound_to(before: str | None) -> None:
+    site = RenewedKey(before)
+    async with httpx.AsyncClient(transport=site.transport, auth=site.auth) as client:
+        assert (await client.get(f"{HUB}/x")).status_code == 200
+    assert site.nonces == [None, "n"]
+
+
+@pytest.mark.parametrize("before", [None, new_key()])
+def test_sync_client_sends_a_renewed_token_with_its_key(before: str | None) -> None:
+    site = RenewedKey(before)
+    with httpx.Client(transport=site.transport, auth=site.auth) as client:
+        assert client.get(f"{HUB}/x").status_code == 200
+    assert site.nonces == [None, "n"]
 
 
 def test_proof_and_token_go_to_no_other_host() -> None:

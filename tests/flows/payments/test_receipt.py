@@ -66,7 +66,7 @@ class Desk:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         raise AssertionError(work)
 
-    async def renew(self, connection: str, refused: str) -> str | None:
+    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
         raise AssertionError(connection)
 
     async def spend(self, receipt_id: str) -> Json:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from flows.oauth.connection import Connection
 from flows.oauth.provider import PersonProbe, Provider
 from flows.providers import openid
-from tests.support.clock import NOON
+from tests.support.clock import NOON, Clock
 from tests.support.program_site import ProgramSite, program_site
 from tests.support.shared_stores import STORES
 from tests.support.tenant_sites import SHOP
@@ -51,6 +52,7 @@ class Apis(httpx.AsyncBaseTransport):
         self.asked: list[httpx.Request] = []
         self.is_down = False
         self.renews: str | None = None  # the access token that a refresh returns
+        self.refreshed_with: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":  # and not a start that tries the client secret
@@ -62,7 +64,11 @@ class Apis(httpx.AsyncBaseTransport):
             places = {name: f"{LOGIN}/{name}" for name in names}
             return httpx.Response(200, json={"issuer": LOGIN, **places})
         if self.renews is not None and b"grant_type=refresh_token" in request.content:
-            return httpx.Response(200, json={"access_token": self.renews, "token_type": "Bearer"})
+            (sent,) = parse_qs(request.content.decode())["refresh_token"]
+            self.refreshed_with.append(sent)
+            number = len(self.refreshed_with)
+            more = {"refresh_token": f"rotated-{number}", "token_type": "Bearer"}
+            return httpx.Response(200, json={"access_token": self.renews, **more})
         sent = " ".join(request.headers.values())
         found = [who for token, who in self.people.items() if token in sent]
         if not found:
@@ -81,14 +87,21 @@ def apis() -> Apis:
     return Apis()
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @pytest.fixture(params=["sqlite", "postgres", "valkey"])
 async def site(
-    request: pytest.FixtureRequest, tmp_path: Path, apis: Apis
+    request: pytest.FixtureRequest, tmp_path: Path, apis: Apis, clock: Clock
 ) -> AsyncIterator[ProgramSite]:
     async with STORES[request.param](tmp_path) as url:
         store = await open_store(url)
         try:
-            async with program_site(apis, store=store, providers=ALL, credentials=KEYS) as site:
+            async with program_site(
+                apis, store=store, providers=ALL, credentials=KEYS, clock=clock
+            ) as site:
                 yield site
         finally:
             await store.aclose()
@@ -282,3 +295,23 @@ async def test_refresh_token_of_another_account_ends_the_imported_account(
         count = len(apis.sent)
         await keys.refresh_again(row)
         assert len(apis.sent) == count
+
+
+async def test_refresh_token_is_sent_once_although_the_provider_does_not_say_whose_it_is(
+    site: ProgramSite, apis: Apis, clock: Clock
+) -> None:
+    keys = site.service.kinds.accounts.keys
+    assert (await send(site, account())).json() == {"result": "imported"}
+    (row,) = await rows(site)
+    apis.renews = "renewed"
+    for number in range(2):  # the API refuses to say whose account it is
+        await keys.refresh_again(row)
+        (row,) = await rows(site)
+        assert (row.access_token, row.refresh_token) == (TOKEN, f"rotated-{number + 1}")
+        assert (row.is_unproven, row.is_connected, row.claim) == (True, True, None)
+        clock.tick(minutes=1)
+    apis.people["renewed"] = "583231"
+    await keys.refresh_again(row)
+    (row,) = await rows(site)
+    assert (row.access_token, row.is_unproven) == ("renewed", False)
+    assert apis.refreshed_with == [REFRESH, "rotated-1", "rotated-2"]

@@ -155,6 +155,9 @@ async def test_lapsed_and_disconnected_accounts_are_imported_again(service: Serv
         (line(provider="own", scopes=[]), "only this server's own account"),
         (line(details={"company": "1"}), "details"),
         (line(provider="books"), "realm_id"),
+        (line()[:-1] + ', "subject": "eve"}', "two members of the same name"),
+        (line()[:-1] + r', "sub\u006aect": "eve"}', "two members of the same name"),
+        (line(details={"a": "1"}).replace('"a"', '"a": "2", "a"'), "two members of the same name"),
     ],
 )
 async def test_bad_line_is_refused_with_a_sentence_and_the_rest_is_imported(

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
+from msgspec import structs
 
 from flows.elicitation.states import Asked, Status
 from flows.errors import Failed, NotAccepted
@@ -376,11 +377,19 @@ async def test_fifty_simultaneously_refused_tokens_are_refreshed_once() -> None:
         newer = await asyncio.gather(
             *(resources.renew(kept.id, "key-1-of-octocat") for _ in range(FIFTY))
         )
-        assert set(newer) == {"key-1.1-of-octocat"}
+        assert set(newer) == {("key-1.1-of-octocat", None)}
         assert network.refreshes == 1
         # The new token was refused right away, so the refusal has another reason.
         assert await resources.renew(kept.id, "key-1.1-of-octocat") is None
         assert network.refreshes == 1
+
+
+async def test_newer_token_comes_with_its_key() -> None:
+    async with connected() as (service, _, _):
+        kept = await the_one(service)
+        await service.elicitations.write(structs.replace(kept, dpop_key="the key"))
+        newer = await reach_of(service, kept.owner).renew(kept.id, "an earlier token")
+        assert newer == (kept.access_token, "the key")
 
 
 async def test_other_owner_does_not_receive_refreshed_token() -> None:
@@ -405,7 +414,7 @@ async def test_tool_without_sharing_does_not_receive_refreshed_token() -> None:
         # After another tool has renewed the token, this tool still does not get the new token.
         await service.elicitations.write_afresh(lambda: allowed(service))
         export = reach_of(service, kept.owner, tool="export")
-        assert await export.renew(kept.id, kept.access_token) == "key-1.1-of-octocat"
+        assert await export.renew(kept.id, kept.access_token) == ("key-1.1-of-octocat", None)
         assert await unshared.renew(kept.id, kept.access_token) is None
 
 
@@ -475,7 +484,7 @@ async def test_clock_set_back_does_not_delay_next_refresh_attempt() -> None:
         assert network.refreshes == 1
         network.renews = renews
         clock.tick(hours=-3)
-        assert await resources.renew(kept.id, kept.access_token) == "key-1.2-of-octocat"
+        assert await resources.renew(kept.id, kept.access_token) == ("key-1.2-of-octocat", None)
 
 
 async def test_claim_lasts_a_minute_at_most_after_clock_was_set_back() -> None:

@@ -79,7 +79,7 @@ class Reach:
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         raise AssertionError(work)
 
-    async def renew(self, connection: str, refused: str) -> str | None:
+    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
         raise AssertionError(connection)
 
     async def invalidate(self, connection: str, refused: str) -> None:

@@ -114,7 +114,7 @@ async def test_running_call_loses_account_limited_to_other_clients() -> None:
             tool="t",
         )
         client = CallingClient(name="c", id="two")
-        assert await key(client=client) == found.access_token
+        assert await key(client=client) == (found.access_token, None)
         await kept_to(service, "one")
         assert await key(client=client) is None
         by = AskedBy(owner=found.owner, server="s", tool="t", client=client, account=found.id)

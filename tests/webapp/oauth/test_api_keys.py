@@ -128,6 +128,8 @@ async def test_key_that_no_request_can_carry_is_refused_without_a_request() -> N
             person, "who", key=KEY, user="a:b", tenant="evil.example#.desk.example"
         )
         assert evil.status_code == 422
+        unseen = await typed_page(person, "who", key=KEY, user="ada\u200b", tenant="acme")
+        assert "an invisible character" in unseen.text
         evil = await typed_page(
             person, "who", key=KEY, user="ada", tenant="evil.example#.desk.example"
         )

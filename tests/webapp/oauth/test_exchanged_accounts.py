@@ -4,9 +4,11 @@ An issuer and a provider on ports of this machine play both sides.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from asyncio import Event, Task, create_task
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -20,7 +22,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion
 from flows.oauth.connection import Connection, allow
-from flows.oauth.provider import PersonProbe, Provider, TokenExchange
+from flows.oauth.provider import PersonProbe, Provider, Revocation, TokenExchange
 from flows.providers.microsoft import on_behalf_of
 from flows.requests import AccountRequest
 from tests.support.api_people import PeopleEnv
@@ -53,6 +55,10 @@ class Crm:
     asked: list[dict[str, str]] = field(default_factory=list)
     people: dict[str, str] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  # everything that arrived, as text
+    # runs before the reply of a path
+    meanwhile: dict[str, Callable[[], Awaitable[Any]]] = field(
+        default_factory=dict[str, Callable[[], Awaitable[Any]]]
+    )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,8 +76,11 @@ class Crm:
                 status, content = 400, {"error": "invalid_grant"}
             else:
                 self.asked.append(sent)
+                await self._meanwhile(scope["path"])
                 assert self.reply is not None
                 status, content = self.reply(sent)
+        elif scope["path"] == "/revoke":
+            await self._meanwhile(scope["path"])
         elif token in self.people:
             content = {"id": self.people[token], "email": f"{self.people[token]}@crm.example"}
         else:
@@ -79,6 +88,11 @@ class Crm:
         answer = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": answer})
         await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+    async def _meanwhile(self, path: str) -> None:
+        meanwhile = self.meanwhile.pop(path, None)
+        if meanwhile is not None:
+            await meanwhile()
 
     def issues(self, token: str, subject: str, **more: Any) -> tuple[int, Any]:
         self.people[token] = subject
@@ -125,6 +139,7 @@ def provider_at(crm: Crm, exchange: TokenExchange) -> Provider:
         api=crm.url,
         person=PersonProbe(url=f"{crm.url}/me", id="id", label="email"),
         exchange=exchange,
+        revoke=Revocation(url=f"{crm.url}/revoke"),
     )
 
 
@@ -343,6 +358,61 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
         for scope in ("read", "write"):
             assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
         assert len(crm.asked) == 1
+
+
+@pytest.mark.parametrize("scope", ["read", "write"])
+async def test_call_during_a_disconnection_does_not_exchange_the_account_again(scope: str) -> None:
+    said = list[str]()
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        (row,) = await env.here.connections()
+
+        async def calls() -> None:
+            said.append(await env.tell("ann", scope=scope))
+
+        crm.meanwhile["/revoke"] = calls
+        await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
+        assert f"{env.here.url}/e/" in said[0]
+        assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
+        assert len(crm.asked) == 1
+        assert await env.here.service.kinds.accounts.connections.all_of(row.owner) == ()
+
+
+async def test_exchange_that_ends_during_the_disconnection_stores_nothing() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        (row,) = await env.here.connections()
+        keys, exchanged, revoked = env.here.service.kinds.accounts.keys, Event(), Event()
+
+        async def until_exchanged() -> None:
+            revoked.set()
+            await exchanged.wait()
+
+        async def disconnects() -> None:
+            crm.meanwhile["/revoke"] = until_exchanged
+            ending.append(create_task(keys.disconnect(row.owner, row.id)))
+            await revoked.wait()
+
+        ending = list[Task[Any]]()
+        crm.meanwhile["/token"] = disconnects
+        env.here.clock.tick(minutes=11)  # the token has expired
+        assert f"{env.here.url}/e/" in await env.tell("ann")
+        exchanged.set()
+        await ending[0]
+        assert await env.here.service.kinds.accounts.connections.all_of(row.owner) == ()
+
+
+async def test_tool_that_is_stopped_during_the_exchange_does_not_get_the_account() -> None:
+    async with living(exchange_env(audience=CRM)) as (env, crm):
+        crm.reply = by_token(crm, env.issuer)
+        connections = env.here.service.kinds.accounts.connections
+        assert "ann@crm.example: 200" in await env.tell("ann")
+        (row,) = await env.here.connections()
+        crm.meanwhile["/token"] = partial(connections.unshare, row.owner, row.id, row.tools[0])
+        env.here.clock.tick(minutes=11)  # the token has expired
+        assert f"{env.here.url}/e/" in await env.tell("ann")
 
 
 async def test_tool_without_permission_does_not_get_the_exchanged_account() -> None:

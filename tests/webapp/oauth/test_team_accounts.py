@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flows import elicit
@@ -17,6 +18,7 @@ from flows.errors import Failed
 from flows.oauth.teams import Team
 from flows.providers import github
 from tests.support.account_env import (
+    OCTOCAT,
     Asking,
     Network,
     come_home,
@@ -408,9 +410,10 @@ async def test_token_is_not_renewed_for_a_call_that_outlives_its_own() -> None:
         resources = Verbs(call).resources
         clock.tick(minutes=9)
         renewed = await resources.renew(row.id, row.access_token)
-        assert renewed not in (None, row.access_token)
+        assert renewed is not None
+        assert renewed[0] != row.access_token
         clock.tick(minutes=1)
-        assert await resources.renew(row.id, str(renewed)) is None
+        assert await resources.renew(row.id, renewed[0]) is None
 
 
 async def test_team_of_another_server_on_the_same_store_does_not_see_the_account() -> None:
@@ -423,3 +426,41 @@ async def test_team_of_another_server_on_the_same_store_does_not_see_the_account
         assert await connections.seen_by("bob", teams, server="another") == ()
         assert row.connected_by is not None
         assert await connections.seen_by(row.connected_by, (), server="another") == (row,)
+
+
+class Revoking(Network):
+    """A provider that notes revocations, and names nobody if `person` is empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.revocations = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.revocations += request.method == "DELETE"
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("owner", [("engineering",), ()])
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_refused_grant_does_not_revoke_the_same_account_of_another_holder(
+    owner: tuple[str, ...], is_named: bool
+) -> None:
+    identity, network = IdentitySettings(teams=(team_of("tests"),)), Revoking()
+    async with serving_accounts(network, identity=identity) as service:
+        await connect(service, "repo", subject="ann", teams=owner)
+        others = () if owner else ("engineering",)
+        asked = Asking(service, "repo", subject="ann", account="hubot", teams=others)
+        _, state = await opened(service, asked)
+        network.person = OCTOCAT if is_named else {"login": "octocat"}
+        await come_home(service, state)
+        with pytest.raises(Failed):
+            await asked.account()
+        assert network.revocations == 0
+        # An account that nobody has connected is revoked.
+        network.person = {**OCTOCAT, "id": 2, "login": "monalisa"}
+        asked = Asking(service, "repo", subject="ann", account="hubot", teams=others, arguments=2)
+        _, state = await opened(service, asked)
+        await come_home(service, state)
+        with pytest.raises(Failed):
+            await asked.account()
+        assert network.revocations == 1
