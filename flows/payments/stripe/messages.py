@@ -73,6 +73,7 @@ STAGES: Mapping[str, Dispute] = {
 }
 _ID = re.compile(r"[A-Za-z0-9_]{1,255}")
 _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_LATEST_TIME = 253402300799  # in seconds; `datetime` cannot hold later times
 
 
 def charge_amount(price: Money) -> int:
@@ -161,12 +162,11 @@ def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
         session = neutral(read_session(data))
     except Malformed:
         return None
-    until = data.get("expires_at")
-    return replace(
-        session,
-        closes_at=datetime.fromtimestamp(until, UTC) if isinstance(until, int) else None,
-        is_made_by_us=ours == named and data.get("payment_link") is None,
-    )
+    until, closes_at = data.get("expires_at"), None
+    if isinstance(until, int) and 0 <= until <= _LATEST_TIME:
+        closes_at = datetime.fromtimestamp(until, UTC)
+    is_ours = ours == named and data.get("payment_link") is None
+    return replace(session, closes_at=closes_at, is_made_by_us=is_ours)
 
 
 def id_of(value: Json) -> Json:
@@ -245,7 +245,7 @@ class _Subject(Struct, frozen=True, kw_only=True):
 
 
 class _Event(_Envelope, frozen=True, kw_only=True):
-    created: Annotated[int, Meta(ge=0)]
+    created: Annotated[int, Meta(ge=0, le=_LATEST_TIME)]
     livemode: bool
     data: _Subject
     account: Id | None = None

@@ -36,7 +36,7 @@ from flows.payments.registry import Gateways, gateway_of
 from flows.payments.responses import is_refusal, minor_units, written
 from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout
 from flows.payments.stripe.gateway import StripeGateway, stripe
-from flows.payments.stripe.messages import charge_amount, neutral, read_session
+from flows.payments.stripe.messages import charge_amount, listed_session, neutral, read_session
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env, signing
 from tests.support.checkouts import session as told
@@ -213,6 +213,22 @@ def test_refund_event_is_read_as_payment_change() -> None:
     assert (notice.payment, notice.session) == ("pi_1", None)
     assert (notice.subject, notice.transition) == ("ch_1", "ch_1 charge.refunded 400 None")
     assert STRIPE.kept_notice(delivery.body) == notice
+
+
+@pytest.mark.parametrize("created", [253402300800, 10**18, 10**19])
+def test_event_with_time_too_late_for_a_date_is_refused_or_ignored(created: int) -> None:
+    with pytest.raises(Malformed):
+        STRIPE.read_notice(event(created=created))
+    ignored = STRIPE.read_notice(event(created=created, type="charge.captured"))
+    assert ignored == Notice(id="evt_1", type="charge.captured", is_live=False)
+
+
+@pytest.mark.parametrize("expires_at", [-1, 253402300800, 10**18, 10**19])
+def test_listed_session_with_impossible_expiry_has_no_expiry(expires_at: int) -> None:
+    named = {**told(), "client_reference_id": ID, "expires_at": expires_at}
+    listed = listed_session(named)
+    assert listed is not None
+    assert listed.closes_at is None
 
 
 def test_notice_without_session_settles_nothing() -> None:
