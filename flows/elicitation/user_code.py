@@ -64,7 +64,7 @@ class Code(Struct, frozen=True, kw_only=True):
 
 
 class BrowserBinding(Struct, frozen=True, kw_only=True):
-    """The browsers that were shown a code, the latest last. Once confirmed, only that browser."""
+    """The browsers that were shown a code, the latest last. After a confirmation, only that one."""
 
     codes: tuple[Code, ...] = ()
     number: int = 0  # number of the latest code

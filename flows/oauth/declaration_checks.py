@@ -129,9 +129,9 @@ def _template_faults(provider: Declaration) -> list[str]:
         if (fault := host_pattern_fault(one)) is not None
     ]
     faults += [
-        f"hosts: each must be https:// and a pattern of hosts: it {fault}"
+        f"hosts: {one!r} must be https:// and a host pattern, such as https://*.example.com."
         for one in provider.hosts
-        if (fault := host_pattern_fault(one.removeprefix("https://"))) or one[:8] != "https://"
+        if host_pattern_fault(one.removeprefix("https://")) or one[:8] != "https://"
     ]
     if not all(map(DETAIL.fullmatch, provider.keep)) or "tenant" in provider.keep:
         faults.append("keep: a name must be letters, digits and _, and not tenant.")
@@ -141,7 +141,7 @@ def _template_faults(provider: Declaration) -> list[str]:
     for key, template in _templates(provider):
         allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set[str]())
         if unknown := placeholders(template) - allowed:
-            faults.append(f"{key}: {', '.join(sorted(unknown))} is not known there.")
+            faults.append(f"{key}: no value is declared for {', '.join(sorted(unknown))}.")
         host = PLACEHOLDER.sub(_star, template.partition("://")[2].partition("/")[0])
         if "*" in host and host_pattern_fault(host) is not None:
             faults.append(f"{key}: two fixed labels must follow a value in the host.")

@@ -71,7 +71,7 @@ async def test_approver_with_old_sign_in_cannot_decide_from_old_page():
         carol = await here.signed_in("carol", **GROUPS)
         address = await here.one(carol)
         page = await carol.visit(address)
-        for _ in range(4):  # use keeps the session alive, but not its sign-in
+        for _ in range(4):  # requests keep the session alive, but its sign-in gets old
             here.clock.tick(minutes=15)
             await carol.visit(here.inbox)
         assert (await press(carol, address, "approve", page=page)).status == 403

@@ -69,7 +69,7 @@ async def leaving(**options: Any) -> AsyncIterator[Leaving]:
 
 
 def at_a_site(test: Callable[[Leaving], Coroutine[Any, Any, None]]) -> Callable[[], Any]:
-    """Run a test with a new site. A fixture's task would count as one that the server left."""
+    """Give the test a new site. The check for leaked tasks would report a fixture's task."""
 
     async def run() -> None:
         async with leaving() as site:
@@ -86,7 +86,7 @@ def unsigned(site: Leaving, **claims: Any) -> str:
 
 
 def authenticated(header: dict[str, Any], claims: dict[str, Any], key: bytes) -> str:
-    """Return a token with an HMAC whose key is a public key, which joserfc refuses to use so."""
+    """Return a token whose HMAC has a public key as its secret. joserfc refuses to make one."""
     parts = [urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims)]
     signature = hmac.digest(key, b".".join(parts), "sha256")
     return b".".join([*parts, urlsafe_b64encode(signature).rstrip(b"=")]).decode()

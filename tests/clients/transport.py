@@ -21,7 +21,7 @@ _ACCEPTS = "application/json, text/event-stream"
 
 
 def from_here(app: ASGIApp) -> ASGIApp:
-    """Wrap the application as a program of this machine's user reaches it."""
+    """Wrap the application so that each request comes from this machine's own user."""
 
     async def reached(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http":

@@ -133,7 +133,7 @@ async def press_again(here: Approving, name: str) -> None:
 
 
 def paid_by(ask: Ask, *orders: str) -> list[str]:
-    """Return the orders that the tool refunds. A program does its own work after the approval."""
+    """Return the orders that the tool refunds: none if a program asks for the approval."""
     return [] if ask is ask_as_program else [*(orders or ("o8",))]
 
 
@@ -249,7 +249,7 @@ async def test_two_people_who_vote_at_once_in_two_processes_decide_once(
             person = await approving.env.signed_in("frank")
             assert await approving.env.waiting(person) == []
             if ask is ask_as_program:
-                continue  # it reads the comments, and these approvals have none
+                continue  # its result contains the comments, and these votes have none
             assert await result(approving.env) == f"{orders[-1]} is paid back"
     assert approving.shop.work == paid_by(ask, *orders)
 

@@ -25,18 +25,18 @@ class Graph:
     process: asyncio.subprocess.Process
     here: AskingEnv
 
-    async def told(self) -> dict[str, Any]:
+    async def output(self) -> dict[str, Any]:
         """Return the interrupt's value, or what the node returned."""
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), timeout=300)
         assert line, error_of(self.process)
-        told: dict[str, Any] = json.loads(line)
-        return told
+        output: dict[str, Any] = json.loads(line)
+        return output
 
     async def resumed(self) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
-        return await self.told()
+        return await self.output()
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def graph() -> AsyncIterator[Graph]:
 async def test_node_with_two_questions_ends_with_both_answers():
     # finding: XQ1
     async with graph() as at:
-        first = await at.told()
+        first = await at.output()
         assert first["message"] == "Send the invoice?"
         await approve(await at.here.guest(), first["url"])
         second = await at.resumed()
@@ -72,7 +72,7 @@ async def test_node_with_two_questions_ends_with_both_answers():
 async def test_resume_before_the_answer_interrupts_again_with_the_open_link():
     # finding: XQ1
     async with graph() as at:
-        first = again = await at.told()
+        first = again = await at.output()
         for _ in range(2):
             again = await at.resumed()
             assert again["message"] == first["message"]
@@ -86,7 +86,7 @@ async def test_resume_before_the_answer_interrupts_again_with_the_open_link():
 async def test_resume_after_question_expired_interrupts_with_new_link():
     # finding: XQ1
     async with graph() as at:
-        first = await at.told()
+        first = await at.output()
         await at.here.pass_time(days=8)
         again = await at.resumed()
         assert again["message"] == first["message"]

@@ -1,4 +1,4 @@
-"""Wrong set-ups of providers and issuers, and what start, doctor, log, model and person read."""
+"""Wrong set-ups of providers and issuers, and the texts that report them, by their reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""An accepted link, in a request that declares other modes: nobody has approved on the page."""
+"""A link is accepted in a request that declares other modes than the first: no approval."""
 
 import json
 import tempfile

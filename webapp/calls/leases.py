@@ -109,7 +109,7 @@ class CallUse:
             except NotPossible:
                 self._unfinished_claims.discard(claiming.task)
                 return None
-            # After a cancellation the claim stays in the set, even if it has ended by now.
+            # A cancelled claim skips this line, so `release_unused` releases its outcome.
             self._unfinished_claims.discard(claiming.task)
             if current.take is not None:
                 self._until[current.id] = current.take.until

@@ -429,7 +429,7 @@ def facts_of(scope: Mapping[str, Any]) -> Facts:
 
 
 def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
-    """Return the exchange whose `send` this is, or begin one: the edge did not pass the request."""
+    """Return the exchange that `send` belongs to. Begin one if the request bypassed the edge."""
     found = scope.get(_KEY)
     if type(found) is Exchange and found.send == send:
         return found

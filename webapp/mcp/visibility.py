@@ -192,7 +192,7 @@ def _needed(tool: ServedTool) -> list[Request]:
 
 
 async def _is_there(kinds: Kinds, request: Request, by: AskedBy) -> bool:
-    """Return True if the caller already has what `request` asks for. Use nothing up."""
+    """Return True if the caller already has what `request` asks for. Change nothing."""
     match request:
         case AccountRequest():
             return await kinds.accounts.is_connected(request, by)

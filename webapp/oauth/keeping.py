@@ -33,7 +33,7 @@ class Keeping:
         self._room = asyncio.Semaphore(KEPT_AT_ONCE)
 
     async def fall_due(self, found: Connection) -> None:
-        """Keep an unused account, or ask the provider again after a refusal that proved nothing."""
+        """Refresh an account before it ends of disuse, or retry after a refusal without proof."""
         second = found.second_refresh_at
         if second is not None and second <= self._elicitations.clock():
             await self._keys.refresh_again(found)
@@ -44,8 +44,8 @@ class Keeping:
     async def _keep(self, found: Connection) -> None:
         """Use the refresh token before it ends of disuse, warn of the end, or record the end.
 
-        If this process dies between the provider's reply and its write, no other process sends the
-        old refresh token for this reason again: the next step is written first.
+        The time of the next try is written before the provider is asked. So if this process dies
+        before it stores the reply, no sweep sends the old refresh token again before that time.
         """
         now = self._elicitations.clock()
         current = await self._connections.read(found.owner, found.id)

@@ -150,8 +150,8 @@ class Rows:
     ) -> list[ValueT]:
         """Return all rows of this kind, of one owner or of all, in the order of their ids.
 
-        If `unreadable` is a list, an unreadable row is added to it. Otherwise the row is logged
-        and skipped with `skips_unreadable`; without, Unreadable is raised.
+        If the attribute `unreadable` is a list, add unreadable rows to it. Otherwise log and skip
+        them if `skips_unreadable` is True, or else raise Unreadable.
         """
         found, after = list[ValueT](), None
         while True:
@@ -207,7 +207,7 @@ class Rows:
         return replace(value, version=record.version)
 
     def forget(self) -> None:
-        """Forget remembered state words and chain ends: the store may have changed unnoticed."""
+        """Clear the caches of state words and chain ends, because they may be out of date."""
         self._words.forget()
         if self.chain is not None:
             self.chain.forget()

@@ -151,7 +151,7 @@ class ProviderDeclaration:
 
     @property
     def refunds_parts(self) -> bool:
-        """True if a refund request has a key and an amount that is counted as prices are."""
+        """True if a refund request has a key, and an amount in the same unit as prices."""
         names_amount = bool(names_in(self.refund_body) & {"minor", "decimal"})
         counts_alike = self.holding is None or self.holding.left is None
         is_possible = self.refund is not None and names_amount and counts_alike
@@ -159,7 +159,7 @@ class ProviderDeclaration:
 
     @property
     def tells_refunds(self) -> bool:
-        """True if `fetch` reports refunds and needs only the session, as for an old payment."""
+        """True if `fetch` reports refunds and needs no other value than the session."""
         names = names_in(self.fetch)
         is_asked = "session" in names and "handle" not in names
         return is_asked and self.fetched.refunded is not None

@@ -94,7 +94,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
 }
 # Rights that only improve this check; payments work without them.
 RIGHTS_OF_THE_DOCTOR = ("Account: read", "Webhook Endpoints: read")
-# All three read rights at once, as in each payment's fetch.
+# A request that needs the same read rights as the fetch of a payment.
 _EXPANDED = "/v1/checkout/sessions?limit=1&expand[]=data.payment_intent.latest_charge"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _EVERYTHING = "*"

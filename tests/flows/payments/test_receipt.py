@@ -301,36 +301,36 @@ class Ledger(RuleBasedStateMachine):
         self.clock.tick(minutes=minutes)
 
     @rule()
-    def a_call_takes_it(self) -> None:
+    def claim(self) -> None:
         self.change(receipts.claim)
 
     @rule()
-    def it_is_spent(self) -> None:
+    def spend(self) -> None:
         self.change(lambda payment: receipts.spend(payment, self.clock()))
 
     @rule(reason=st.none() | st.text())
-    def it_is_given_back(self, reason: str | None) -> None:
+    def begin_refund(self, reason: str | None) -> None:
         self.change(lambda payment: refunds.begin(payment, self.clock(), reason=reason))
 
     @precondition(lambda self: self.payment.status is REFUNDING)
     @rule()
-    def the_provider_does_it(self) -> None:
+    def confirm_refund(self) -> None:
         self.change(lambda payment: receipts.refunded(payment, self.clock(), refund_id="re_1"))
 
     @invariant()
-    def it_ends_once(self) -> None:
+    def ends_at_most_once(self) -> None:
         assert len(self.ends) <= 1
         assert (self.payment.status in ENDS) == bool(self.ends)
 
     @invariant()
-    def it_is_never_both_used_and_given_back(self) -> None:
+    def is_never_both_spent_and_refunded(self) -> None:
         spent, refunded = self.payment.spent_at, self.payment.refunded_at
         assert (spent is not None) == (self.payment.status is SPENT)
         assert (refunded is not None) == (self.payment.status is REFUNDED)
         assert (self.payment.refund_id is not None) == (refunded is not None)
 
     @invariant()
-    def what_was_paid_stays_what_it_was(self) -> None:
+    def purchase_is_unchanged(self) -> None:
         as_paid = replace(
             self.payment,
             status=OPEN,

@@ -243,7 +243,7 @@ async def test_header_removed_by_proxy_is_reported(tmp_path: Path, httpx_mock: H
     [
         (-31, "it is 31 s ahead of Acme's"),
         (-30, "it matches Acme's"),
-        (40, "it matches Acme's"),  # said while the response was on its way
+        (40, "it matches Acme's"),  # the response takes up to 50 s
         (80, "it matches Acme's"),
         (81, "it is 31 s behind Acme's"),
     ],

@@ -181,7 +181,7 @@ async def test_late_acceptance_supersedes_newer_same_question(here: Service, clo
     old = await asked(here, waiter="gone")
     clock.tick(minutes=5)
     await sweep(here)
-    await here.elicitations.write(await let_go_of(here, old))
+    await here.elicitations.write(await released(here, old))
     new = await asked(here)
     assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
     assert (await now_of(here, new)).status is Status.SUPERSEDED
@@ -195,7 +195,7 @@ async def test_late_acceptance_supersedes_newer_same_question(here: Service, clo
     assert found.id == old.id
 
 
-async def let_go_of(here: Service, elicitation: Elicitation) -> Elicitation:
+async def released(here: Service, elicitation: Elicitation) -> Elicitation:
     return let_go(await now_of(here, elicitation))
 
 
@@ -206,7 +206,7 @@ async def test_waiter_of_newer_question_receives_late_acceptance(
     presenter = Holding()
     call = call_of(here, presenter=presenter)
     with asking(Verbs(call)):
-        waiting = asyncio.ensure_future(late_asked().outcome())
+        waiting = asyncio.ensure_future(late_url().outcome())
     assert await holding(presenter) != old.id
     assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
     outcome = await waiting
@@ -221,19 +221,19 @@ async def test_request_continued_by_client_receives_late_acceptance(
     first = Holding()
     earlier = call_of(here, presenter=first)
     with asking(Verbs(earlier)):
-        gone = asyncio.ensure_future(late_asked().outcome())
+        gone = asyncio.ensure_future(late_url().outcome())
     await holding(first)
     presenter = Holding()
     call = call_of(here, presenter=presenter, run_id=earlier.run.value.id)
     with asking(Verbs(call)):
-        waiting = asyncio.ensure_future(late_asked().outcome())
+        waiting = asyncio.ensure_future(late_url().outcome())
     await holding(presenter)
     gone.cancel()
     assert await here.completing.complete(old.id, {"n": 1}) is Completion.LATE
     assert (await waiting).content == {"n": 1}
 
 
-def late_asked() -> Question[Any]:
+def late_url() -> Question[Any]:
     return elicit.url("Please go there.", "https://example.com/")
 
 
@@ -242,7 +242,7 @@ async def late_question(here: Service, clock: Clock) -> Elicitation:
     presenter = Holding()
     call = call_of(here, presenter=presenter)
     with asking(Verbs(call)):
-        waiting = asyncio.ensure_future(late_asked().outcome())
+        waiting = asyncio.ensure_future(late_url().outcome())
     id = await holding(presenter)
     clock.tick(minutes=5)
     await sweep(here)
@@ -261,7 +261,7 @@ async def test_acceptance_too_late_to_store_leaves_newer_question_open(
     clock.tick(minutes=5)
     await sweep(here)
     clock.tick(minutes=9)
-    await here.elicitations.write(await let_go_of(here, old))
+    await here.elicitations.write(await released(here, old))
     new = await asked(here)
     clock.tick(minutes=2)
     await here.completing.complete(old.id, {"n": 1})
@@ -455,15 +455,15 @@ async def test_custom_id_stored_by_earlier_version_is_found(here: Service, whose
     old, other = await asked(here), await asked(here, subject="bob")
     owner = old.owner if whose == "alice" else None
 
-    async def kept_before(one: Elicitation) -> None:
+    async def write_alias(one: Elicitation) -> None:
         id = f"order-9:{one.owner}"
         await here.elicitations.write(
             Alias(id=id, owner=SERVICE, elicitation_id=one.id, erase_at=one.erase_at)
         )
 
-    await kept_before(old)
+    await write_alias(old)
     assert await here.completing.complete("order-9", {"n": 1}) is Completion.ACCEPTED
-    await kept_before(other)
+    await write_alias(other)
     await named_by(here, "order-9", tool="other (API)")
     await named_by(here, "order-9-b", tool="pay")
     if owner is None:
@@ -677,7 +677,7 @@ async def test_answer_is_equal_here_and_in_another_process(
 ) -> None:
     presenter = Holding()
     with asking(Verbs(call_of(here, presenter=presenter))):
-        waiting = asyncio.ensure_future(late_asked().outcome())
+        waiting = asyncio.ensure_future(late_url().outcome())
     id = await holding(presenter)
     await here.completing.complete(id, content)  # type: ignore[arg-type]
     stored = await here.elicitations.get(id)

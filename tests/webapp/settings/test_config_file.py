@@ -412,14 +412,18 @@ def test_tenants_and_kept_members_are_read() -> None:
     [
         ("*.shops.example", "*.example", "tenants: each must be a host"),
         ("*.shops.example", "https://*.shops.example", "tenants: each must be a host"),
-        ("https://*.api.example", "https://*.example", "hosts: each must be https://"),
-        ("https://*.api.example", "*.api.example", "hosts: each must be https://"),
+        ("https://*.api.example", "https://*.example", "hosts: 'https://*.example' must be"),
+        (
+            "https://*.api.example",
+            "*.api.example",
+            "hosts: '*.api.example' must be https:// and a host pattern, such as https://*.",
+        ),
         ('hosts = ["https://*.api.example"]', "", "hosts: required"),
-        ("{instance}/api", "{other}/api", "api: other is not known there"),
+        ("{instance}/api", "{other}/api", "api: no value is declared for other"),
         (
             "https://{tenant}/token",
             "https://{instance}/token",
-            "token: instance is not known there",
+            "token: no value is declared for instance",
         ),
         ('"reply.instance_url"', '""', "keep: each name needs"),
         ('api = "{instance}/api"', 'api = "https://{instance}/api"', "api: two fixed labels"),
