@@ -127,7 +127,7 @@ None of these declarations was tested against the vendor. "Documented" means: wr
 - A refusal of the authorization endpoint that has no `error` parameter.
 - Whose account it is, if the provider says so only in a list, or in reply to a request with the token in its address.
 - A signature of the callback's parameters by the provider.
-- Client authentication by TLS certificates, and tokens that are bound to a key (DPoP).
+- Client authentication by TLS certificates.
 """
 
 

@@ -132,8 +132,8 @@ class NoSuchWebhook(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "No delivery with this id exists, or it is no longer stored: GET /api/webhooks lists "
-            "those of the last 30 days."
+            "No delivery with this id exists, or it is no longer stored. GET /api/webhooks lists "
+            "the stored ones."
         )
 
 
@@ -146,7 +146,7 @@ async def list_webhooks(
     after: After = None,
     limit: Limit = LISTED_AT_MOST,
 ) -> WebhookPage:
-    """List the deliveries verified in the last 30 days, without bodies. `after` gets the next page.
+    """List the stored deliveries that were verified, without bodies. `after` gets the next page.
 
     The order is that of the store: by payer, then by time. The key needs the scope `operate`.
     """

@@ -21,12 +21,12 @@ COMMANDS = {
     "pair": "print a bearer token for your MCP client and an address that pairs your browser",
     "operator": "print a one-time address that opens the operator's pages",
     "settings": "list the settings, and which are set",
-    "doctor": "check the settings, the key and the store",
+    "doctor": "check the settings, the store and the providers, and say how to fix what is wrong",
     "backup": "back up the store and its key while servers run",
-    "restore": "restore a backup; stop every server first",
+    "restore": "restore a backup into an empty store, or into a SQLite file that no server uses",
     "move": "move the store to another address, checking each row",
     "vacuum": "shrink the database file",
-    "export": "export one person's data, as JSON",
+    "export": "export one person's data",
     "purge": "erase one person's data",
     "audit": "verify the audit, sign its current state, and list one owner's entries",
     "keys": "create, replace and retire secrets",
@@ -67,8 +67,7 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser with the names of all commands and the arguments of the given one."""
     parser = argparse.ArgumentParser(
         prog="elicit",
-        description="A tool waits until a person has done something in a browser; then it "
-        "continues.",
+        description="Serve MCP tools that ask people by links, and manage what they asked.",
     )
     parser.add_argument("--version", action="version", version=f"elicit-url {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

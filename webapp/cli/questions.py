@@ -20,7 +20,7 @@ COLUMNS = ("id", "kind", "status", "tool", "server", "owner", "asked_at", "ended
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list the questions of the last 30 days, open or ended, newest first"
+    words = "list the stored questions, open or ended, newest first"
     listing = commands.add_parser("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_questions, of=QuestionRow)

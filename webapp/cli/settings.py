@@ -5,6 +5,7 @@ Risks: a secret on a shared screen. The command therefore never prints a value.
 
 import argparse
 import os
+import re
 import sys
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from webapp.printing import printed, tell
 from webapp.settings.settings import TABLE, unknown_names
 
 COLUMNS = ("name", "is_set", "default", "says")
+_LINK = re.compile(r"\[([^]]+)\]\(\.\./([^)]+)\)")
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
@@ -77,7 +79,7 @@ def _rows() -> list[SettingRow]:
                 is_set=bool(set_by),
                 set_by=set_by,
                 default=row.shown_default.replace("`", ""),
-                says=row.says.replace("`", ""),
+                says=_LINK.sub(r"\1 (docs/\2)", row.says).replace("`", ""),
             )
         )
     return rows

@@ -16,7 +16,7 @@ COLUMNS = ("id", "provider", "event", "status", "why", "times", "received_at")
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list the webhooks of the last 30 days, and how many were rejected"
+    words = "list the stored webhooks, and how many were rejected"
     lists(commands.add_parser("list", help=words), list_hooks, of=WebhookRow)
     showing = commands.add_parser("show", help="show one webhook, with its original body")
     shows(showing, show_hook, of=Webhook)
@@ -28,12 +28,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_hooks(service: Service) -> Table[WebhookRow]:
-    """List the webhooks of the last 30 days, the latest first, then the rejected ones."""
+    """List the stored webhooks, the latest first, then the rejected ones."""
     hooks, others = await service.webhooks.log.webhooks(), await service.webhooks.log.unverified()
     return Table(
         rows=[*map(webhook_row, hooks), *map(rejected_row, others)],
         columns=COLUMNS,
-        nothing="No webhook arrived in the last 30 days.",
+        nothing="No webhook is stored.",
     )
 
 

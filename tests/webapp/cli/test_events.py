@@ -104,6 +104,14 @@ def test_settings_explains_a_named_setting(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.usefixtures("home")
+def test_settings_name_pages_of_docs_by_their_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "--json"]) == 0
+    says = {row["name"]: row["says"] for row in json.loads(capsys.readouterr().out)}
+    assert "stores (docs/how-to/stores.md)" in says["ELICIT_STORE"]
+    assert [name for name, text in says.items() if "](" in text] == []
+
+
+@pytest.mark.usefixtures("home")
 def test_settings_list_names_unknown_variable_with_suggestion(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
