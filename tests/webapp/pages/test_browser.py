@@ -190,6 +190,30 @@ async def test_waiting_page_listens_again_after_an_error_of_a_proxy(
         await expect(page.get_by_role("heading", level=1)).to_have_text("Done")
 
 
+async def test_pauses_between_failed_live_requests_double_up_to_five_minutes(
+    pages: Renderer, browser: Browser
+) -> None:
+    late = USUAL["now"] + timedelta(days=30)
+    site = Site(html=pages.render(usual(Waiting, expires_at=late)), live_status=502)
+    async with visit(browser, site) as page:
+        # Each pause is recorded and ends at once.
+        await page.add_init_script(
+            "window.pauses = []; const wait = setTimeout;"
+            "window.setTimeout = (run, pause) => { pauses.push(pause); return wait(run, 0); };"
+        )
+        await page.goto(f"{ORIGIN}/e/abc")
+        while len(pauses := await page.evaluate("pauses")) < 6:
+            pass
+        assert pauses[:6] == [20_000, 40_000, 80_000, 160_000, 300_000, 300_000]
+        await expect(page.get_by_role("status")).to_contain_text("check here")
+        # After a connection that was opened, the pauses start again.
+        site.live_status, site.events = 200, "retry: 1\ndata: opened\n\n"
+        await expect(page.get_by_role("status")).to_contain_text("moves on by itself")
+        site.live_status = 502
+        while (await page.evaluate("pauses")).count(20_000) < 2:
+            pass
+
+
 async def test_waiting_page_can_be_checked_manually(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(Waiting)))
     async with visit(browser, site, java_script_enabled=False) as page:

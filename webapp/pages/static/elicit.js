@@ -3,13 +3,13 @@
 {
   const loaded = Date.now();
   const live = document.querySelector("[data-live]");
-  // The page's GET address, also if the response to a POST showed it.
+  // The page's GET address, also after a POST.
   const here = live ? live.dataset.here : location.pathname + location.search;
   const goOn = () => location.replace(here);
   const { lang } = document.documentElement;
   const pad = (number) => String(number).padStart(2, "0");
 
-  // The server says how many seconds are left, so a wrong clock here does not matter.
+  // The server sends the seconds left, so a wrong clock is fine.
   for (const timer of document.querySelectorAll("[data-left]")) {
     const total = Number(timer.dataset.left);
     const show = () => {
@@ -19,7 +19,7 @@
       timer.textContent = (hours ? hours + ":" + pad(minutes) : minutes) + ":" + pad(left % 60);
       if (left === 0) {
         clearInterval(ticking);
-        // Otherwise a page without time left would reload forever.
+        // Else a page without time left reloads forever.
         if (total > 0) goOn();
       }
     };
@@ -38,7 +38,8 @@
 
   if (live) {
     const words = live.textContent;
-    // Return true if the page will not change any more, false to listen again.
+    let pause = 1e4;
+    // Return true if the page is final, false to listen again.
     const listen = () =>
       new Promise((done) => {
         const source = new EventSource(live.dataset.live);
@@ -49,7 +50,10 @@
         };
         const hide = () => end(false);
         document.addEventListener("visibilitychange", hide);
-        source.onopen = () => (live.textContent = live.dataset.listening);
+        source.onopen = () => {
+          pause = 1e4;
+          live.textContent = live.dataset.listening;
+        };
         source.onmessage = (event) => {
           // A sent form leads on by itself: going on here would stop it.
           if (event.data === live.dataset.status || document.querySelector("[data-sent]")) return;
@@ -59,13 +63,14 @@
         };
         source.addEventListener("end", () => end(true));
         source.onerror = () => {
-          // Unless it is closed, the browser reconnects.
+          // Unless closed, the browser reconnects.
           if (source.readyState !== EventSource.CLOSED) return;
           live.textContent = words;
-          setTimeout(end, 20000, false);
+          pause = Math.min(2 * pause, 3e5);
+          setTimeout(hide, pause);
         };
       });
-    // A browser opens six connections to a site. So only three visible pages listen at a time.
+    // A browser opens six connections to a site, so only three visible pages listen.
     (async () => {
       for (let n = 0, isOver = false; !isOver; ) {
         if (document.hidden) {
@@ -82,7 +87,7 @@
     })();
   }
 
-  // Ignore a second press for 8 seconds. Then the first one has probably failed.
+  // Ignore a second press for 8 seconds: then the first has probably failed.
   addEventListener("submit", (event) => {
     const form = event.target;
     if (form.dataset.sent) return event.preventDefault();
@@ -106,7 +111,7 @@
     // Browsers store values that were sent in a plain text field.
     field.form.addEventListener("submit", () => hide(true));
   }
-  // A password field holds one line, so pasted lines are stored here and sent unchanged.
+  // A password field holds one line, so store pasted lines here and send them.
   for (const field of document.querySelectorAll("[data-lines]")) {
     const note = document.getElementById(field.dataset.lines);
     let pasted = null;
