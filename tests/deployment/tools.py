@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from tests.support.cli import HOUSE
@@ -34,8 +33,3 @@ async def run(*command: str, **environment: str) -> Ended:
 
 async def run_packaged(name: str, *arguments: str, **environment: str) -> Ended:
     return await run(str(packages() / "bin" / name), *arguments, **environment)
-
-
-def as_module(name: str) -> tuple[str, ...]:
-    """Return the command for a tool that is a Python module."""
-    return (sys.executable, "-m", name)

@@ -138,18 +138,6 @@ class Declarations:
         return self.issuers, self.approvers, self.teams, self.providers
 
 
-def load_declarations(path: Path) -> Declarations:
-    """Read the file at this path. Raises BadDeclaration, also if the file cannot be read."""
-    try:
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise BadDeclaration(["it is not UTF-8."], source=str(path)) from None
-    except OSError as error:
-        problem = f"it cannot be read: {error.strerror}."
-        raise BadDeclaration([problem], source=str(path)) from error
-    return read_declarations(text, source=str(path))
-
-
 def config_path(values: Values) -> Path:
     """Return the path of `elicit.toml`: the given one, or the one in the configuration folder."""
     given = values.environment.get(CONFIG.name)

@@ -11,7 +11,6 @@ from webapp.settings.config_file import (
     _KEYS,
     BadDeclaration,
     Declarations,
-    load_declarations,
     read_declarations,
 )
 
@@ -348,21 +347,6 @@ def test_all_mistakes_are_reported_together() -> None:
     problems = problems_of(text)
     for place in ("github:", "one.issuer:", "two.label:", "two.secret:", "two.issuer:"):
         assert any(problem.startswith(f"providers.{place}") for problem in problems)
-
-
-def test_file_is_read_from_given_path(tmp_path: Path) -> None:
-    path = tmp_path / "elicit.toml"
-    path.write_text(SMALL, "utf-8")
-    assert list(load_declarations(path).providers) == ["acme"]
-
-
-def test_unreadable_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(BadDeclaration, match="it cannot be read: No such file"):
-        load_declarations(tmp_path / "elicit.toml")
-    path = tmp_path / "latin.toml"
-    path.write_bytes(b"# caf\xe9\n")
-    with pytest.raises(BadDeclaration, match="not UTF-8"):
-        load_declarations(path)
 
 
 def test_non_text_scope_parameter_is_reported_with_query_in_address() -> None:

@@ -326,6 +326,13 @@ def test_missing_configuration_file_is_reported_only_if_named(
         read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(tmp_path / "nowhere.toml")})
 
 
+def test_configuration_file_in_other_encoding_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "latin.toml"
+    file.write_bytes(b"# caf\xe9\n")
+    (problem,) = problems_in({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
+    assert problem.startswith(f"ELICIT_CONFIG: {file} cannot be read: 'utf-8'")
+
+
 def test_sandbox_simulates_only_unconfigured_providers(tmp_path: Path) -> None:
     sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
     own = read_settings(
