@@ -19,6 +19,7 @@ import asyncio
 import builtins
 import inspect
 import linecache
+import re
 import sys
 import threading
 from collections import Counter
@@ -29,13 +30,14 @@ from types import FunctionType
 from typing import Any, TypeAlias
 
 from flows import elicit
-from flows.errors import InvalidQuestion
+from flows.elicitation.misuse import InvalidUse
+from flows.errors import InvalidQuestion, NotAsked, NotAwaited
 from flows.kinds.form import form
 from flows.kinds.gate import layers_of, mark_of, needs_of
 from flows.kinds.secret import secret
 from webapp.importing import is_authors
 from webapp.mcp.before import servers_below
-from webapp.mcp.tools import functions_beside_tools, own_functions
+from webapp.mcp.tools import ServedTool, functions_beside_tools, own_functions
 
 _MISSING = object()
 
@@ -77,6 +79,56 @@ async def must_have_no_mistakes(server: Any) -> None:
                     wrong[f"{place}: {error}"] = None
     if wrong:
         raise InvalidQuestion("\n".join(wrong))
+
+
+_REPR = re.compile(
+    r"<(?:(?:coroutine|async_generator) object |Task \w+ name='[^']*' coro=<)([^\s()]+)"
+    r"|<_(Gathering)Future pending|<Question of the kind \w+ at ([^,>]+), not asked: await it>"
+)
+_YIELDS = (
+    "The tool contains `yield`, so calling it runs none of its code. Return the value instead."
+)
+
+
+def must_be_no_awaitable(result: Mapping[str, Any], tool: ServedTool | None) -> None:
+    """Check that the text of a tool's result is not that of something that nobody awaited.
+
+    A tool may print Python's words for the objects of other programs. So only functions that the
+    code of this tool calls count.
+
+    Raises:
+        NotAsked: The result has a question, or a coroutine of such a function.
+        InvalidUse: The tool is an async generator, which the library does not run.
+    """
+    texts = [str(part.get("text", "")) for part in result.get("content") or ()]
+    for found in (match for text in texts for match in _REPR.finditer(text)):
+        name, is_gathered, question = found.groups()
+        if question is not None:
+            raise NotAwaited(question)
+        for function in () if tool is None else tool.functions:
+            _must_return_no_awaitable(function, name, is_gathered=is_gathered is not None)
+
+
+def _must_return_no_awaitable(function: object, name: str, *, is_gathered: bool) -> None:
+    """Raise if the code of this function calls the one with this qualified name."""
+    if not isinstance(function, FunctionType):
+        return
+    file = function.__code__.co_filename
+    short = file.replace("\\", "/").rpartition("/")[2]
+    if name == function.__qualname__ and inspect.isasyncgenfunction(function):
+        raise InvalidUse(_YIELDS, place=f"{short}:{function.__code__.co_firstlineno}")
+    tree = _tree_of(function, file) if is_authors(file) else None
+    known = {} if tree is None else _names_outside(function, tree)
+    for node in () if tree is None else ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = _value(node.func, known)
+        own = f"{function.__qualname__}.<locals>.{_name_of(node.func)}"
+        names = [own if isinstance(called, _LocalFunction) else getattr(called, "__qualname__", "")]
+        if called is asyncio.gather if is_gathered else name in names:
+            error = NotAsked(f"{short}:{node.lineno}", verb=_name_of(node.func))
+            error.place = error.places[0]
+            raise error
 
 
 _ASKS_NOBODY = (
