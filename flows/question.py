@@ -24,6 +24,7 @@ from flows.elicitation.misuse import (
     UnaskedQuestion,
     VerbParameters,
     located,
+    place_of_call,
     running,
 )
 from flows.elicitation.states import Completion, Json, Status
@@ -182,15 +183,16 @@ class Question(Generic[T_co]):
             )
         if self.elicitation_id is not None:
             must_be_elicitation_id(self.elicitation_id)
-        if (here := running.get(None)) is not None:
-            unasked = here.unasked.add(self.request.kind)
-            object.__setattr__(self, "_unasked", unasked)
-            if unasked is not None:
-                object.__setattr__(self, "place", unasked.place)
+        here = running.get(None)
+        unasked = None if here is None else here.unasked.add(self.request.kind)
+        place = place_of_call() if here is None else unasked and unasked.place
+        object.__setattr__(self, "_unasked", unasked)
+        object.__setattr__(self, "place", place or self.place)
 
     def __repr__(self) -> str:
         # Omit the message: it may contain untrusted text, and the repr may be printed to a model.
-        return f"<Question of the kind {self.request.kind}, not asked: await it>"
+        at = f" at {self.place}" if self.place else ""
+        return f"<Question of the kind {self.request.kind}{at}, not asked: await it>"
 
     def __hash__(self) -> int:
         # Hash by identity: asyncio.gather runs equal awaitables only once, but two equal questions
@@ -287,8 +289,7 @@ def is_elicitation_id(text: str) -> bool:
 
 def digest_of(kind: str, facts: Json) -> str:
     """Return a hash of the kind and the facts that identifies a question."""
-    text = json.dumps([kind, facts], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([kind, facts], sort_keys=True).encode()).hexdigest()[:32]
 
 
 class ReturningRequest(Protocol):
@@ -402,8 +403,7 @@ def current_unasked() -> Unasked:
 def current_body() -> ToolBody:
     """Return the running tool body, or a new one if there is no asker."""
     here = running.get(None)
-    body: ToolBody = here.body if here is not None else ToolBody()
-    return body
+    return cast("ToolBody", here.body) if here is not None else ToolBody()
 
 
 def asks_without_tool() -> bool:

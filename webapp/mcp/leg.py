@@ -48,6 +48,7 @@ from webapp.mcp.results import (
     without,
 )
 from webapp.mcp.task_state import about, of_fault
+from webapp.mcp.tool_mistakes import must_be_no_awaitable
 from webapp.mcp.tools import ServedTool
 from webapp.records.ids import owner_of
 from webapp.service import Service
@@ -134,6 +135,7 @@ async def _run_body(
     has_raised = may_be_of_question(verbs.raised, own)
     if (has_raised or is_final_result(own)) and not call.is_interrupted:
         await all_were_asked(unasked, tool=call.tool.tool, has_raised=has_raised)
+        must_be_no_awaitable(own, tool)
     return verbs, own
 
 

@@ -9,27 +9,47 @@ code, the first call reports the mistake.
 A function with a `gate` or `needs` mark that is no tool asks nobody. Nothing would report such a
 call, so the server refuses to start if the code of a tool calls such a function, or if it is a
 resource or a prompt.
+
+An author's own async function that asks, and is never awaited, asks nobody either. Nor does a
+function that runs in another event loop, or in a thread without the context of the call.
 """
 
 import ast
+import asyncio
 import builtins
 import inspect
 import linecache
-from collections.abc import Callable, Iterator, Mapping
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
 from tokenize import TokenError
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 from flows import elicit
-from flows.errors import InvalidQuestion
+from flows.elicitation.misuse import InvalidUse
+from flows.errors import InvalidQuestion, NotAsked, NotAwaited
 from flows.kinds.form import form
 from flows.kinds.gate import layers_of, mark_of, needs_of
 from flows.kinds.secret import secret
 from webapp.importing import is_authors
 from webapp.mcp.before import servers_below
-from webapp.mcp.tools import functions_beside_tools, own_functions
+from webapp.mcp.tools import ServedTool, functions_beside_tools, own_functions
 
 _MISSING = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LocalFunction:
+    """A function in the body of another one. Nobody has its value before the body runs."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+
+
+Seen: TypeAlias = set[_LocalFunction | FunctionType]
 
 
 async def must_have_no_mistakes(server: Any) -> None:
@@ -44,6 +64,7 @@ async def must_have_no_mistakes(server: Any) -> None:
     tools = {id(layer) for tool in ahead for layer in layers_of(tool)}
     others = [each for one in servers for each in await functions_beside_tools(one)]
     wrong, seen = dict.fromkeys(filter(None, map(_mark_beside_tools, others))), set[int]()
+    ahead += others
     while ahead:
         for layer in layers_of(ahead.pop()):
             if not isinstance(layer, FunctionType) or id(layer) in seen:
@@ -58,6 +79,56 @@ async def must_have_no_mistakes(server: Any) -> None:
                     wrong[f"{place}: {error}"] = None
     if wrong:
         raise InvalidQuestion("\n".join(wrong))
+
+
+_REPR = re.compile(
+    r"<(?:(?:coroutine|async_generator) object |Task \w+ name='[^']*' coro=<)([^\s()]+)"
+    r"|<_(Gathering)Future pending|<Question of the kind \w+ at ([^,>]+), not asked: await it>"
+)
+_YIELDS = (
+    "The tool contains `yield`, so calling it runs none of its code. Return the value instead."
+)
+
+
+def must_be_no_awaitable(result: Mapping[str, Any], tool: ServedTool | None) -> None:
+    """Check that the text of a tool's result is not that of something that nobody awaited.
+
+    A tool may print Python's words for the objects of other programs. So only functions that the
+    code of this tool calls count.
+
+    Raises:
+        NotAsked: The result has a question, or a coroutine of such a function.
+        InvalidUse: The tool is an async generator, which the library does not run.
+    """
+    texts = [str(part.get("text", "")) for part in result.get("content") or ()]
+    for found in (match for text in texts for match in _REPR.finditer(text)):
+        name, is_gathered, question = found.groups()
+        if question is not None:
+            raise NotAwaited(question)
+        for function in () if tool is None else tool.functions:
+            _must_return_no_awaitable(function, name, is_gathered=is_gathered is not None)
+
+
+def _must_return_no_awaitable(function: object, name: str, *, is_gathered: bool) -> None:
+    """Raise if the code of this function calls the one with this qualified name."""
+    if not isinstance(function, FunctionType):
+        return
+    file = function.__code__.co_filename
+    short = file.replace("\\", "/").rpartition("/")[2]
+    if name == function.__qualname__ and inspect.isasyncgenfunction(function):
+        raise InvalidUse(_YIELDS, place=f"{short}:{function.__code__.co_firstlineno}")
+    tree = _tree_of(function, file) if is_authors(file) else None
+    known = {} if tree is None else _names_outside(function, tree)
+    for node in () if tree is None else ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = _value(node.func, known)
+        own = f"{function.__qualname__}.<locals>.{_name_of(node.func)}"
+        names = [own if isinstance(called, _LocalFunction) else getattr(called, "__qualname__", "")]
+        if called is asyncio.gather if is_gathered else name in names:
+            error = NotAsked(f"{short}:{node.lineno}", verb=_name_of(node.func))
+            error.place = error.places[0]
+            raise error
 
 
 _ASKS_NOBODY = (
@@ -121,6 +192,8 @@ def _names_in(
     if tree is None:
         return
     known = _names_outside(function, tree)
+    for line, sentence in _asking_nobody(tree, known):
+        yield f"{file}:{line}", function, sentence
     for node in ast.walk(tree):
         verb, wrong = _wrong_verb_in(node, known)
         if verb is not None:
@@ -169,6 +242,140 @@ def _wrong_verb_in(node: ast.AST, known: Mapping[str, object]) -> tuple[Any, str
     return next((one for one in verbs if one is found), None), sentence
 
 
+_IN_ANOTHER_LOOP = (
+    "`{0}` runs this coroutine in another event loop, where nobody can be asked. Await the "
+    "coroutine in the tool. A plain `def` tool cannot await: mark it with @elicit.needs(question)."
+)
+_IN_A_THREAD = (
+    "`{0}` runs this function in a thread outside of the call, where nobody can be asked. Await "
+    "the question in the tool, and pass its answer to the function."
+)
+_NEVER_RUN = (
+    "`{0}` is async and this line does not await it, so nobody is asked. Write `await {0}(...)`."
+)
+_ASKING: tuple[Any, ...] = (*_QUESTIONS, elicit.once, elicit.forget, elicit.on_end)
+# An attribute that a coroutine has, so that reading it needs no `await`.
+_OF_COROUTINES = frozenset(dir(Coroutine))
+_NEEDS_VALUE = (ast.Compare, ast.BinOp, ast.UnaryOp, ast.FormattedValue, ast.Expr)
+
+
+def _asking_nobody(tree: ast.AST, known: Mapping[str, object]) -> Iterator[tuple[int, str]]:
+    """Yield the line of each call that should ask a person and cannot, and a sentence about it."""
+    above = {id(below): node for node in ast.walk(tree) for below in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name, called = _name_of(node.func), _value(node.func, known)
+        if _runs_in_loop(node, name, called) and _asks(node.args[0], known):
+            yield node.lineno, _IN_ANOTHER_LOOP.format(name)
+        elif (work := _work_of_thread(node, name, called)) is not None:
+            if called is threading.Thread:
+                is_lost = _is_async(_value(work, known))
+            else:
+                # The work may return a question, which the tool can await.
+                around = above[id(node)]
+                result = around if isinstance(around, ast.Await) else node
+                is_lost = _is_used_unawaited(result, above, tree)
+            if is_lost and _asks(work, known):
+                yield node.lineno, _IN_A_THREAD.format(name)
+        elif _is_async(called) and _is_used_unawaited(node, above, tree) and _asks(node, known):
+            yield node.lineno, _NEVER_RUN.format(name)
+
+
+def _name_of(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _runs_in_loop(call: ast.Call, name: str, called: object) -> bool:
+    # nest_asyncio lets a coroutine run in the loop that already runs.
+    is_run = called is asyncio.run or name.endswith(".run_until_complete")
+    return is_run and len(call.args) > 0 and "nest_asyncio" not in sys.modules
+
+
+def _work_of_thread(call: ast.Call, name: str, called: object) -> ast.expr | None:
+    if name.endswith(".run_in_executor") and len(call.args) > 1:
+        return call.args[1]
+    targets = [each.value for each in call.keywords if each.arg == "target"]
+    return targets[0] if called is threading.Thread and targets else None
+
+
+def _is_async(called: object) -> bool:
+    """Return True for an async function that runs only when its result is awaited."""
+    if isinstance(called, _LocalFunction):
+        yields = (ast.Yield, ast.YieldFrom)
+        node = called.node
+        is_plain = not node.decorator_list and not any(
+            isinstance(n, yields) for n in ast.walk(node)
+        )
+        return is_plain and isinstance(node, ast.AsyncFunctionDef)
+    return isinstance(called, FunctionType) and inspect.iscoroutinefunction(called)
+
+
+def _asks(node: ast.AST, known: Mapping[str, object], seen: Seen | None = None) -> bool:
+    """Return True if the code of this expression or of a function asks a person of the call."""
+    seen = set() if seen is None else seen
+    is_named = isinstance(node, ast.Name | ast.Attribute)
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    found = [_value(each, known) for each in ([node] if is_named else calls)]
+    if any(getattr(each, "__module__", None) == "webapp.coroutines" for each in found):
+        return False  # an `asking` block asks a person of its own
+    return any(_asks_itself(each, known, seen) for each in found)
+
+
+def _asks_itself(found: object, known: Mapping[str, object], seen: Seen) -> bool:
+    if any(found is one for one in _ASKING):
+        return True
+    if not isinstance(found, _LocalFunction | FunctionType) or found in seen:
+        return False
+    seen.add(found)
+    if isinstance(found, _LocalFunction):
+        return _asks(found.node, known, seen)
+    file = found.__code__.co_filename
+    tree = _tree_of(found, file) if is_authors(file) else None
+    return tree is not None and _asks(tree, _names_outside(found, tree), seen)
+
+
+def _is_used_unawaited(node: ast.AST, above: Mapping[int, ast.AST], tree: ast.AST) -> bool:
+    """Return True if what `node` returns is dropped, or used in a way that no awaitable allows."""
+    match above[id(node)]:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            uses = [one for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id == name]
+            read = [one for one in uses if isinstance(one.ctx, ast.Load)]
+            is_alone = len(uses) == len(read) + 1 and not _is_bound_elsewhere(name, tree)
+            return is_alone and all(_needs_value(one, above[id(one)]) for one in read)
+        case around:
+            return _needs_value(node, around)
+
+
+def _is_bound_elsewhere(name: str, tree: ast.AST) -> bool:
+    """Return True if another scope may read or write this name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                if name in names:
+                    return True
+            case ast.arg(arg=other) if other == name:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _needs_value(node: ast.AST, around: ast.AST) -> bool:
+    """Return True if the code around an expression needs its value, which no awaitable is."""
+    match around:
+        case ast.Attribute(attr=attr):
+            return attr not in _OF_COROUTINES
+        case ast.Subscript(value=used) | ast.For(iter=used):
+            return used is node
+        case ast.If(test=used) | ast.IfExp(test=used) | ast.While(test=used):
+            return used is node
+        case ast.Call(func=ast.Name(id="str" | "int" | "float" | "bool" | "len" | "list" | "dict")):
+            return True
+        case _:
+            return isinstance(around, _NEEDS_VALUE)
+
+
 def _tree_of(function: FunctionType, file: str) -> ast.AST | None:
     """Parse the lines of this function, and not the rest of its file."""
     code = function.__code__
@@ -196,25 +403,28 @@ def _is_verb(found: object) -> bool:
 
 def _names_outside(function: FunctionType, tree: ast.AST) -> Mapping[str, object]:
     """Return the values of the names that a function reads and does not bind itself."""
-    bound = set[str]()
+    bound, local = Counter[str](), dict[str, object]()
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-                bound.add(name)
+                bound[name] += 1
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                bound.add(name)
+                bound[name] += 1
+                if node is not tree:
+                    local[name] = _LocalFunction(node)
             case ast.ClassDef(name=name):
-                bound.add(name)
+                bound[name] += 1
             case ast.ExceptHandler(name=str(name)):
-                bound.add(name)
+                bound[name] += 1
             case ast.alias(name=name, asname=other):
-                bound.add(other or name.partition(".")[0])
+                bound[other or name.partition(".")[0]] += 1
             case _:
                 pass
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     around = {name: _content(cell) for name, cell in cells}
     known = {**vars(builtins), **function.__globals__, **around}
-    return {name: value for name, value in known.items() if name not in bound}
+    outside = {name: value for name, value in known.items() if name not in bound}
+    return {**outside, **{name: one for name, one in local.items() if bound[name] == 1}}
 
 
 def _content(cell: Any) -> object:

@@ -1,6 +1,7 @@
 """Mistakes in the code of tools: the server refuses to start, and names the line of each."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time, timedelta
@@ -18,6 +19,7 @@ from flows.elicit import form as ask
 from tests.support.cli import run
 from tests.support.mcp_server import new_server
 from tests.support.work import steps_of
+from webapp import asking
 from webapp.mcp.tool_mistakes import must_have_no_mistakes
 from webapp.testing import elicit_person
 
@@ -308,6 +310,121 @@ async def test_verb_that_is_awaited_or_made_a_task_wrongly_is_refused(library, t
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{Path(__file__)}:")
     assert words in line
+
+
+async def who() -> str:
+    return await elicit.form("Who?")
+
+
+async def order() -> Any:
+    return await elicit.once("order", lambda: 1)
+
+
+async def plain() -> str:
+    return "text"
+
+
+async def runs_in_a_loop() -> str:
+    return asyncio.run(who())
+
+
+def runs_in_a_new_loop() -> str:
+    return asyncio.new_event_loop().run_until_complete(who())
+
+
+async def runs_a_lambda_in_a_loop() -> str:
+    return await asyncio.to_thread(lambda: asyncio.run(who()))
+
+
+async def works_in_an_executor() -> str:
+    loop = asyncio.get_running_loop()
+    return str(await loop.run_in_executor(None, lambda: elicit.form("Who?")))
+
+
+async def works_async_in_an_executor() -> str:
+    name = await asyncio.get_running_loop().run_in_executor(None, who)
+    return f"Hello {name}"
+
+
+async def works_in_a_thread() -> None:
+    threading.Thread(target=who).start()
+
+
+async def forgets_a_helper() -> str:
+    who()  # type: ignore[unused-coroutine]
+    return "done"
+
+
+async def forgets_a_helper_inside() -> str:
+    async def inner() -> str:
+        return await who()
+
+    return f"Hello {inner()}"
+
+
+async def forgets_once_in_a_helper() -> str:
+    done: Any = order()
+    return str(done.id)
+
+
+async def forgets_a_helper_in_a_test() -> str:
+    return "yes" if who() else "no"  # type: ignore[truthy-bool]
+
+
+async def asks_someone_else() -> None:
+    async with asking("ada", show=print):
+        await elicit.form("Who?")
+
+
+async def awaits_its_helpers() -> Any:
+    async def inner() -> str:
+        return await who()
+
+    first, task, tasks = who(), asyncio.create_task(who()), [inner(), who()]
+    later = who()
+    late = later
+    thread = threading.Thread(target=lambda: asyncio.run(plain()))
+    other = threading.Thread(target=lambda: asyncio.run(asks_someone_else()))
+    loop = asyncio.get_running_loop()
+    built: Any = await loop.run_in_executor(None, lambda: elicit.form("Who?"))
+    work = await loop.run_in_executor(None, plain)
+    unused = plain()
+    unused.close()
+    return first, await task, await asyncio.gather(*tasks), late, thread, other, await built, work
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (runs_in_a_loop, "`asyncio.run` runs this coroutine in another event loop"),
+        (runs_in_a_new_loop, "runs this coroutine in another event loop"),
+        (runs_a_lambda_in_a_loop, "`asyncio.run` runs this coroutine in another event loop"),
+        (works_in_an_executor, "`loop.run_in_executor` runs this function in a thread"),
+        (works_async_in_an_executor, "runs this function in a thread"),
+        (works_in_a_thread, "`threading.Thread` runs this function in a thread"),
+        (forgets_a_helper, "Write `await who(...)`."),
+        (forgets_a_helper_inside, "Write `await inner(...)`."),
+        (forgets_once_in_a_helper, "Write `await order(...)`."),
+        (forgets_a_helper_in_a_test, "Write `await who(...)`."),
+    ],
+)
+async def test_helper_that_can_ask_nobody_is_refused_at_its_line(library, tool, words):
+    with pytest.raises(InvalidQuestion) as refused:
+        await must_have_no_mistakes(server_with(library, awaits_its_helpers, tool))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"{Path(__file__)}:")
+    assert words in line
+
+
+async def test_helper_that_a_resource_does_not_await_is_refused(library):
+    server = server_with(library, right)
+    server.resource("shop://orders")(forgets_a_helper)
+    with pytest.raises(InvalidQuestion, match=r"Write `await who\(...\)`."):
+        await must_have_no_mistakes(server)
+
+
+async def test_helpers_that_are_awaited_later_do_not_stop_the_start(library):
+    await must_have_no_mistakes(server_with(library, awaits_its_helpers))
 
 
 @pytest.mark.parametrize("kind", ["resource", "template", "prompt"])

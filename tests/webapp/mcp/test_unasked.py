@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,108 @@ async def test_tool_with_own_input_request_is_checked_after_its_last_request(lib
     async with caller_of(server, MODERN) as (_, caller):
         asked = await caller.asked("buy")
         assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
+
+
+async def name_of() -> str:
+    return await elicit.form("Who?")
+
+
+@pytest.mark.every_way
+async def test_result_with_a_coroutine_is_withheld_with_the_line_of_its_call(server, revision):
+    left = list[Any]()  # Python warns of a coroutine that nobody closes
+
+    def noted(awaitable: Any) -> Any:
+        left.append(awaitable)
+        return awaitable
+
+    @server.tool()
+    async def direct() -> Any:
+        return noted(name_of())  # returned
+
+    @server.tool()
+    async def listed() -> Any:
+        name = await elicit.once("name", lambda: "Ada")
+        return {"names": [name, noted(name_of())]}  # listed
+
+    @server.tool()
+    async def local() -> str:
+        async def inner() -> str:
+            return await name_of()
+
+        return f"Hello {noted(inner())}"  # local
+
+    marks = {"direct": "returned", "listed": "listed", "local": "local"}
+    async with caller_of(server, revision) as (env, caller):
+        for tool, mark in marks.items():
+            assert_is_withheld(await caller.result(tool), mark)
+        assert not await env.elicitations()
+    for coroutine in left:
+        coroutine.close()
+
+
+@pytest.mark.every_way
+async def test_result_with_a_task_is_withheld_with_the_line_of_its_call(server, revision):
+    tasks = list[Any]()
+
+    async def later() -> object:
+        return await asyncio.Event().wait()
+
+    @server.tool()
+    async def task() -> Any:
+        tasks.append(asyncio.create_task(later()))  # in a task
+        return tasks[-1]
+
+    @server.tool()
+    async def gathered() -> Any:
+        tasks.append(asyncio.gather(later()))  # gathered
+        return tasks[-1]
+
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_withheld(await caller.result("task"), "in a task")
+        assert_is_withheld(await caller.result("gathered"), "gathered")
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.every_way
+async def test_result_with_a_question_of_another_thread_is_withheld(server, revision):
+    def question() -> Any:
+        return elicit.form("Who?")  # in a thread
+
+    @server.tool()
+    async def buy() -> str:
+        make = partial(question)  # the server cannot read a partial at its start
+        asked = await asyncio.get_running_loop().run_in_executor(None, make)
+        return f"Hello {asked}"
+
+    async with caller_of(server, revision) as (_, caller):
+        assert_is_withheld(await caller.result("buy"), "in a thread")
+
+
+async def test_async_generator_that_the_library_does_not_run_is_explained(revision):
+    server = new_server("mcp")
+
+    @server.tool()
+    async def buy() -> Any:
+        yield await name_of()
+
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result("buy")
+    assert result.is_error
+    assert "contains `yield`" in text_of(result)
+    assert f"{Path(__file__).name}:" in text_of(result)
+
+
+async def test_text_about_coroutines_of_other_programs_is_no_mistake(server, revision):
+    said = "<coroutine object main at 0x7f> <_GatheringFuture pending> <Question of the kind form>"
+
+    @server.tool()
+    async def run() -> str:
+        return said
+
+    async with caller_of(server, revision) as (_, caller):
+        assert await caller.text("run") == said
 
 
 @pytest.mark.every_way
