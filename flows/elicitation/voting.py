@@ -139,7 +139,7 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
     if voting is None or (voting.has_approved(vote.owner) and vote.to is None):
         return asked
     must_be_able_to_vote(voting, vote)
-    if any(_may_be_one_person(other, vote) for other in voting.approvals):
+    if may_have_approved(voting, known_by=vote.known_by, issuer=vote.issuer):
         raise NotAllowed(
             "An earlier approval is from a person who is identified by another method or another "
             "issuer, and you may be that person. Sign in by the same method as the other approver."
@@ -152,10 +152,12 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
     return cast("AskedT", changed)
 
 
-def _may_be_one_person(one: Vote, other: Vote) -> bool:
-    """Return True if the votes may be of one person who has several accounts."""
-    is_elsewhere = one.issuer != other.issuer and None not in (one.issuer, other.issuer)
-    return one.known_by != other.known_by or is_elsewhere
+def may_have_approved(voting: Voting, *, known_by: str, issuer: str | None) -> bool:
+    """Return True if a person identified in this way may be an approver with another account."""
+    return any(
+        one.known_by != known_by or (one.issuer != issuer and None not in (one.issuer, issuer))
+        for one in voting.approvals
+    )
 
 
 def must_be_able_to_vote(voting: Voting, vote: Vote) -> None:

@@ -12,9 +12,10 @@ from joserfc import jwt
 from joserfc.jwk import OctKey
 
 from flows.crypto.tokens import Tokens
+from flows.elicitation.voting import voting_in
 from flows.oauth.access_token import BadBearer
 from tests.support.access_tokens import RESOURCE
-from tests.support.approving import FINANCE, GROUPS, ApprovalEnv, served, shop
+from tests.support.approving import FINANCE, GROUPS, ApprovalEnv, press, served, shop
 from tests.support.bearers import Door
 from tests.support.clock import Clock
 from tests.support.issuer import (
@@ -33,6 +34,7 @@ from webapp.stores.memory import MemoryStore
 
 OURS, THEIRS, STRANGERS = (f"{digit * 8}-1111-1111-1111-{digit * 12}" for digit in "abc")
 ISSUERS = {"https://login.example": False, "https://login.partner.example": True}
+WAY = "Somebody who signed in in another way has approved it, and you may be that person."
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
@@ -263,6 +265,35 @@ async def test_approver_of_another_issuer_than_the_asker_cannot_decide() -> None
                     f"{inbox}/{item['id']}/answer", json={"accepts": True}, headers=headers
                 )
                 assert decided.status_code == status, decided.text
+
+
+async def test_page_says_why_person_of_another_issuer_cannot_add_their_approval() -> None:
+    clock = Clock()
+    async with issuing(clock) as first, issuing(clock) as second:
+        issuers = frozenset({first.url, second.url})
+        finance = replace(FINANCE, issuers=issuers, needs=2)
+        about: dict[str, Any] = {
+            "further_issuers": (second.further(),),
+            "approvers": (finance,),
+            "askers_decide": True,
+        }
+        async with served(shop(), first, clock, **about) as here:
+            async with here.asking("alice") as caller:
+                await caller.result("refund", order="A-17")
+            two = Two(here=here, first=first, second=second)
+            frank, other = await two.at_inbox(None, "frank"), await two.at_inbox("partner", "frank")
+            address = await here.one(frank)
+            before = await other.visit(address)
+            await press(frank, address, "approve")
+            page = await other.visit(address)
+            assert WAY in page.text
+            assert "/approve" not in page.text
+            assert "/decline" in page.text
+            refused = await press(other, address, "approve", page=before)
+            assert (refused.status, WAY in refused.text) == (403, True)
+            voting = voting_in((await here.asked()).asked.terms)
+            assert voting is not None
+            assert len(voting.approvals) == 1
 
 
 async def test_namesake_of_operator_sees_no_operator_page() -> None:

@@ -178,6 +178,20 @@ def test_every_route_has_a_case():
         assert ("{}" in route.at) == (route.names is not None or route.of_account)
 
 
+async def test_unknown_method_is_answered_with_the_methods_of_the_path(on):
+    before, browser = await on.here.row(on.link), on.person.browser
+    for name, route in ROUTES.items():
+        place = on.here.url + route.at.format("x")
+        for method in ("PATCH", "HEAD"):
+            answer = await browser.request(method, place)
+            if method == "HEAD" and answer.status_code != 405:
+                assert answer.content == b"", name  # for monitors
+                continue
+            assert answer.status_code == 405, name
+            assert name.partition(" ")[0] in answer.headers["allow"].split(", "), name
+    assert await on.here.row(on.link) == before
+
+
 async def test_bare_id_is_refused_on_every_route(on):
     id, before = await on.id(), await on.here.row(on.link)
     owner = on.here.service.identity.local_owner

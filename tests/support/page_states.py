@@ -354,6 +354,9 @@ def _decision_variants() -> dict[str, View]:
         "Decide delegated": made(
             Decide, {**USUAL, "entry": replace(VOTED, has_delegated=True), "arguments": ()}
         ),
+        "Decide another method": made(
+            Decide, {**USUAL, "entry": replace(VOTED, may_have_approved=True), "arguments": ()}
+        ),
         "Decide approved": made(
             Decide, {**USUAL, "entry": replace(VOTED, has_approved=True), "arguments": ()}
         ),

@@ -232,10 +232,11 @@ class Approvers:
     def colleagues(self, person: Deciding, asked: Elicitation) -> Mapping[str, str]:
         """Return the people to whom the person can hand the question: owner tags and names.
 
-        They are listed in the same table, identified by the same method, and may decide.
+        They are listed in the same table, identified by the same method, and may decide. There are
+        none if too few people could approve the question without the person.
         """
         voting = voting_of(asked)
-        if voting is None or not voting.lets_delegate:
+        if voting is None or not voting.lets_delegate or not self.has_enough_without(person, asked):
             return {}
         found = dict[str, str]()
         for name in voting.names(self._clock()):

@@ -212,13 +212,13 @@ class Decisions:
         tag = next((tag for tag, name in named.items() if name == to), None)
         vote = replace(self._vote(person, comment=None), to=tag or "", to_label=to)
         counted = _counted(waiting.asked, vote)
+        if not self.approvers.has_enough_without(person, waiting.asked):
+            raise NotAllowed("Too few people could approve this request without you.")
         if tag is None:
             raise NotAllowed(
                 "This is not another person who could decide the request. Choose a person who is "
                 f"listed in [approvers.{waiting.approver}], and not the person who asked."
             )
-        if not self.approvers.has_enough_without(person, waiting.asked):
-            raise NotAllowed("Too few people could approve this request without you.")
 
         def handed(current: Elicitation) -> Elicitation:
             if not self.approvers.has_enough_without(person, current):

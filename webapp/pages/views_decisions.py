@@ -30,8 +30,9 @@ class InboxEntry:
     read them. `question` is the question as a heading, or None if it is too long for one.
     `described` is the tool in its author's words. `is_own`: the viewer is the asker, or may be, and
     so cannot decide. `needs` is the number of approvals that the question needs, and `approved_by`
-    names the people who have approved. In a list, `arguments` is filled only if the arguments are
-    short; otherwise `has_more` is set.
+    names the people who have approved. `may_have_approved`: the viewer may be one of them, because
+    they are identified by another method or issuer, and so cannot approve. In a list, `arguments`
+    is filled only if the arguments are short; otherwise `has_more` is set.
     """
 
     url: str
@@ -56,6 +57,7 @@ class InboxEntry:
     approved_by: tuple[str, ...] = ()
     delegated: tuple[Delegation, ...] = ()
     has_approved: bool = False
+    may_have_approved: bool = False
     has_delegated: bool = False
 
 

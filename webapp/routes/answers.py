@@ -126,7 +126,8 @@ class Answers:
                 return page(NotFound(server=server), status=HTTPStatus.NOT_FOUND)
             case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
                 problem = _REFUSALS.get(HTTPStatus(code), _REFUSED)
-                return page(BadRequest(server=server, problem=problem), status=code)
+                view = BadRequest(server=server, problem=problem)
+                return page(view, status=code, headers=error.headers)  # 405 names the methods
             case _:
                 trouble = Trouble(server=server, error_id=_logged(request, error))
         if isinstance(error, StoreUnavailable):
@@ -141,7 +142,9 @@ class Answers:
         if isinstance(error, ElicitError) and error.http_status < HTTP_500_INTERNAL_SERVER_ERROR:
             return problem(error.http_status, detail=str(error), code=error.name)
         if isinstance(error, HTTPException) and error.status_code != HTTP_500_INTERNAL_SERVER_ERROR:
-            return problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
+            response = problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
+            response.headers.update(error.headers or {})  # 405 names the methods
+            return response
         error_id = _logged(request, error)
         if isinstance(error, StoreUnavailable):
             response = problem(error.http_status, detail=str(error), code=error.name)

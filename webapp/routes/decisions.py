@@ -19,6 +19,7 @@ from litestar.params import FromPath
 from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.voting import may_have_approved
 from flows.errors import NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
 from webapp.identity.approvers import Deciding
@@ -289,6 +290,8 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
         approved_by=tuple(vote.label for vote in votes if vote.to is None),
         delegated=tuple(Delegation(by=v.label, to=v.to_label or "") for v in votes if v.to),
         has_approved=voting is not None and voting.has_approved(person.owner),
+        may_have_approved=voting is not None
+        and may_have_approved(voting, known_by=person.known_by.value, issuer=person.issuer),
         has_delegated=voting is not None and voting.has_delegated(person.owner),
     )
 

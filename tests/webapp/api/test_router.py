@@ -51,6 +51,15 @@ async def test_openapi_document_lists_every_route(shop: Program) -> None:
     } == ROUTES
 
 
+async def test_unknown_method_is_answered_with_the_methods_of_the_path(shop: Program) -> None:
+    paths = {route.split()[1] for route in ROUTES if not route.endswith("/proxy")}
+    for path in sorted(paths):
+        answer = await shop.client.patch(f"/api/{re.sub('{.*?}', 'x', path)}", json={})
+        methods = {route.split()[0].upper() for route in ROUTES if route.split()[1] == path}
+        assert answer.status_code == 405, path
+        assert methods <= set(answer.headers["allow"].split(", ")), path
+
+
 async def test_openapi_document_lists_credentials_of_each_route(shop: Program) -> None:
     document = (await shop.client.get("/api/reference/openapi.json")).json()
 

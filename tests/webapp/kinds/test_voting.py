@@ -275,6 +275,19 @@ async def test_delegation_during_an_approval_of_the_same_person_counts_first() -
         assert voting.approvals == ()
 
 
+async def test_nobody_is_offered_for_a_delegation_that_leaves_too_few_people() -> None:
+    for people, offered in (
+        ({"frank", "flora"}, []),
+        ({"frank", "flora", "fred"}, ["flora", "fred"]),
+    ):
+        finance = dataclasses.replace(TWO, subjects=frozenset(people))
+        async with approving(shop(), approvers=(finance,)) as here, here.asking() as caller:
+            await caller.result("refund", order="o8")
+            approvers = here.env.service.kinds.decisions.approvers
+            found = approvers.colleagues(person_named(here, "frank"), await here.asked())
+            assert sorted(found.values()) == offered
+
+
 async def test_two_delegations_at_the_same_moment_leave_enough_people() -> None:
     async with two_processes(TWO) as (first, second):
         with pytest.raises(NotAllowed, match="Too few people"):
