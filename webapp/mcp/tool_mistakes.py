@@ -118,8 +118,10 @@ def _must_return_no_awaitable(function: object, name: str, *, is_gathered: bool)
     if name == function.__qualname__ and inspect.isasyncgenfunction(function):
         raise InvalidUse(_YIELDS, place=f"{short}:{function.__code__.co_firstlineno}")
     tree = _tree_of(function, file) if is_authors(file) else None
-    known = {} if tree is None else _names_outside(function, tree)
-    for node in () if tree is None else ast.walk(tree):
+    if tree is None:
+        return
+    known = _names_outside(function, tree)
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         called = _value(node.func, known)
