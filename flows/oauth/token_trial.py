@@ -187,7 +187,7 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
         reply = yield from _sent(trial, endpoint, ours, now=now)
         refusal = refusal_in(reply, provider)
         is_refused = refusal is not None and _is_of_client(refusal)
-        # Some servers answer this if they cannot read the secret.
+        # Some servers answer `unauthorized_client` if they cannot read the secret.
         is_unclear = refusal is not None and refusal.error == UNAUTHORIZED_CLIENT
         others = _other_ways(registration.client, ours, named=named)
         for other in others if is_refused or is_unclear else ():
