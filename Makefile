@@ -1,4 +1,4 @@
-# The commands of the house. `make run` needs Python 3.11 or newer and nothing else.
+# The project's commands. `make run` needs Python 3.11 or newer and nothing else.
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv

@@ -387,7 +387,7 @@ _HAPPENED: Final[Mapping[str, str]] = {
     "disputed": "The payment is disputed at the payer's bank",
 }
 # Replacements for values of `wanted` that do not fit into "it cannot be ... now".
-_CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished", "let go": "released"}
+_CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished"}
 
 
 class NotPossible(ElicitError):

@@ -26,8 +26,8 @@ from xml.etree import ElementTree as ET
 from tests.mutation.fault import DEAD
 from tests.outside.rows import ROWS, Row
 
-HOUSE = Path(__file__).parents[1]
-DOCUMENT = HOUSE / "docs" / "reference" / "benchmarks.md"
+PROJECT = Path(__file__).parents[1]
+DOCUMENT = PROJECT / "docs" / "reference" / "benchmarks.md"
 POINTS, OUTSIDE, FAULTS = "tests/crash", "tests/outside", "tests/mutation"
 ONCE = tuple(
     f"tests/{folder}"
@@ -107,7 +107,7 @@ def still_killed() -> Iterator[Line]:
     """Try each frozen fault with the test that killed it, and count the faults that survive."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.mutation"],
-        cwd=HOUSE,
+        cwd=PROJECT,
         check=False,
         stdout=subprocess.PIPE,
         text=True,
@@ -141,7 +141,7 @@ def _run_once(folders: Sequence[str], *, workers: str) -> Iterator[tuple[tuple[s
                 *(sys.executable, "-m", "pytest", "--whole", "--rounds=1", "--quiet", *folders),
                 *("--numprocesses", workers, "--dist", "loadfile", f"--junitxml={report}"),
             ],
-            cwd=HOUSE,
+            cwd=PROJECT,
             check=False,
         )
         cases = list(ET.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314 - pytest's

@@ -15,7 +15,7 @@ from benchmarks.settling import lifecycles, settle_to_resumed
 from benchmarks.waiting import bytes_each, register_and_wake
 from benchmarks.walks import walks
 
-HOUSE = Path(__file__).parent.parent
+PROJECT = Path(__file__).parent.parent
 
 
 def is_measured(figure: Figure) -> bool:
@@ -82,7 +82,7 @@ async def test_webhooks_are_measured_and_each_wakes_its_waiter():
 
 
 async def test_each_walk_in_architecture_page_is_counted(tmp_path):
-    page = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+    page = (PROJECT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     overview = page.partition("## On one screen")[2].partition("## The packages of")[0]
     for walk in await walks(tmp_path):
         assert f"| {walk.name} |" in overview

@@ -10,7 +10,7 @@ import webapp
 from docs import generated
 from flows import elicit
 from flows.providers.catalogue import LISTINGS
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.samples import FILES, PAGES, samples
 
 README = PAGES["README.md"]
@@ -49,7 +49,7 @@ def test_readme_stays_within_size_limit():
 
 
 def test_docs_have_at_most_thirty_pages():
-    assert len(sorted((HOUSE / "docs").rglob("*.md"))) <= 30
+    assert len(sorted((PROJECT / "docs").rglob("*.md"))) <= 30
 
 
 def test_every_verb_is_shown_in_the_guide():
@@ -92,7 +92,7 @@ def test_guide_lists_exactly_the_named_parameters_of_each_verb():
 
 
 def test_guides_come_in_the_order_of_a_new_reader():
-    page = (HOUSE / "docs" / "index.md").read_text("utf-8")
+    page = (PROJECT / "docs" / "index.md").read_text("utf-8")
     first, second = "tutorials/first-server", "explanation/what-runs-again"
     assert 0 <= page.index(first) < page.index(second)
     toctrees = page.partition("{toctree}")[2]
@@ -110,7 +110,7 @@ def test_reference_documents_every_public_attribute_of_tool_values():
 def test_every_link_leads_somewhere():
     documents = {**PAGES, "CONTRIBUTING.md": "", "CHANGELOG.md": ""}
     for page in documents:
-        text = (HOUSE / page).read_text("utf-8")
+        text = (PROJECT / page).read_text("utf-8")
         assert [link for link in LINK.findall(_prose(text)) if not _leads(page, link)] == [], page
 
 
@@ -120,9 +120,9 @@ def test_every_page_is_reachable_from_the_readme():
         page = new.pop()
         reached.add(page)
         links = (urlsplit(link).path for link in LINK.findall(_prose(PAGES[page])))
-        found = {(HOUSE / page).parent.joinpath(link).resolve() for link in links if link}
+        found = {(PROJECT / page).parent.joinpath(link).resolve() for link in links if link}
         new |= {
-            path.relative_to(HOUSE).as_posix() for path in found if path.is_relative_to(HOUSE)
+            path.relative_to(PROJECT).as_posix() for path in found if path.is_relative_to(PROJECT)
         } & set(PAGES) - reached
     assert set(PAGES) - reached == set()
 
@@ -135,8 +135,8 @@ def _leads(page: str, link: str) -> bool:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return parts.scheme == "https" and parts.netloc in OUTSIDE
-    path = (HOUSE / page).parent / parts.path if parts.path else HOUSE / page
-    if not path.exists() or not path.resolve().is_relative_to(HOUSE):
+    path = (PROJECT / page).parent / parts.path if parts.path else PROJECT / page
+    if not path.exists() or not path.resolve().is_relative_to(PROJECT):
         return False
     return not parts.fragment or parts.fragment in set(_anchors(path.read_text("utf-8")))
 

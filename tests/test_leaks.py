@@ -43,7 +43,7 @@ from tests.typescript.env import CLIENTS, calling
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.records.ids import OWNER_TAG_CHARACTERS, fresh_id
 
-HOUSE = Path(__file__).parent.parent
+PROJECT = Path(__file__).parent.parent
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 RANDOM = "vJ8c2-Qq0aZkWm4rT6yU1x_pLsD9fGhE"
 CLAIMS = Claims(purpose=Purpose.LINK, id="a" * 24, expires_at=NOW + timedelta(minutes=5))
@@ -372,7 +372,7 @@ async def test_test_with_leak_fails_and_names_the_leak(tmp_path: Path) -> None:
         *(sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path), str(tmp_path)),
         name="pytest",
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(HOUSE)},
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
     )
     end = await processes.ended(ran)
     assert "6 failed, 1 passed" in end.out, end.out + end.err
@@ -585,7 +585,7 @@ def started_in(path: Path) -> Iterator[str]:
 
 
 def test_every_server_and_process_in_tests_is_checked_or_listed() -> None:
-    tests = HOUSE / "tests"
+    tests = PROJECT / "tests"
     found = {
         path.relative_to(tests).as_posix(): starts
         for path in tests.rglob("*.py")

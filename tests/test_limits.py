@@ -23,7 +23,7 @@ MEASURING = {
     "tests/attacks/bounds.py",  # prints a table without a verdict
     "tests/test_limits.py",
 }
-HOUSE = Path(__file__).parent.parent
+PROJECT = Path(__file__).parent.parent
 
 
 def test_no_test_time_limit_is_shorter_than_hang_limit() -> None:
@@ -47,8 +47,8 @@ async def test_http_clients_use_the_hang_limit_as_timeout(library: Any) -> None:
 def test_tests_do_not_measure_elapsed_time() -> None:
     # finding: XH10
     measuring = {
-        str(path.relative_to(HOUSE))
-        for path in (HOUSE / "tests").rglob("*.py")
+        str(path.relative_to(PROJECT))
+        for path in (PROJECT / "tests").rglob("*.py")
         if CLOCKS.search(path.read_text("utf-8"))
     }
     assert measuring == MEASURING

@@ -17,11 +17,11 @@ import pytest
 import flows
 from flows import errors
 from flows.elicit import __all__ as VERBS  # noqa: N812 - a list of names
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.samples import FILES
 from webapp.testing import AskedPerson, elicit_person
 
-API = (HOUSE / "docs/reference/api.md").read_text("utf-8")
+API = (PROJECT / "docs/reference/api.md").read_text("utf-8")
 DIRECTIVE = re.compile(
     r"^\.\. auto(function|class|exception|data):: ([\w.]+)(\(\))?$((?:\n +:.*)*)", re.MULTILINE
 )
@@ -115,9 +115,9 @@ def test_each_action_of_the_tests_person_has_a_docstring() -> None:
 def test_samples_and_examples_pass_the_strict_type_check(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    for example in (HOUSE / "examples").glob("*.py"):
+    for example in (PROJECT / "examples").glob("*.py"):
         (tmp_path / example.name).write_text(example.read_text("utf-8"))
-    settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(HOUSE)]}
+    settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(PROJECT)]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = ("-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable)
     ran = subprocess.run([sys.executable, *command], capture_output=True, check=False, text=True)

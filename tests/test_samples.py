@@ -18,7 +18,7 @@ from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from docs.generated import parser_of, subcommands
-from tests.support.cli import HOUSE, run, serving
+from tests.support.cli import PROJECT, run, serving
 from tests.support.samples import FILES, PAGES, finish_at_the_checkout, one_server, samples
 from webapp.cli.arguments import with_ids
 from webapp.cli.main import COMMANDS, parser_for
@@ -144,9 +144,9 @@ def test_samples_pass_type_check(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     # Check as `make check` does, with its cache. `custom_route` has no types in its library.
-    about = ("--config-file", str(HOUSE / "pyproject.toml"), "--allow-untyped-decorators")
+    about = ("--config-file", str(PROJECT / "pyproject.toml"), "--allow-untyped-decorators")
     files = [str(tmp_path / name) for name in FILES]
-    found, wrong, _ = mypy.run([*about, "--cache-dir", str(HOUSE / ".mypy_cache"), *files])
+    found, wrong, _ = mypy.run([*about, "--cache-dir", str(PROJECT / ".mypy_cache"), *files])
     assert (found.startswith("Success"), wrong) == (True, ""), found
 
 
@@ -214,11 +214,11 @@ def _is_right(line: str) -> bool:
         case "elicit":
             return _is_ours(words[1:])
         case "make":
-            makefile = (HOUSE / "Makefile").read_text("utf-8")
+            makefile = (PROJECT / "Makefile").read_text("utf-8")
             return all(re.search(rf"(?m)^{name}:", makefile) for name in words[1:])
         case "pip":
             extras = re.findall(r"\[(.+?)\]", line)
-            settings = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))
+            settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
             known = settings["project"]["optional-dependencies"]
             return words[1] == "install" and all(extra in known for extra in extras)
         case ".":

@@ -11,9 +11,9 @@ import pytest
 from tests.attacks.bounds import BOUNDS, Bound
 from tests.support.work import is_at_most, many_values
 
-HOUSE = Path(__file__).parent.parent
-PAGE = (HOUSE / "docs" / "reference" / "threat-table.md").read_text("utf-8")
-EXPLAINED = (HOUSE / "docs" / "explanation" / "threats.md").read_text("utf-8")
+PROJECT = Path(__file__).parent.parent
+PAGE = (PROJECT / "docs" / "reference" / "threat-table.md").read_text("utf-8")
+EXPLAINED = (PROJECT / "docs" / "explanation" / "threats.md").read_text("utf-8")
 EXPLAINED_BYTES_AT_MOST = 15_000
 LINKED = re.compile(r"\[([^\]]+)\]\(\.\./\.\./([^)]+)\)")
 RULE = re.compile(r"^(?:\|---)+\|\n", re.MULTILINE)
@@ -67,7 +67,7 @@ ROWS = [row for rows in TABLES.values() for row in rows]
 @cache
 def names_in(path: str) -> list[str]:
     """Return the names of the tests in a file, from its syntax tree."""
-    tree = ast.parse((HOUSE / path).read_text("utf-8"))
+    tree = ast.parse((PROJECT / path).read_text("utf-8"))
     return [
         node.name
         for node in ast.walk(tree)
@@ -77,8 +77,8 @@ def names_in(path: str) -> list[str]:
 
 
 def test_every_attack_module_has_a_table():
-    modules = (HOUSE / "tests" / "attacks").glob("test_*.py")
-    assert sorted(TABLES) == sorted(path.relative_to(HOUSE).as_posix() for path in modules)
+    modules = (PROJECT / "tests" / "attacks").glob("test_*.py")
+    assert sorted(TABLES) == sorted(path.relative_to(PROJECT).as_posix() for path in modules)
 
 
 @pytest.mark.parametrize("path", TABLES)
@@ -96,7 +96,7 @@ def test_every_row_of_a_stopped_attack_names_a_test():
 def test_every_test_and_file_named_in_a_row_exists():
     for row in ROWS:
         assert row.files, row
-        assert not [path for path in row.files if not Path(HOUSE, path).is_file()], row
+        assert not [path for path in row.files if not Path(PROJECT, path).is_file()], row
         for path, name in row.tests:
             assert name in names_in(path), row
 

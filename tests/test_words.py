@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-HOUSE = Path(__file__).parent.parent
+PROJECT = Path(__file__).parent.parent
 FOLDERS = ("flows", "webapp", "tests", "benchmarks", "examples", "docs")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 CLAUSE = re.compile(
@@ -30,9 +30,9 @@ DOTTED = re.compile(r"(?<![\w./:@-])(?:flows|webapp)(?:\.[A-Za-z_]\w*)+")
 BY_OTHERS = {"IntegrityError", "BrokenResourceError"}  # errors of sqlite3 and anyio
 
 SOURCES = {
-    path.relative_to(HOUSE).as_posix(): path
+    path.relative_to(PROJECT).as_posix(): path
     for package in ("flows", "webapp")
-    for path in sorted((HOUSE / package).rglob("*.py"))
+    for path in sorted((PROJECT / package).rglob("*.py"))
 }
 
 
@@ -46,7 +46,7 @@ def read() -> tuple[tuple[Docstring, ...], frozenset[str]]:
     """Return all docstrings, and every word in the code outside of docstrings and comments."""
     docstrings = list[Docstring]()
     words = set[str]()
-    for path in (path for folder in FOLDERS for path in sorted((HOUSE / folder).rglob("*.py"))):
+    for path in (path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py"))):
         source = path.read_text("utf-8")
         lines = source.splitlines()
         for node in ast.walk(ast.parse(source)):
@@ -54,7 +54,7 @@ def read() -> tuple[tuple[Docstring, ...], frozenset[str]]:
             if text:
                 assert isinstance(node, DOCUMENTED)
                 first, last = node.body[0].lineno, node.body[0].end_lineno or 0
-                docstrings.append(Docstring(f"{path.relative_to(HOUSE)}:{first}", text))
+                docstrings.append(Docstring(f"{path.relative_to(PROJECT)}:{first}", text))
                 lines[first - 1 : last] = [""] * (last - first + 1)
         code = (line.split("  # ")[0] for line in lines if not line.lstrip().startswith("#"))
         words.update(re.findall(r"\w+", "\n".join(code)))
@@ -153,7 +153,7 @@ def exists(dotted: str) -> bool:
                     return True  # the imported module has the rest
                 body = found.body if isinstance(found, ast.ClassDef) else []
             return True
-    return Path(HOUSE / "/".join(parts)).is_dir()
+    return Path(PROJECT / "/".join(parts)).is_dir()
 
 
 def prose_of(path: str) -> Iterator[tuple[int, str]]:

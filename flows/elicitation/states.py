@@ -456,10 +456,10 @@ def lead_to(elicitation: Elicitation, url: str) -> Elicitation:
     return replace(elicitation, asked=replace(elicitation.asked, url=url))
 
 
-def let_go(elicitation: Elicitation) -> Elicitation:
+def release_key(elicitation: Elicitation) -> Elicitation:
     """Release the question's key for a new elicitation, and erase the content."""
     if not elicitation.status.is_final:
-        raise NotPossible(status=elicitation.status, wanted="let go")
+        raise NotPossible(status=elicitation.status, wanted="released")
     return replace(elicitation, holds_key=False, content=None)
 
 
@@ -476,7 +476,7 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
         return settle(elicitation, Status.EXPIRED, now=now)
     lease = elicitation.take.until if elicitation.take is not None else now
     until = max(elicitation.stored_until, lease)
-    return replace(elicitation, look_at=until) if now < until else let_go(elicitation)
+    return replace(elicitation, look_at=until) if now < until else release_key(elicitation)
 
 
 def require(elicitation: Elicitation, wanted: Status) -> None:

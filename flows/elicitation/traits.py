@@ -7,7 +7,7 @@ and stores no answer.
 
 Risks: an unverified answer is accepted. Code that completes an elicitation therefore passes a
 proof, which is created in one place only, directly after the verification that it is named for.
-Each kind lists the proofs that it accepts. tests/test_house.py lists
+Each kind lists the proofs that it accepts. tests/test_structure.py lists
 the places.
 """
 

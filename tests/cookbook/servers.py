@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 
 import httpx
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from webapp.testing import AskedPerson, Told
 
-EXAMPLES: Final = HOUSE / "examples"
+EXAMPLES: Final = PROJECT / "examples"
 LIBRARIES: Final = {"MCPServer": "from mcp.server.mcpserver import MCPServer"}
 LIBRARIES["FastMCP"] = "from fastmcp import FastMCP as MCPServer"
 REVISIONS: Final = ("2025-11-25", "2026-07-28")
@@ -40,7 +40,7 @@ def load(place: str, library: str) -> Any:
 
     `place` is the name of the example, or the path of another file in this repository.
     """
-    path = HOUSE / place if place.endswith(".py") else EXAMPLES / f"{place}.py"
+    path = PROJECT / place if place.endswith(".py") else EXAMPLES / f"{place}.py"
     example = path.stem
     source = path.read_text("utf-8").replace(LIBRARIES["MCPServer"], LIBRARIES[library])
     assert LIBRARIES[library] in source

@@ -17,10 +17,10 @@ from tests.cookbook.servers import (
     Vendors,
     load,
 )
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from webapp.testing import ReplayedCall, elicit_person
 
-DOCUMENT: Final = HOUSE / "docs" / "how-to" / "cookbook.md"
+DOCUMENT: Final = PROJECT / "docs" / "how-to" / "cookbook.md"
 _COLUMNS: Final = [(revision, declares) for revision in REVISIONS for declares in DECLARES]
 _HEADING: Final = "## How often the lines run\n"
 _HEAD: Final = f"""{_HEADING}

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.support.cli import HOUSE, called, environment_of, serving
+from tests.support.cli import PROJECT, called, environment_of, serving
 from tests.support.processes import ended, start
 from tests.support.samples import PAGES, samples
 
@@ -42,7 +42,7 @@ async def test_tutorial_works_from_an_empty_folder(tmp_path: Path) -> None:
     (command,) = _lines(pytest)
     program, *words = shlex.split(command)
     assert program == "pytest"
-    path = f"{tmp_path}:{HOUSE}"
+    path = f"{tmp_path}:{PROJECT}"
     environment = {**environment_of(tmp_path), "PYTHONPATH": path, "PATH": os.environ["PATH"]}
     tests = await ended(
         await start(

@@ -11,7 +11,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from tests.deployment.tools import DEPLOY
-from tests.support.cli import HOUSE, procfile_words
+from tests.support.cli import PROJECT, procfile_words
 
 UNIT = (DEPLOY / "systemd" / "elicit.service").read_text("utf-8")
 NGINX = (DEPLOY / "nginx" / "elicit.conf").read_text("utf-8")
@@ -34,7 +34,7 @@ CHOSEN = {
 def everything() -> str:
     """Return the text of all files of deploy/ and the Procfile."""
     files = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
-    return "\n".join(path.read_text("utf-8") for path in (*files, HOUSE / "Procfile"))
+    return "\n".join(path.read_text("utf-8") for path in (*files, PROJECT / "Procfile"))
 
 
 def of_unit(name: str) -> str:

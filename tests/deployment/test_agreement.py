@@ -25,7 +25,7 @@ from tests.deployment.files import (
     variables,
 )
 from tests.deployment.tools import DEPLOY, run_packaged
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from webapp.cli.main import parser_for
 from webapp.limits import CallLimits
 from webapp.routes.links import PING_EVERY
@@ -146,7 +146,7 @@ def test_proxies_close_idle_connections_before_server_does() -> None:
     ["docs/how-to/deployment.md", "docs/reference/benchmarks.md", "deploy/nginx/elicit.conf"],
 )
 def test_nginx_limits_are_documented_next_to_connection_limit(page: str) -> None:
-    text = (HOUSE / page).read_text("utf-8")
+    text = (PROJECT / page).read_text("utf-8")
     assert "ELICIT_CONNECTIONS" in text
     assert "worker_connections" in text
     assert "worker_rlimit_nofile" in text
@@ -189,7 +189,7 @@ def test_image_and_pods_use_same_user() -> None:
 
 
 def test_deployment_page_names_only_existing_files() -> None:
-    page = (HOUSE / "docs" / "how-to" / "deployment.md").read_text("utf-8")
+    page = (PROJECT / "docs" / "how-to" / "deployment.md").read_text("utf-8")
     named = set(re.findall(r"`((?:systemd|nginx|caddy|container|kubernetes)/[\w./]+)`", page))
     named |= set(re.findall(r"\bdeploy/([\w./]+\.\w+)", page))
     assert len(named) >= 7

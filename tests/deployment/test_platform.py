@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from tests.deployment.tools import packages
-from tests.support.cli import HOUSE, environment_of, said_until
+from tests.support.cli import PROJECT, environment_of, said_until
 from tests.support.processes import ended, start
 from tests.support.serving import free_port
 
@@ -28,7 +28,7 @@ async def started(
             home,
             {
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "PYTHONPATH": os.pathsep.join([str(HOUSE), str(packages())]),
+                "PYTHONPATH": os.pathsep.join([str(PROJECT), str(packages())]),
                 "PYTHONUNBUFFERED": "1",
                 **settings,
             },
@@ -44,7 +44,7 @@ async def started(
 
 async def test_honcho_serves_the_demo_on_an_unchanged_checkout(tmp_path: Path) -> None:
     port = str(free_port())
-    async with started(HOUSE, {}, home=tmp_path, port=port) as said:
+    async with started(PROJECT, {}, home=tmp_path, port=port) as said:
         assert f"http://127.0.0.1:{port}/mcp" in said
         async with httpx.AsyncClient() as browser:
             home = await browser.get(f"http://127.0.0.1:{port}")
@@ -54,8 +54,8 @@ async def test_honcho_serves_the_demo_on_an_unchanged_checkout(tmp_path: Path) -
 async def test_procfile_serves_configured_server_on_port_of_platform(
     tmp_path: Path,
 ) -> None:
-    shutil.copy(HOUSE / "Procfile", tmp_path)
-    shutil.copy(HOUSE / "examples" / "my_tools.py", tmp_path)
+    shutil.copy(PROJECT / "Procfile", tmp_path)
+    shutil.copy(PROJECT / "examples" / "my_tools.py", tmp_path)
     port = str(free_port())
     settings = {
         "ELICIT_SERVER": "my_tools:mcp",

@@ -24,7 +24,7 @@ from tests.deployment.fronts import changed, listens
 from tests.deployment.tools import found
 from tests.hosts.checks import PROMISES, Verdict
 from tests.hosts.host import MODULE, SECRET, Served
-from tests.support.cli import HOUSE, Server, serving
+from tests.support.cli import PROJECT, Server, serving
 from tests.support.mcp_server import LEGACY, CutOffCaller
 from tests.support.processes import ended, error_of, start
 from tests.support.serving import free_port
@@ -207,7 +207,7 @@ async def ours(folder: Path, *, store: str) -> AsyncIterator[tuple[Served, Mappi
                 "XDG_RUNTIME_DIR": runtime,
             }
             command = (f"{MODULE}:served", "--host", address)
-            served = serving(*command, home=folder, cwd=HOUSE, port=port, extra=settings)
+            served = serving(*command, home=folder, cwd=PROJECT, port=port, extra=settings)
             pods[name] = await stack.enter_async_context(served)
         at = fronted(folder, front=front, pods=port, known=[*pods], ready=[*pods])
         await stack.enter_async_context(at)

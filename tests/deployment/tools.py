@@ -4,11 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.pinned import installed
 from tests.support.processes import Ended, ended, start
 
-DEPLOY = HOUSE / "deploy"
+DEPLOY = PROJECT / "deploy"
 PINS = Path(__file__).parent / "requirements.txt"
 
 
@@ -27,7 +27,7 @@ def found(name: str) -> str:
 async def run(*command: str, **environment: str) -> Ended:
     """Run a command to completion, in the project's folder."""
     own = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment}
-    process = await start(*command, name=Path(command[0]).name, cwd=HOUSE, env=own)
+    process = await start(*command, name=Path(command[0]).name, cwd=PROJECT, env=own)
     return await ended(process)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.cli import HOUSE, serving
+from tests.support.cli import PROJECT, serving
 from tests.support.mcp_server import PATIENCE_SECONDS, TLS, CutOffCaller
 from tests.support.pinned import BUILD
 from tests.support.serving import free_port
@@ -47,12 +47,12 @@ def code_of(version: str) -> Path:
     """Return the folder with the code of this version, or of the previous one from git."""
     folder = BUILD / f"version-{BEFORE[:12]}"
     if version == "this":
-        return HOUSE
+        return PROJECT
     if not folder.is_dir():
         BUILD.mkdir(exist_ok=True)
         packed = subprocess.run(
             ["git", "archive", BEFORE, "elicit_url.py", "flows", "webapp", "templates"],
-            cwd=HOUSE,
+            cwd=PROJECT,
             check=True,
             capture_output=True,
         )

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.pinned import installed
 
 HERE = Path(__file__).parent
@@ -15,4 +15,4 @@ def packages_of(framework: str) -> str:
     name = re.sub("(_asking|_legacy|_patient)+$", "", framework)
     names = [name, "langchain"] if name == "langchain_mcp_adapters" else [name]
     paths = [str(installed(HERE / f"{one}.txt", f"framework_{one}")) for one in names]
-    return os.pathsep.join([*paths, str(HOUSE)])
+    return os.pathsep.join([*paths, str(PROJECT)])

@@ -11,7 +11,7 @@ import pytest
 
 from flows import elicit
 from tests.frameworks.packages import packages_of
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.mcp_server import LIBRARIES, ServerEnv, new_server, server_env
 from tests.support.processes import ended, start
 from webapp.limits import CallLimits
@@ -72,7 +72,7 @@ async def runs_of(framework: str, env: ServerEnv, *tools: str, early: int) -> li
         *(sys.executable, "-m", "tests.frameworks.agents"),
         *(framework, env.mcp_url, str(early), *tools),
         name=framework,
-        cwd=HOUSE,
+        cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": packages_of(framework)},
     )
     run = await ended(process)

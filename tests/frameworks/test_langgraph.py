@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.frameworks.packages import packages_of
 from tests.support.asking_env import AskingEnv, asking_env
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.living import living
 from tests.support.processes import error_of, start
 from tests.support.runs_env import approve, fill, programs_at
@@ -46,7 +46,7 @@ async def graph() -> AsyncIterator[Graph]:
             *(sys.executable, "-m", "tests.frameworks.graph", here.url, programs.key),
             name="langgraph",
             stdin=PIPE,
-            cwd=HOUSE,
+            cwd=PROJECT,
             env={**os.environ, "PYTHONPATH": packages_of("langchain")},
         )
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.api_program import CONFIRM, program_at
 from tests.support.asking_env import asking_env
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.living import living
 from tests.support.pinned import installed
 from tests.support.processes import ended, start
@@ -49,12 +49,12 @@ async def test_generated_requests_do_not_break_the_server() -> None:
             name, scopes = f"fuzzer-{number}", scopes_for(operation)
             async with program_at(here, program=name, **scopes) as program:
                 keys[operation] = program.key
-        paths = os.pathsep.join([str(HOUSE), str(installed(PINS, "fuzzed"))])
+        paths = os.pathsep.join([str(PROJECT), str(installed(PINS, "fuzzed"))])
         process = await start(
             *(sys.executable, "-m", "tests.fuzzed.sender"),
             *(here.url, str(EXAMPLES), json.dumps(keys)),
             name="schemathesis",
-            cwd=HOUSE,
+            cwd=PROJECT,
             env={**os.environ, "PYTHONPATH": paths},
         )
         sent = await ended(process)

@@ -19,7 +19,7 @@ import httpx
 
 from flows.crypto.tokens import Ring, Tokens
 from tests.hosts.nginx import log_of, nginx
-from tests.support.cli import HOUSE, environment_of
+from tests.support.cli import PROJECT, environment_of
 from tests.support.leaks import EARS
 from tests.support.mcp_server import Person, ServerEnv, new_browser
 from tests.support.processes import error_of, killed, start
@@ -152,7 +152,7 @@ class StartedHost:
             *(word.format(**words) for word in self.command if word.format(**words)),
             name=self.name,
             stdout=written.fileno(),
-            cwd=HOUSE,
+            cwd=PROJECT,
             env=environment_of(folder, settings),
             pass_fds=[listener.fileno()],
         )
@@ -184,7 +184,7 @@ class RunHost:
         settings["ELICIT_STORE"] = f"sqlite:///{folder}/store.db"
         named = {k: v.format(origin=settings["ELICIT_URL"]) for k, v in (extra or {}).items()}
         more = {**settings, **named}
-        async with running(*command, home=folder, cwd=HOUSE, extra=more) as program:
+        async with running(*command, home=folder, cwd=PROJECT, extra=more) as program:
             process, said = program.process, program.said
             yield Served(url=program.url, process=process, log=lambda: said + error_of(process))
 

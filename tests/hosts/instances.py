@@ -13,14 +13,14 @@ from msgspec.json import encode
 
 from tests.hosts.host import MODULE, SECRET, Served
 from tests.hosts.nginx import configured
-from tests.support.cli import COMMAND, HOUSE, environment_of, said_until, start
+from tests.support.cli import COMMAND, PROJECT, environment_of, said_until, start
 from tests.support.leaks import EARS
 from tests.support.processes import ended, error_of
 from tests.support.processes import start as start_process
 from tests.support.serving import free_port
 from webapp.sandbox import Sandbox
 
-DOCUMENT = HOUSE / "docs" / "how-to" / "deployment.md"
+DOCUMENT = PROJECT / "docs" / "how-to" / "deployment.md"
 NAMES = ("a", "b")
 
 
@@ -131,7 +131,7 @@ async def _started(
     If `sandbox` is set, the instance receives it over a socket, like a worker from its parent.
     """
     words = ("serve", server, "--port", str(port))
-    cwd = HOUSE if server.startswith("tests.") else folder
+    cwd = PROJECT if server.startswith("tests.") else folder
     if sandbox is None:
         process = await start(*words, home=folder, cwd=cwd, extra=settings)
         EARS.hear("standard output of an instance", await said_until("stop", process))

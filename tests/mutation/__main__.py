@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.mutation.fault import DEAD, OUTCOMES, Fault, Location, faults_of
-from tests.mutation.packages import HOUSE, package_of, sources_of
+from tests.mutation.packages import PROJECT, package_of, sources_of
 from tests.mutation.trial import (
     Copy,
     Outcome,
@@ -70,7 +70,7 @@ class Trials:
         copy = self.copies.get()
         try:
             with copy.broken(place.module, fault.applied(self._sources[place.module], place)):
-                if (HOUSE / its_file).is_file() and self._has(its_file):
+                if (PROJECT / its_file).is_file() and self._has(its_file):
                     one = {killer} if "::" in killer else ()
                     if (outcome := copy.first_failure([its_file], one)).is_killed:
                         return outcome
@@ -107,10 +107,10 @@ class Trials:
 def _files(paths: Sequence[str]) -> list[str]:
     found = [
         one
-        for path in (HOUSE / path for path in paths)
+        for path in (PROJECT / path for path in paths)
         for one in (path.rglob("test_*.py") if path.is_dir() else [path])
     ]
-    return sorted({one.relative_to(HOUSE).as_posix() for one in found})
+    return sorted({one.relative_to(PROJECT).as_posix() for one in found})
 
 
 def main() -> int:
@@ -130,7 +130,7 @@ def main() -> int:
         faults = [fault for fault in faults if known.get(fault.id, {}).get("outcome") in DEAD]
     reach = Reach(json.loads(arguments.reach.read_text())) if arguments.reach else None
     trials = Trials(reach=reach, paths=arguments.tests, seconds=arguments.seconds)
-    os.chdir(HOUSE)
+    os.chdir(PROJECT)
     import_what_takes_long()
     lost: list[str] = []
     outcomes: dict[str, Outcome] = {}

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-HOUSE: Final = Path(__file__).parent.parent.parent
+PROJECT: Final = Path(__file__).parent.parent.parent
 HALVES: Final = ("flows", "webapp")
 
 
-def sources_of(top: Path = HOUSE) -> dict[str, list[str]]:
+def sources_of(top: Path = PROJECT) -> dict[str, list[str]]:
     """Return the lines of every module in which a fault can be."""
     return {
         path.relative_to(top).as_posix(): path.read_text("utf-8").split("\n")

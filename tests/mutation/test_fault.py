@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
-from tests.mutation.packages import HOUSE, shares, sources_of
+from tests.mutation.packages import PROJECT, shares, sources_of
 from tests.mutation.reach import marked
 from tests.mutation.trial import likely_files
 
@@ -67,7 +67,7 @@ def test_each_fault_of_a_finding_is_killed_by_a_test_that_cites_it() -> None:
     assert len(planted) > 4
     for fault in planted:
         file, _, test = outcomes[fault.id]["test"].partition("[")[0].partition("::")
-        lines = (HOUSE / file).read_text("utf-8").splitlines()
+        lines = (PROJECT / file).read_text("utf-8").splitlines()
         (found,) = (
             each
             for each in ast.walk(ast.parse("\n".join(lines)))

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.mutation.fault import DEAD, Fault
-from tests.mutation.packages import HOUSE, package_of
+from tests.mutation.packages import PROJECT, package_of
 
 HEAVY: Final = (
     *("anyio", "authlib.oauth2", "babel", "cryptography.x509", "fastmcp", "httpx", "hypothesis"),
@@ -117,7 +117,7 @@ class Copy:
         self.top = top / "tree"
         self._told = top / "told"
         self._log = top / "log"
-        shutil.copytree(HOUSE, self.top, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        shutil.copytree(PROJECT, self.top, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
     @contextmanager
     def broken(self, module: str, lines: Sequence[str]) -> Iterator[None]:
@@ -216,20 +216,20 @@ def likely_files(module: str) -> list[str]:
 
     A file that imports the module comes before the others, and so does a file of the same name.
     """
-    package = HOUSE / "tests" / package_of(module)
+    package = PROJECT / "tests" / package_of(module)
     stem, parts = Path(module).stem, module.removesuffix(".py").removesuffix("/__init__").split("/")
     names = re.compile(
         rf"\b(from|import) {re.escape('.'.join(parts))}\b"
         rf"|\bfrom {re.escape('.'.join(parts[:-1]))} import [^\n]*\b{parts[-1]}\b"
     )
     found: dict[Path, tuple[bool, bool, int]] = {}
-    for path in (HOUSE / "tests").rglob("test_*.py"):
+    for path in (PROJECT / "tests").rglob("test_*.py"):
         text = path.read_text("utf-8")
         imports, is_near = bool(names.search(text)), path.is_relative_to(package)
         if imports or is_near:
             is_named = stem in path.stem or path.stem.removeprefix("test_") in stem
             found[path] = not (is_near and (imports or is_named)), not imports, len(text)
-    return [path.relative_to(HOUSE).as_posix() for path in sorted(found, key=found.__getitem__)]
+    return [path.relative_to(PROJECT).as_posix() for path in sorted(found, key=found.__getitem__)]
 
 
 def in_portions(files: Sequence[str]) -> Iterator[Sequence[str]]:

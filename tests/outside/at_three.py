@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.support.cli import HOUSE, Server, called, serving
+from tests.support.cli import PROJECT, Server, called, serving
 from tests.support.mcp_server import Person, link_in, new_browser, text_of
 from tests.support.postgres_server import fresh_database
 from tests.support.processes import error_of
@@ -126,7 +126,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
                 "the payment is found by a filter",
                 payment.get("standing") == "spent" or (payment.get("standing") == "open"),
             )
-        page = (HOUSE / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
+        page = (PROJECT / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
         yield "the page of monitoring has the same steps", all(each in page for each in HAPPENED)
 
 

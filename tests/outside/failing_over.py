@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from mcp import Client
 
-from tests.support.cli import HOUSE, Server, run, serving
+from tests.support.cli import PROJECT, Server, run, serving
 from tests.support.processes import error_of
 from tests.support.standby import Pair, replicating
 from webapp.demo.client import text_of
@@ -70,7 +70,7 @@ async def two_instances(store: str, home: Path) -> AsyncIterator[Instances]:
     async with AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(
-                serving("tests.outside.shop:mcp", home=home, cwd=HOUSE, extra=extra)
+                serving("tests.outside.shop:mcp", home=home, cwd=PROJECT, extra=extra)
             )
             for _ in range(2)
         ]

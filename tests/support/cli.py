@@ -26,7 +26,7 @@ from webapp.logs.events import ACCESS_LOGGERS, TOOL_LOGGERS
 
 __all__ = [
     "COMMAND",
-    "HOUSE",
+    "PROJECT",
     "Ended",
     "Server",
     "WaitingDemo",
@@ -42,7 +42,7 @@ __all__ = [
     "waiting_demo",
 ]
 
-HOUSE = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[2]
 MODULE = "elicit_url"
 COMMAND = (sys.executable, "-P", "-m", MODULE)
 
@@ -52,7 +52,7 @@ def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[s
     others = ("ELICIT_", "FASTMCP_", "MCP_", "XDG_")
     ours = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     at_once = {"ELICIT_MIN_ANSWER": "0"}  # clients in tests answer immediately
-    return {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **at_once, **(extra or {})}
+    return {**ours, "HOME": str(home), "PYTHONPATH": str(PROJECT), **at_once, **(extra or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ async def start(
         name=name,
         cwd=cwd,
         env=env,
-        usual=environment_of(HOUSE),
+        usual=environment_of(PROJECT),
         stdin=stdin,
         stdout=stdout,
     )
@@ -182,7 +182,7 @@ def _status_of(arguments: Sequence[str]) -> int:
 
 def procfile_words(environment: Mapping[str, str]) -> list[str]:
     """Return the words of the Procfile's command, as a shell with these variables passes them."""
-    (line,) = (line for line in (HOUSE / "Procfile").read_text().splitlines() if line[:1] != "#")
+    (line,) = (line for line in (PROJECT / "Procfile").read_text().splitlines() if line[:1] != "#")
     name, _, command = line.partition(": ")
     assert name == "web"
     shell = ["/bin/sh", "-c", f"printf '%s\\n' {command}"]

@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
-from tests.support.cli import COMMAND, HOUSE, environment_of, start
+from tests.support.cli import COMMAND, PROJECT, environment_of, start
 from tests.support.leaks import EARS, Written
 from tests.support.processes import heard
 from webapp.demo.walker import walk
@@ -38,7 +38,7 @@ class Desktop:
 
     @property
     def extra(self) -> dict[str, str]:
-        path = f"{HOUSE}:{HOUSE / 'examples'}"
+        path = f"{PROJECT}:{PROJECT / 'examples'}"
         return {"ELICIT_URL": self.url, "PYTHONPATH": path, **self.more}
 
     @property

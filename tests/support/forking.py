@@ -25,7 +25,7 @@ from tests.support.processes import close, hear, open_process
 
 VARYING = ("BROWSER", "ELICIT_", "HOME", "PYTEST_CURRENT_TEST", "XDG_")
 _PR_SET_CHILD_SUBREAPER = 36
-_HOUSE = Path(__file__).resolve().parents[2]
+_PROJECT = Path(__file__).resolve().parents[2]
 
 
 class ForkServer:
@@ -40,7 +40,7 @@ class ForkServer:
                 name="the fork server",
                 stdin=theirs.fileno(),
                 stdout=DEVNULL,
-                cwd=_HOUSE,
+                cwd=_PROJECT,
                 env=environment,
             )
         self._libc = ctypes.CDLL(None, use_errno=True)

@@ -15,7 +15,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.support import processes
-from tests.support.cli import HOUSE, environment_of, said_until
+from tests.support.cli import PROJECT, environment_of, said_until
 from tests.support.leaks import EARS, Written
 from tests.support.processes import ended, heard
 from webapp.demo.walker import walk
@@ -35,7 +35,7 @@ class Program:
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment in which FastMCP checks for no updates and shows no banner."""
     quiet = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
-    return environment_of(home, {**quiet, "PYTHONPATH": f"{HOUSE}", **(extra or {})})
+    return environment_of(home, {**quiet, "PYTHONPATH": f"{PROJECT}", **(extra or {})})
 
 
 @contextlib.asynccontextmanager

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.processes import ended, start
 
 PAGES = {
-    path.relative_to(HOUSE).as_posix(): path.read_text("utf-8")
-    for path in (HOUSE / "README.md", *sorted((HOUSE / "docs").rglob("*.md")))
+    path.relative_to(PROJECT).as_posix(): path.read_text("utf-8")
+    for path in (PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")))
     if path.name != "index.md"  # index.md includes README.md, which is already in the list
 }
 _SAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -54,6 +54,6 @@ async def finish_at_the_checkout(folder: Path, order: str, environment: dict[str
     process = await start(
         *(sys.executable, str(program), order),
         name="finish.py",
-        env={"HOME": str(folder), "PYTHONPATH": str(HOUSE), **environment},
+        env={"HOME": str(folder), "PYTHONPATH": str(PROJECT), **environment},
     )
     return (await ended(process)).out.strip()

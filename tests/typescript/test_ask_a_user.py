@@ -10,13 +10,13 @@ import pytest
 
 from flows.elicitation.states import Elicitation
 from tests.support.asking_env import asking_env
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.living import living
 from tests.support.processes import DEADLINE_SECONDS, ended, killed, start
 from tests.support.runs_env import Programs, decline, fill, programs_at
 from tests.typescript.packages import FOR_TYPES, HERE, PACKAGES, Missing, install, node
 
-EXAMPLE = HOUSE / "examples" / "ask_a_user.ts"
+EXAMPLE = PROJECT / "examples" / "ask_a_user.ts"
 
 
 @pytest.fixture(scope="session")

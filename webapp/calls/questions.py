@@ -272,7 +272,7 @@ class Questions:
                     continue
                 worded, room, current = new
                 superseded = room.superseded
-                changed += [current, *room.rows_for(current), *map(states.let_go, previous)]
+                changed += [current, *room.rows_for(current), *map(states.release_key, previous)]
             elif not current.status.is_final and current.waiter != self._call.leg:
                 current = self._joined(question, current, run)
                 changed.append(current)

@@ -129,7 +129,7 @@ def _superseded(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
     if holder.status is Status.ACCEPTED:
         return []
     if holder.status.is_final:
-        return [states.let_go(holder)]
+        return [states.release_key(holder)]
     if Status.SUPERSEDED not in states.TRANSITIONS[holder.status]:
         return []
     ended = states.settle(holder, Status.SUPERSEDED, now=now)

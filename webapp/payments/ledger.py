@@ -278,7 +278,7 @@ class Ledger:
             asked = await self._not_in_hand(current, run=run)
             # A run that refunds its own payment ends its claim itself.
             is_released = asked is not None and run is None
-            return [begun, states.let_go(asked)] if asked and is_released else [begun]
+            return [begun, states.release_key(asked)] if asked and is_released else [begun]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None

@@ -118,7 +118,7 @@ class UsableAgain:
         if not leading:
             return ChangedPayment(payment)
         if holder is not None and holder.id != leading[0].id:
-            leading = [states.let_go(holder), *leading]
+            leading = [states.release_key(holder), *leading]
         return ChangedPayment(self._usable_again(payment), questions=leading)
 
     def _leading_again(self, asked: Elicitation | None, payment: Payment) -> list[Elicitation]:

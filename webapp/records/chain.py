@@ -206,7 +206,7 @@ class _OwnersChain:
             self._is_known = False
             raise
         finally:
-            self._lanes.let_go()
+            self._lanes.release()
         if job.error is not None:
             raise job.error
 

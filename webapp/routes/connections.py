@@ -367,7 +367,7 @@ async def start_reconnecting(
             held = await elicitations.end(held, Status.EXPIRED)
         new = await _question(service, connection, request, join=join, owner=owner)
         new = replace(new, is_for_user=is_for_user)
-        return [new] if held is None else [states.let_go(held), new]
+        return [new] if held is None else [states.release_key(held), new]
 
     written = await elicitations.write_afresh(asked_afresh)
     if written:

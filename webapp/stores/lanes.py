@@ -49,7 +49,7 @@ class Lanes(Generic[Item]):
         """Reserve the idle lane for one item that its caller sends itself; other items wait."""
         self._is_held = True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._is_held = False
         if self._waiting:
             self._start()

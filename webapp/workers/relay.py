@@ -193,7 +193,7 @@ class Relay:
             channel.close()
         return True
 
-    def let_go(self) -> None:
+    def close_streams(self) -> None:
         """Close the streams that other workers answer, because this process ends.
 
         Clients resume these streams at another process.

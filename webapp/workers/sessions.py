@@ -74,7 +74,7 @@ async def routed(
     folder = settings.processes.folder(settings.uid) / sha256(about).hexdigest()[:16]
     name = new_name(settings.processes.instance)
     routing = RoutedSessions(app, name=name, folder=folder, ring=settings.ring)
-    service.elicitations.waiters.at_drain.append(routing.let_go)
+    service.elicitations.waiters.at_drain.append(routing.close_streams)
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(routing.listening())
@@ -115,12 +115,12 @@ class RoutedSessions:
         async with self._relay.listening():
             yield
 
-    def let_go(self) -> None:
+    def close_streams(self) -> None:
         """Close the streams that other workers answer, because this process ends.
 
         Clients resume these streams at another process.
         """
-        self._relay.let_go()
+        self._relay.close_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = facts_of(scope).headers

@@ -241,11 +241,11 @@ def test_waiting_for_ended_question_is_refused(status: Status) -> None:
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
-def test_open_question_cannot_be_claimed_or_let_go(status: Status) -> None:
+def test_open_question_cannot_be_claimed_or_released(status: Status) -> None:
     with pytest.raises(NotPossible):
         states.claim(elicitation(status), run="r", leg="l", now=NOON)
     with pytest.raises(NotPossible):
-        states.let_go(elicitation(status))
+        states.release_key(elicitation(status))
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
@@ -307,7 +307,7 @@ def test_delivered_outcome_cannot_be_claimed_again() -> None:
 
 
 def test_letting_go_releases_key_and_wipes_answer() -> None:
-    gone = states.let_go(accepted())
+    gone = states.release_key(accepted())
     assert (gone.holds_key, gone.content, gone.due_at) == (False, None, None)
 
 
@@ -390,7 +390,7 @@ def test_changes_leave_unrelated_fields_unchanged() -> None:
         states.renew(before, leg="l1", now=NOON),
         states.release(before, leg="l1"),
         states.deliver(before, run="r1", now=NOON),
-        states.let_go(before),
+        states.release_key(before),
     ):
         assert {name: getattr(after, name) for name in kept} == {
             name: getattr(before, name) for name in kept

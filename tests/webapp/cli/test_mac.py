@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import HOUSE, run, serving
+from tests.support.cli import PROJECT, run, serving
 from webapp.demo.client import EXPECTED
 
 # Python imports this module by itself, before any of our modules.
@@ -33,7 +33,7 @@ async def test_readme_commands_work_without_connection_owner_lookup(
     home.mkdir()
     text = AS_ON_A_MAC + ("" if has_psutil else WITHOUT_PSUTIL)
     (folder / "sitecustomize.py").write_text(text, "utf-8")
-    played = {"PYTHONPATH": f"{folder}:{HOUSE}"}
+    played = {"PYTHONPATH": f"{folder}:{PROJECT}"}
     async with serving(home=home, extra=played, pairs=not has_psutil) as server:
         end = await run(
             "demo", "--no-browser", "--url", server.url, home=home, cwd=tmp_path, extra=played

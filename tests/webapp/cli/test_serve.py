@@ -17,7 +17,7 @@ from mcp_types import (
     ElicitResult,
 )
 
-from tests.support.cli import HOUSE, called, ended, run, serving
+from tests.support.cli import PROJECT, called, ended, run, serving
 from tests.support.serving import bound, free_port
 from webapp.demo.client import text_of
 from webapp.demo.walker import walk
@@ -264,7 +264,7 @@ async def test_outdated_fastmcp_error_names_the_upgrade_command(tmp_path):
     named = "Metadata-Version: 2.1\nName: fastmcp\nVersion: 3.4.11\n"
     (tmp_path / "fastmcp-3.4.11.dist-info" / "METADATA").write_text(named)
     (tmp_path / "tools.py").write_text("from fastmcp import FastMCP\n")
-    extra = {"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+    extra = {"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
     end = await run("serve", "tools:mcp", "--port", "0", home=tmp_path, extra=extra)
     assert end.status == 1
     assert end.err.endswith(
@@ -327,7 +327,7 @@ async def test_authors_file_hidden_by_an_installed_package_is_explained(tmp_path
 async def test_foreign_flows_package_before_ours_is_refused(tmp_path):
     author(tmp_path / "flows", imports="raise RuntimeError('not yours')", name="__init__.py")
     end = await run(
-        "serve", "--port", "0", home=tmp_path, extra={"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+        "serve", "--port", "0", home=tmp_path, extra={"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
     )
     assert end.status == 2
     assert f"`import flows` finds {tmp_path / 'flows' / '__init__.py'}" in end.err
@@ -377,7 +377,7 @@ async def test_examples_run_unchanged(tmp_path, example, revision):
     steps = list[str]()
     async with (
         serving(
-            f"{example}:mcp", home=tmp_path, port=port, cwd=HOUSE / "examples", extra=extra
+            f"{example}:mcp", home=tmp_path, port=port, cwd=PROJECT / "examples", extra=extra
         ) as server,
         httpx.AsyncClient() as browser,
         asyncio.TaskGroup() as group,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from tests.support.cli import HOUSE, environment_of, run, serving, start
+from tests.support.cli import PROJECT, environment_of, run, serving, start
 from tests.support.processes import ended, killed
 from webapp.settings.key_file import data_folder
 
@@ -34,7 +34,7 @@ async def test_foreign_package_before_ours_is_refused(tmp_path: Path, name: str)
     # finding: H6
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not yours')")
-    extra = {"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+    extra = {"PYTHONPATH": f"{tmp_path}:{PROJECT}"}
     end = await run("serve", "--port", "0", home=tmp_path, extra=extra)
     assert (end.status, end.out) == (2, "")
     assert f"`import {name}` finds {tmp_path / name / '__init__.py'}" in end.err
@@ -46,14 +46,16 @@ async def test_overwritten_package_is_reported_with_a_fix(tmp_path: Path, name: 
     # finding: H6
     for each in ("elicit_url.py", "flows", "webapp"):
         if each != name:
-            (tmp_path / each).symlink_to(HOUSE / each)
+            (tmp_path / each).symlink_to(PROJECT / each)
     (tmp_path / "elicit_url.py").unlink()
-    (tmp_path / "elicit_url.py").write_bytes((HOUSE / "elicit_url.py").read_bytes())
+    (tmp_path / "elicit_url.py").write_bytes((PROJECT / "elicit_url.py").read_bytes())
     other = "webapp" if name == "flows" else "flows"
     (tmp_path / other).unlink()
     for each in (name, other):
         (tmp_path / each).mkdir()
-        text = (HOUSE / each / "__init__.py").read_text() if each == other else "version = '1.2.1'"
+        text = (
+            (PROJECT / each / "__init__.py").read_text() if each == other else "version = '1.2.1'"
+        )
         (tmp_path / each / "__init__.py").write_text(text)
     end = await run("serve", home=tmp_path, extra={"PYTHONPATH": str(tmp_path)})
     assert end.status == 2
@@ -129,7 +131,7 @@ async def test_forked_command_does_what_a_started_command_does(tmp_path: Path) -
     extra = {
         "ELICIT_URL": "https://tools.example.com",
         "HOME": str(tmp_path / "home"),
-        "PYTHONPATH": f"{HOUSE}:{tmp_path}",
+        "PYTHONPATH": f"{PROJECT}:{tmp_path}",
     }
     (tmp_path / "home" / "elicit.toml").write_text("[brand]\nname = 'Acme'\n")
     not_forked = {"PYTHONNOUSERSITE": "1"}  # Python reads this variable when it starts

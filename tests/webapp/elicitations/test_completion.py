@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from flows import elicit
 from flows.crypto.tokens import Tokens
-from flows.elicitation.states import RECORD_KEPT, Completion, Elicitation, Json, Status, let_go
+from flows.elicitation.states import RECORD_KEPT, Completion, Elicitation, Json, Status, release_key
 from flows.elicitation.traits import traits_of
 from flows.errors import (
     InvalidQuestion,
@@ -196,7 +196,7 @@ async def test_late_acceptance_supersedes_newer_same_question(here: Service, clo
 
 
 async def released(here: Service, elicitation: Elicitation) -> Elicitation:
-    return let_go(await now_of(here, elicitation))
+    return release_key(await now_of(here, elicitation))
 
 
 async def test_waiter_of_newer_question_receives_late_acceptance(

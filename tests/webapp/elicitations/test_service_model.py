@@ -103,7 +103,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
         holder = self.holder(join)
         if holder is not None and not self.model[holder].is_open:
             now = self.now_of(holder)
-            self.loop.run_until_complete(self.here.elicitations.write(states.let_go(now)))
+            self.loop.run_until_complete(self.here.elicitations.write(states.release_key(now)))
             self.model[holder].holds, self.model[holder].content = False, None
             holder = None
         if holder is not None:

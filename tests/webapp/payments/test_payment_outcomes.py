@@ -5,8 +5,8 @@ from pathlib import Path
 
 # tests/held and test_after_the_sale.py check the tables after this line.
 END = re.compile(r"<!-- held: begin -->|## Step by step")
-HOUSE = Path(__file__).parents[3]
-PAGE = HOUSE / "docs/reference/payment-outcomes.md"
+PROJECT = Path(__file__).parents[3]
+PAGE = PROJECT / "docs/reference/payment-outcomes.md"
 LINES = [
     line
     for line in END.split(PAGE.read_text("utf-8"))[0].splitlines()
@@ -15,7 +15,7 @@ LINES = [
 
 
 def test_each_row_of_the_outcome_tables_names_an_existing_test() -> None:
-    sources = "".join(path.read_text("utf-8") for path in (HOUSE / "tests").rglob("test_*.py"))
+    sources = "".join(path.read_text("utf-8") for path in (PROJECT / "tests").rglob("test_*.py"))
     assert len(LINES) > 20
     for line in LINES:
         names = re.findall(r"`(test_\w+)`", line)

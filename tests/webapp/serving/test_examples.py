@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from tests.support.cli import HOUSE, serving
+from tests.support.cli import PROJECT, serving
 from tests.support.programs import client_of, elicit_stdio, started_by_client
 from webapp.demo.client import text_of
 
 KEPT = "A key of 4 letters is kept."
-EXAMPLES = HOUSE / "examples"
+EXAMPLES = PROJECT / "examples"
 REVISIONS = ("legacy", "2026-07-28")
 
 

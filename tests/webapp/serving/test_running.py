@@ -12,7 +12,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.applications import Starlette
 
 from tests.support import processes
-from tests.support.cli import HOUSE, said_until, serving
+from tests.support.cli import PROJECT, said_until, serving
 from tests.support.processes import Ended, ended
 from tests.support.programs import (
     FASTMCP_RUN,
@@ -26,7 +26,10 @@ from webapp import add_pages
 from webapp.demo.client import text_of
 
 KEPT = "A key of 4 letters is kept."
-SDK, FASTMCP = str(HOUSE / "examples/runs_itself.py"), str(HOUSE / "examples/fastmcp_runs_it.py")
+SDK, FASTMCP = (
+    str(PROJECT / "examples/runs_itself.py"),
+    str(PROJECT / "examples/fastmcp_runs_it.py"),
+)
 
 
 def over_http(library: str, port: int) -> tuple[str, ...]:
@@ -96,7 +99,7 @@ async def test_printed_text_stays_out_of_stdio_protocol(tmp_path, free_port):
 async def test_store_treats_own_run_like_elicit_serve(tmp_path, free_port):
     async with running(*over_http("mcp", free_port), home=tmp_path):
         pass
-    async with serving("runs_itself:mcp", home=tmp_path, cwd=HOUSE / "examples") as server:
+    async with serving("runs_itself:mcp", home=tmp_path, cwd=PROJECT / "examples") as server:
         assert "runs itself is served." in server.said
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from tests.support.processes import ended, start
 from webapp.serving.supervising import Workers
 
@@ -84,7 +84,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_every_termination_signal_allows_graceful_exit(number):
-    process = await start(sys.executable, "-c", STOPPED, name="stopped", cwd=HOUSE)
+    process = await start(sys.executable, "-c", STOPPED, name="stopped", cwd=PROJECT)
     assert process.stdout is not None
     async with asyncio.timeout(300):
         assert await process.stdout.readline() == b"ready\n"

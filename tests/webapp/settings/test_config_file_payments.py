@@ -627,7 +627,7 @@ def test_setting_of_provider_with_an_example_names_the_example(
     assert unknown_names({**home, name: "1"}) == [problem]
     (file,) = re.findall(r"examples/payments/\w+\.toml", problem)
     assert problem.startswith(f"{name}: ")
-    assert (HOUSE / file).is_file()
+    assert (PROJECT / file).is_file()
 
 
 def test_setting_of_removed_provider_says_that_it_was_removed(home: dict[str, str]) -> None:
@@ -796,8 +796,8 @@ def test_several_secrets_are_read_during_rotation(home: dict[str, str]) -> None:
 # The documentation.
 
 
-HOUSE = Path(__file__).parents[3]
-_PROVIDERS = (HOUSE / "docs" / "how-to" / "providers.md").read_text("utf-8")
+PROJECT = Path(__file__).parents[3]
+_PROVIDERS = (PROJECT / "docs" / "how-to" / "providers.md").read_text("utf-8")
 DECLARING = _PROVIDERS.partition("\n## Your own payment provider\n")[2]
 EXAMPLES = re.findall(r"```toml\n(.*?)```", DECLARING, re.DOTALL)
 
@@ -825,6 +825,6 @@ def test_every_key_is_documented() -> None:
 
 
 def test_the_settings_of_each_provider_are_listed() -> None:
-    settings = (HOUSE / "docs" / "reference" / "settings.md").read_text("utf-8")
+    settings = (PROJECT / "docs" / "reference" / "settings.md").read_text("utf-8")
     for name in SETTINGS - {"client_id", "client_secret"}:
         assert f"`ELICIT_{{NAME}}_{name.upper()}`" in settings

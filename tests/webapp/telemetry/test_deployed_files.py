@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 from webapp.telemetry.families import FAMILIES
 
-ALERTS = HOUSE / "deploy" / "prometheus" / "alerts.yml"
-DASHBOARD = HOUSE / "deploy" / "grafana" / "elicit-url.json"
+ALERTS = PROJECT / "deploy" / "prometheus" / "alerts.yml"
+DASHBOARD = PROJECT / "deploy" / "grafana" / "elicit-url.json"
 COURSES = Path(__file__).with_name("alerts_test.yml")
 EXPORTED = {name for family in FAMILIES for name in family.exported_names}
 LABELS = {label for family in FAMILIES for label in family.labels}
@@ -89,12 +89,12 @@ def test_dashboard_panels_do_not_overlap() -> None:
 
 
 def test_every_alert_is_documented() -> None:
-    page = (HOUSE / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
+    page = (PROJECT / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
     assert [name for name in alerts() if f"| `{name}` |" not in page] == []
 
 
 def test_every_reason_for_refused_webhook_is_covered_by_alert() -> None:
-    sources = [path.read_text("utf-8") for path in HOUSE.glob("[fw]*/**/*.py")]
+    sources = [path.read_text("utf-8") for path in PROJECT.glob("[fw]*/**/*.py")]
     reasons = {each for text in sources for each in re.findall(r'Unverified\("(\w+)"\)', text)}
     (refused,) = re.findall(r'elicit_webhooks_total\{result=~"(bad_[^"]+)"\}', ALERTS.read_text())
     assert "bad_signature" in reasons
@@ -110,5 +110,5 @@ def alerts() -> list[str]:
 )
 def test_shipped_files_log_each_step_of_a_question(name: str) -> None:
     # finding: XV5
-    text = (HOUSE / "deploy" / name).read_text("utf-8")
+    text = (PROJECT / "deploy" / name).read_text("utf-8")
     assert re.search(r"^\s*ELICIT_LOG_LEVEL\s*[=:]\s*info\b", text, re.MULTILINE)

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.support.cli import HOUSE
+from tests.support.cli import PROJECT
 
 SENDS = """
 from opentelemetry import trace
@@ -44,7 +44,7 @@ def run(program: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PATH": "/usr/bin:/bin", **environment},
-        cwd=HOUSE,
+        cwd=PROJECT,
         capture_output=True,
         text=True,
         timeout=300,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[3]
 
 
 def samples_of(page: str) -> list[str]:
-    text = (HOUSE / "docs" / "how-to" / page).read_text("utf-8")
+    text = (PROJECT / "docs" / "how-to" / page).read_text("utf-8")
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
@@ -45,7 +45,7 @@ def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.Complet
     (folder / "refunds.py").write_text(REFUNDS)
     (folder / "seats.py").write_text(SEATS)
     (folder / "bookings.py").write_text(BOOKINGS)
-    (folder / "kyc.py").write_text((HOUSE / "examples" / "kyc.py").read_text("utf-8"))
+    (folder / "kyc.py").write_text((PROJECT / "examples" / "kyc.py").read_text("utf-8"))
     (folder / "test_tea_room.py").write_text(test)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options],
@@ -93,7 +93,7 @@ def test_plugin_imports_no_project_module_until_used(tmp_path):
 def test_example_for_authors_passes():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "test_my_tools.py"],
-        cwd=HOUSE / "examples",
+        cwd=PROJECT / "examples",
         capture_output=True,
         text=True,
         timeout=300,

@@ -61,7 +61,7 @@ local function set_time(key, name, before, after)
 end
 
 local function carry_out(write, before, stored)
-    -- A key that moves is let go of first, whichever of the two records comes first.
+    -- A key that moves is released first, whichever of the two records comes first.
     for i, entry in ipairs(write) do
         local old = before[i]
         if old and old[2] then

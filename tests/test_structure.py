@@ -8,21 +8,23 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-HOUSE = Path(__file__).parent.parent
+PROJECT = Path(__file__).parent.parent
 
 
 @cache
 def parsed(path: str) -> ast.Module:
-    return ast.parse((HOUSE / path).read_text("utf-8"))
+    return ast.parse((PROJECT / path).read_text("utf-8"))
 
 
 class Trees(Mapping[str, ast.Module]):
     """The syntax trees of modules by path. A test that reads a tree parses the module."""
 
     def __init__(self, *folders: str) -> None:
-        files = [file for folder in folders for file in sorted((HOUSE / folder).rglob("*.py"))]
+        files = [file for folder in folders for file in sorted((PROJECT / folder).rglob("*.py"))]
         self._paths = dict.fromkeys(
-            file.relative_to(HOUSE).as_posix() for file in files if "node_modules" not in file.parts
+            file.relative_to(PROJECT).as_posix()
+            for file in files
+            if "node_modules" not in file.parts
         )
 
     def __getitem__(self, path: str) -> ast.Module:
@@ -254,7 +256,7 @@ def test_every_package_docstring_explains_its_design() -> None:
 
 def test_no_module_has_more_than_500_lines() -> None:
     assert {
-        path for path in SOURCES if len((HOUSE / path).read_text("utf-8").splitlines()) > 500
+        path for path in SOURCES if len((PROJECT / path).read_text("utf-8").splitlines()) > 500
     } == set()
 
 
@@ -279,14 +281,14 @@ def test_small_module_with_single_user_is_listed_with_reason() -> None:
         path
         for path, by in users.items()
         if [user.rpartition("/")[0] for user in by] == [path.rpartition("/")[0]]
-        and len((HOUSE / path).read_text("utf-8").splitlines()) < 80
+        and len((PROJECT / path).read_text("utf-8").splitlines()) < 80
         and not path.startswith(ONE_OF_MANY)
     }
     assert short == set(ALONE)
 
 
 def test_architecture_page_names_every_package() -> None:
-    text = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+    text = (PROJECT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = {f"{half}.{package}" for half, package in _told(text)}
     assert told | {"flows", "webapp"} == set(PACKAGES)
     layers = re.findall(r"^\| .* \| in `(\w+)`: (.*) \|$", text, re.MULTILINE)
@@ -371,7 +373,7 @@ def test_public_names_are_sorted_with_constants_first() -> None:
 
 def test_dependencies_have_an_upper_version_bound() -> None:
     # finding: H4
-    project = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["fastmcp"]]
     unbounded = {each.partition(">=")[0] for each in wanted if "<" not in each.partition(";")[0]}
     # These need no bound: many packages depend on them, and no new version has broken us.
@@ -381,7 +383,7 @@ def test_dependencies_have_an_upper_version_bound() -> None:
 
 def test_runtime_pins_are_among_other_pins_and_have_hashes() -> None:
     run, *others = (
-        (HOUSE / name).read_text("utf-8").replace("\\\n", "").splitlines()
+        (PROJECT / name).read_text("utf-8").replace("\\\n", "").splitlines()
         for name in ("constraints.txt", "constraints-dev.txt", "constraints-docs.txt")
     )
     for lines in others:
@@ -395,12 +397,12 @@ def test_runtime_pins_are_among_other_pins_and_have_hashes() -> None:
 def test_every_test_named_in_a_document_exists() -> None:
     named = [
         found
-        for document in (HOUSE / "docs").rglob("*.md")
+        for document in (PROJECT / "docs").rglob("*.md")
         for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text("utf-8"))
     ]
     assert named
     for path, name in named:
-        assert f"def {name}(" in (HOUSE / path).read_text("utf-8"), f"{path}::{name}"
+        assert f"def {name}(" in (PROJECT / path).read_text("utf-8"), f"{path}::{name}"
 
 
 def test_vendor_names_occur_only_in_vendor_packages() -> None:
@@ -497,8 +499,8 @@ def test_no_test_module_imports_another() -> None:
 
 def test_test_folders_are_named_like_packages() -> None:
     for half in ("flows", "webapp"):
-        packages = {path.parent.name for path in (HOUSE / half).glob("*/__init__.py")}
-        folders = {path.parent.name for path in (HOUSE / "tests" / half).glob("*/__init__.py")}
+        packages = {path.parent.name for path in (PROJECT / half).glob("*/__init__.py")}
+        folders = {path.parent.name for path in (PROJECT / "tests" / half).glob("*/__init__.py")}
         assert folders <= packages
 
 
@@ -569,9 +571,9 @@ READ_BY_PEOPLE = (
 
 def test_documents_do_not_use_private_phrases() -> None:
     for name in READ_BY_PEOPLE:
-        place = HOUSE / name
+        place = PROJECT / name
         for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
             if path.suffix not in (".md", ".py") or path.name == "threat-table.md":
                 continue  # threat-table.md quotes the names of tests
             for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-                assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(HOUSE)}:{number}"
+                assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(PROJECT)}:{number}"
