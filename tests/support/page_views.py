@@ -168,7 +168,7 @@ USUAL: Mapping[str, Any] = {
     "ending": "expired",
     "other": "person",
     "error_id": "7f3a-91c2",
-    "problem": "The form was sent without the mark that this page puts into it.",
+    "problem": "The form did not come from this page",
     "mcp_url": "https://tools.example.com/mcp",
     "provider": "GitHub",
     "place": "https://github.com",
@@ -187,7 +187,7 @@ USUAL: Mapping[str, Any] = {
         Choice(
             person=AccountName(label="octocat", name="Mona Lisa Octocat"),
             connected_for=TOOL_NAMES,
-            scopes=(Scope(words="Read and write your repositories", raw="repo"),),
+            scopes=(Scope(words="Read and write your repositories", raw="repo", risk="write"),),
             allow_action="/e/abc/allow",
         ),
     ),
@@ -243,7 +243,7 @@ USUAL: Mapping[str, Any] = {
                     provider="GitHub",
                     person=AccountName(label="octocat", name="Mona Lisa Octocat"),
                     connected_at=NOW - timedelta(days=3),
-                    scopes=(Scope(words="Read and write your repositories", raw="repo"),),
+                    scopes=(Scope(words="Read and write your repositories", raw="repo", risk="write"),),
                     shared=(
                         Sharing(
                             tool="list_my_repositories",
