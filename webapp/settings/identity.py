@@ -271,9 +271,9 @@ class IdentitySettings:
         "ELICIT_APPROVERS_SIGN_IN",
         parse=duration(timedelta(days=7), "7 days"),
         default="1h",
-        says="how long after signing in on the server's pages a person can decide as an approver. "
-        "After that they sign in again, and the server reads their groups from the issuer "
-        "again: seconds, or a duration such as `12h` or `30m`",
+        says="how long after signing in on the server's pages a person can decide as an approver: "
+        "seconds, or a duration such as `12h` or `30m`. After that, they sign in again, and the "
+        "server reads their groups from the issuer again",
     )
     approvers_scopes: tuple[str, ...] = setting(
         "ELICIT_APPROVERS_SCOPES",

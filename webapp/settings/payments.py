@@ -129,8 +129,8 @@ STATEMENT = Setting(
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
-    says="a further setting of a declared payment provider: docs/how-to/payments.md or your table "
-    "in `elicit.toml` defines its name",
+    says="a further setting of a declared payment provider; `needs` in the provider's table in "
+    "`elicit.toml` names it: [your own provider](../how-to/providers.md#the-provider)",
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),

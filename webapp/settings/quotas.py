@@ -166,9 +166,9 @@ class PolicySettings:
         "ELICIT_GRACE",
         parse=duration(timedelta(hours=1), "1 hour"),
         default="10",
-        says="how long running tools can continue during a graceful shutdown. Calls that wait for "
-        "a person end at once with a request to repeat them, and `/health` answers 503 in the "
-        "meantime: seconds, or a duration such as `12h` or `30m`, 1 hour at most",
+        says="how long running tools can continue during a graceful shutdown: seconds, or a "
+        "duration such as `30m`, 1 hour at most. Calls that wait for a person end at once with a "
+        "request to repeat them, and `/health` answers 503 in the meantime",
     )
     # The time for tools whose client has disconnected.
     orphaned_at_most: timedelta = setting(
