@@ -258,7 +258,7 @@ async def _entries(
     entries = [entry for entry in entries if _is_wanted(entry, catalogued, wanted, page.now)]
     entries.sort(key=lambda entry: getattr(entry.row, catalogued.time), reverse=True)
     notice = None
-    if found.has_more:
+    if found.more_after is not None:
         notice = "The store has more rows than a page reads: choose a person, or use the command."
     elif found.unreadable:
         notice = f"Rows that cannot be read: {found.unreadable}. Restore an earlier backup."
