@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -22,6 +22,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.voting import may_have_approved
 from flows.errors import NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
+from webapp.http.parts import READ
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision, comment_in
@@ -53,7 +54,7 @@ ID_CHARACTERS: Final = 64
 _LISTED_BYTES: Final = 400  # arguments up to this size are shown in the list
 
 
-@get(HERE)
+@route(HERE, http_method=READ)
 async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show the questions that wait for the viewer.
 
@@ -86,7 +87,7 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
-@get(HERE + "/{approver:str}/{id:str}")
+@route(HERE + "/{approver:str}/{id:str}", http_method=READ)
 async def look(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
@@ -111,7 +112,7 @@ async def decline_request(
     return await _decide(page, approver, id, accepts=False)
 
 
-@get("/approvals/{id:str}/revoke")
+@route("/approvals/{id:str}/revoke", http_method=READ)
 async def look_before_revoke(
     page: NamedDependency[PageRequest], id: FromPath[str]
 ) -> Response[Any]:

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from babel import Locale
-from litestar import HttpMethod, Response, get, post, route
+from litestar import Response, get, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
@@ -36,6 +36,7 @@ from flows.errors import (
 from flows.schema.schema import Fault, parse
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Changed
+from webapp.http.parts import READ
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind
 from webapp.pages.builder import PageBuilder
@@ -53,7 +54,7 @@ _TICKS = ("remember", "all_clients")  # the checkboxes next to an approval
 _log = logging.getLogger(__name__)
 
 
-@route("/e/{token:str}", http_method=[HttpMethod.GET, HttpMethod.HEAD])
+@route("/e/{token:str}", http_method=READ)
 async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Show the question of a link, or its result."""
     elicitation = await elicitation_of(page, token)
