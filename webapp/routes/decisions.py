@@ -20,7 +20,7 @@ from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.voting import may_have_approved
-from flows.errors import NotAllowed, NotPossible
+from flows.errors import InvalidAnswer, NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
 from webapp.http.parts import READ
 from webapp.identity.approvers import Deciding
@@ -46,7 +46,7 @@ from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
 from webapp.routes.openers import sign_in_button
-from webapp.routes.own_pages import about, known_viewer, listed, own_page, updates
+from webapp.routes.own_pages import about, known_viewer, listed, own_page, paged, updates
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
@@ -59,7 +59,8 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show the questions that wait for the viewer.
 
     The query parameter `of` selects one of the viewer's names and its inbox. `after` is the id of
-    the last entry that was shown; the inbox then shows older entries.
+    the last entry that was shown; the inbox then shows older entries. `page` is a number, and
+    selects a part of the viewer's own approvals.
     """
     viewer = await known_viewer(page, of="inbox")
     decisions = page.service.kinds.decisions
@@ -70,6 +71,8 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     facts = about(page, viewer, back=HERE)
     if is_stale:
         facts["sign_in"] = sign_in_button(page, back=HERE)
+    standing = [] if only else await page.service.kinds.gates.approvals.all(owner=viewer.owner)
+    part, paging = paged(page, standing, back=HERE)
     view = InboxPage(
         **facts,
         lists=tuple(
@@ -79,7 +82,8 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
                 if person is not None and only in ("", name)
             ]
         ),
-        approvals=() if only else await _approvals(page, viewer),
+        approvals=tuple(map(_standing, part)),
+        paging=paging,
         hidden="stale" if is_stale else "unpaired" if person is None else None,
     )
     if not is_stale:
@@ -157,13 +161,16 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
     page.must_be_form_about(_subject(waiting))
     reason = "".join(page.form.get("reason", []))
     voting = voting_of(waiting.asked)
+    invalid = HTTPStatus.UNPROCESSABLE_ENTITY
     if voting is not None and voting.comment == "required" and comment_in(reason) is None:
-        status = HTTPStatus.UNPROCESSABLE_ENTITY
-        return await _shown(page, person, waiting, status=status, needs_comment=True)
+        return await _shown(page, person, waiting, status=invalid, needs_comment=True)
     try:
         ended = await page.service.kinds.decisions.decide(
             waiting, person, accepts=accepts, reason=reason
         )
+    except InvalidAnswer:
+        typed = {"typed_comment" if accepts else "typed_reason": reason}
+        return await _shown(page, person, waiting, status=invalid, **typed)
     except NotAllowed:  # the page says why
         return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
     if page.service.kinds.decisions.is_theirs(ended, person, accepts=accepts):
@@ -217,6 +224,8 @@ async def _shown(
     status: int = HTTPStatus.OK,
     came_late: bool = False,
     needs_comment: bool = False,
+    typed_comment: str = "",
+    typed_reason: str = "",
 ) -> Response[Any]:
     asked, voting = waiting.asked, voting_of(waiting.asked)
     colleagues = page.service.kinds.decisions.approvers.colleagues(person, asked)
@@ -232,6 +241,8 @@ async def _shown(
         comments=() if voting is None else voting.comments,
         colleagues=tuple(sorted(colleagues.values())),
         needs_comment=needs_comment,
+        typed_comment=typed_comment,
+        typed_reason=typed_reason,
         csrf=page.csrf(_subject(waiting)),
         now=page.now,
         reason=asked.why if asked.status is Status.DECLINED else None,
@@ -295,11 +306,6 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
         and may_have_approved(voting, known_by=person.known_by.value, issuer=person.issuer),
         has_delegated=voting is not None and voting.has_delegated(person.owner),
     )
-
-
-async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
-    found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    return tuple(_standing(one) for one in found)
 
 
 def _standing(approval: Approval) -> StandingYes:
