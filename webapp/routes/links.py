@@ -275,7 +275,8 @@ async def _became_of(
     to compare with the stored one.
     """
     locale = page.answers.locale(page.request)
-    view = await _shown(page, elicitation, token=token, locale=locale).ended()
+    shown = _shown(page, elicitation, token=token, locale=locale)
+    view = await shown.ended()
     if accepts:
         counts = elicitation.status is Status.ACCEPTED and (
             not answer or answer == elicitation.content
@@ -284,9 +285,8 @@ async def _became_of(
         counts = elicitation.status is Status.DECLINED or elicitation.why == WITHDRAWN
     if view is None or counts:
         return see_other(f"/e/{token}")
-    return page.answers.page(
-        replace(view, came_late=True), status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user
-    )
+    view = await shown.with_updates(replace(view, came_late=True))
+    return page.answers.page(view, status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user)
 
 
 def _shown(
