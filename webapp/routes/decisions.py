@@ -169,8 +169,10 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
             waiting, person, accepts=accepts, reason=reason
         )
     except InvalidAnswer:
-        typed = {"typed_comment" if accepts else "typed_reason": reason}
-        return await _shown(page, person, waiting, status=invalid, **typed)
+        comment, declining = (reason, "") if accepts else ("", reason)
+        return await _shown(
+            page, person, waiting, status=invalid, typed_comment=comment, typed_reason=declining
+        )
     except NotAllowed:  # the page says why
         return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
     if page.service.kinds.decisions.is_theirs(ended, person, accepts=accepts):
