@@ -23,12 +23,14 @@ from flows.oauth.templates import (
     placeholders,
 )
 from flows.origin import is_origin, origin_of
+from flows.shown import looks_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _TENANT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
+WORDS_AT_MOST = 200  # of a scope
 # Prefixes of member paths that are read from the token response, the callback or the ID token, and
 # not from the response of the API in `person.url`.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
@@ -206,13 +208,13 @@ def _naming_faults(provider: Declaration) -> list[str]:
         faults.append(
             "name: must be 1 to 32 characters of a-z, 0-9 and _, and begin with a letter."
         )
-    if (
-        not provider.label.strip()
-        or len(provider.label) > LABEL_AT_MOST
-        or not _is_plain(provider.label)
-    ):
+    if not (0 < len(provider.label) <= LABEL_AT_MOST and _is_plain(provider.label)):
         faults.append(f"label: must be 1 to {LABEL_AT_MOST} visible characters.")
-    return faults
+    return faults + [
+        f"scope_words: the words of {scope!r} must be 1 to {WORDS_AT_MOST} visible characters."
+        for scope, words in provider.scope_words.items()
+        if not (looks_of(words) and len(words) <= WORDS_AT_MOST)
+    ]
 
 
 def _finding_faults(provider: Declaration) -> list[str]:

@@ -79,6 +79,7 @@ VOTING: Mapping[str, Any] = {
     "comments": ("The receipt is there.",),
     "colleagues": ("auth0|7", "auth0|8"),
     "needs_comment": True,
+    "typed_reason": "The receipt is missing. " * 21,
 }
 DECIDED = replace(
     WAITING,
@@ -128,6 +129,8 @@ USUAL: Mapping[str, Any] = {
     "comments": (),
     "colleagues": (),
     "needs_comment": False,
+    "typed_comment": "",
+    "typed_reason": "",
     "needs": 1,
     "given": 0,
     "server": "my tools",

@@ -1,21 +1,28 @@
-"""The first bytes of pictures, with the dimensions that they declare."""
+"""The first and last bytes of pictures, with the dimensions that they declare."""
 
 import base64
 import struct
 
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
 
 def png(width: int = 64, height: int = 64) -> bytes:
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + bytes(9)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I4sII", 13, b"IHDR", width, height)
+        + bytes(9)
+        + PNG_END
+    )
 
 
 def jpeg(width: int = 64, height: int = 32) -> bytes:
     before = b"\xff\xe0" + struct.pack(">H", 16) + bytes(14)
     frame = b"\xff\xc2" + struct.pack(">HBHH", 11, 8, height, width) + bytes(4)
-    return b"\xff\xd8" + before + frame
+    return b"\xff\xd8" + before + frame + b"\xff\xd9"
 
 
 def gif(width: int = 64, height: int = 32) -> bytes:
-    return b"GIF89a" + struct.pack("<HH", width, height) + bytes(3)
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0;"
 
 
 def webp(width: int = 64, height: int = 32) -> bytes:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
-from litestar import Request, Response
+from litestar import HttpMethod, Request, Response
 from litestar.di import Provide
 from litestar.response.base import ASGIResponse
 
@@ -14,6 +14,8 @@ from webapp.http.root_path import ROOT_KEY
 
 PATH_BYTES_AT_MOST = 4 * 1024
 QUERY_BYTES_AT_MOST = 8 * 1024
+# The methods of a route that shows something: RFC 9110, 9.3.2. Monitors and scanners send HEAD.
+READ: Final = (HttpMethod.GET, HttpMethod.HEAD)
 _PARTS = "elicit_url.parts"
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 

@@ -34,7 +34,7 @@ from flows.elicitation.voting import (
     terms_of,
     with_vote,
 )
-from flows.errors import NotAllowed, NotPossible, Unreadable
+from flows.errors import InvalidAnswer, NotAllowed, NotPossible, Unreadable
 from flows.kinds.form import Form, approver_of, voting_of
 from flows.question import Link
 from flows.shown import looks_of
@@ -183,11 +183,17 @@ class Decisions:
         """Decide the question and return it. Another approver may have decided it before.
 
         The tool receives `reason` with a decline, and with an approval if the settings allow
-        comments. Raises NotAllowed if the person may not decide.
+        comments.
+
+        Raises:
+            NotAllowed: The person may not decide.
+            InvalidAnswer: The reason is too long.
         """
-        asked = waiting.asked
+        asked, comment = waiting.asked, comment_in(reason)
         self._must_be_theirs(waiting, person)
-        vote = self._vote(person, comment=comment_in(reason))
+        if len(comment or "") > REASON_CHARACTERS:
+            raise InvalidAnswer([("reason", f"has more than {REASON_CHARACTERS} characters")])
+        vote = self._vote(person, comment=comment)
         voting = voting_of(asked)
         if voting is not None and self.is_open(asked):
             if voting.comment == "none":
@@ -195,7 +201,7 @@ class Decisions:
             if not (accepts and voting.has_approved(person.owner)):
                 must_be_able_to_vote(voting, vote)
         proof = ByApprover(approver=waiting.approver, vote=vote)
-        work = self._decide(asked, proof, accepts=accepts, reason=comment_in(reason))
+        work = self._decide(asked, proof, accepts=accepts, reason=comment)
         ended = await self._elicitations.run_to_completion(work)
         if ended.status.is_final:
             await self.close_item(ended)
@@ -401,5 +407,5 @@ def comment_in(reason: str | None) -> str | None:
     Text that looks empty, such as a zero-width space, counts as empty.
     """
     plain = (each for each in reason or "" if each.isprintable() or each in _KEPT or each.isspace())
-    words = " ".join("".join(plain).split())[:REASON_CHARACTERS]
+    words = " ".join("".join(plain).split())
     return words if looks_of(words) else None

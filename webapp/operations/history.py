@@ -27,6 +27,7 @@ from flows.payments.session import UnresolvedPayment, sessions_of
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
 from webapp.operations.audited import audit_entries_of
+from webapp.operations.lists import each_row
 from webapp.operations.rows import CANDIDATES_NAMED, OWNER_CHARACTERS, kind_word
 from webapp.printing import printed
 from webapp.records.ids import tail_of
@@ -139,7 +140,7 @@ async def _alike(service: Service, id: str) -> list[Found]:
     """Return every row with an id that equals `id`, or begins with a long enough `id`."""
     found = list[Found]()
     for kind in _SOUGHT:
-        for row in await service.elicitations.all(kind, skips_unreadable=True):
+        async for row in each_row(service, kind):
             names = _names_of(row)
             begins = len(id) >= _SHORTEST and any(name.startswith(id) for name in names)
             if begins or id in names:

@@ -6,7 +6,7 @@ of rows at once, says if there are more, and lets other work run while it opens 
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -29,19 +29,30 @@ T = TypeVar("T", bound=Value)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed(Generic[T]):
-    """The rows of a list. `has_more`: the store has more; `unreadable`: how many cannot be read."""
+    """The rows of a list. `unreadable` is the number of rows that cannot be read.
+
+    `more_after` is the id after which the store has more rows, or None.
+    """
 
     rows: list[T]
-    has_more: bool
+    more_after: str | None
     unreadable: int
 
 
 async def listed(
-    service: Service, kind: type[T], *, owner: str | None = None, at_most: int = ROWS_AT_MOST
+    service: Service,
+    kind: type[T],
+    *,
+    owner: str | None = None,
+    after: str | None = None,
+    at_most: int = ROWS_AT_MOST,
 ) -> Listed[T]:
-    """Return the rows of this kind, of one owner or of all, with two reads of the store."""
+    """Return the rows of this kind, of one owner or of all, with two reads of the store.
+
+    `after` is the id of the last row that the caller has seen.
+    """
     elicitations, found, unreadable = service.elicitations, list[T](), 0
-    records = await elicitations.store.list(KINDS[kind], owner=owner, limit=at_most)
+    records = await elicitations.store.list(KINDS[kind], owner=owner, after=after, limit=at_most)
     await elicitations.owners.cache({each.owner for each in records}, at_most=at_most)
     for number, record in enumerate(records, start=1):
         try:
@@ -50,7 +61,24 @@ async def listed(
             unreadable += 1
         if number % _OPENED_AT_ONCE == 0:
             await asyncio.sleep(0)  # let other requests run
-    return Listed(rows=found, has_more=len(records) == at_most, unreadable=unreadable)
+    more_after = records[-1].id if len(records) == at_most else None
+    return Listed(rows=found, more_after=more_after, unreadable=unreadable)
+
+
+async def each_row(
+    service: Service, kind: type[T], *, at_most: int = ROWS_AT_MOST
+) -> AsyncIterator[T]:
+    """Yield all rows of this kind, with two reads of the store for each `at_most` rows.
+
+    Rows that cannot be read are skipped.
+    """
+    part = await listed(service, kind, at_most=at_most)
+    while True:
+        for row in part.rows:
+            yield row
+        if part.more_after is None:
+            return
+        part = await listed(service, kind, after=part.more_after, at_most=at_most)
 
 
 def matches(text: str, pattern: str) -> bool:

@@ -133,7 +133,7 @@ class Decide(View):
 
     `reason` is the approver's reason for declining, and `comments` are those of approvals.
     `comment` says if the viewer can or has to write a comment. `colleagues` are the people to whom
-    the viewer can hand the question.
+    the viewer can hand the question. `typed_comment` and `typed_reason` were sent and are too long.
     """
 
     template: ClassVar[str] = "decide.html"
@@ -149,4 +149,6 @@ class Decide(View):
     comments: tuple[str, ...] = ()
     colleagues: tuple[str, ...] = ()
     needs_comment: bool = False
+    typed_comment: str = ""
+    typed_reason: str = ""
     reason: str | None = None

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from babel import Locale
-from litestar import Response, get
+from litestar import Response, route
 from litestar.di import NamedDependency
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
 from flows.payments.session import terms_of
+from webapp.http.parts import READ
 from webapp.pages.builder_forms import question_of
 from webapp.pages.views_decisions import ActivityEntry, ActivityPage
 from webapp.prices import price_in
@@ -35,7 +36,7 @@ _OUTCOMES: Mapping[str, _Outcome] = {
 }
 
 
-@get(HERE)
+@route(HERE, http_method=READ)
 async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show what the viewer was asked, the latest first."""
     viewer = await known_viewer(page, of="activity")

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import quote
 
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -30,6 +30,7 @@ from flows.oauth.provider import SCOPE
 from flows.question import digest_of
 from flows.requests import AccountRequest, ApiKeyRequest
 from webapp.elicitations.question_kind import AskedBy
+from webapp.http.parts import READ
 from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder import scopes_shown
@@ -58,7 +59,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 _log = logging.getLogger(__name__)
 
 
-@get(HERE)
+@route(HERE, http_method=READ)
 async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
@@ -91,7 +92,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
-@get(HERE + "/{id:str}/disconnect")
+@route(HERE + "/{id:str}/disconnect", http_method=READ)
 async def look_before_disconnect(
     page: NamedDependency[PageRequest], id: FromPath[str]
 ) -> Response[Any]:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -20,8 +20,9 @@ from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.voting import may_have_approved
-from flows.errors import NotAllowed, NotPossible
+from flows.errors import InvalidAnswer, NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
+from webapp.http.parts import READ
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision, comment_in
@@ -45,7 +46,7 @@ from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
 from webapp.routes.openers import sign_in_button
-from webapp.routes.own_pages import about, known_viewer, listed, own_page, updates
+from webapp.routes.own_pages import about, known_viewer, listed, own_page, paged, updates
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
@@ -53,12 +54,13 @@ ID_CHARACTERS: Final = 64
 _LISTED_BYTES: Final = 400  # arguments up to this size are shown in the list
 
 
-@get(HERE)
+@route(HERE, http_method=READ)
 async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show the questions that wait for the viewer.
 
     The query parameter `of` selects one of the viewer's names and its inbox. `after` is the id of
-    the last entry that was shown; the inbox then shows older entries.
+    the last entry that was shown; the inbox then shows older entries. `page` is a number, and
+    selects a part of the viewer's own approvals.
     """
     viewer = await known_viewer(page, of="inbox")
     decisions = page.service.kinds.decisions
@@ -69,6 +71,8 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     facts = about(page, viewer, back=HERE)
     if is_stale:
         facts["sign_in"] = sign_in_button(page, back=HERE)
+    standing = [] if only else await page.service.kinds.gates.approvals.all(owner=viewer.owner)
+    part, paging = paged(page, standing, back=HERE)
     view = InboxPage(
         **facts,
         lists=tuple(
@@ -78,7 +82,8 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
                 if person is not None and only in ("", name)
             ]
         ),
-        approvals=() if only else await _approvals(page, viewer),
+        approvals=tuple(map(_standing, part)),
+        paging=paging,
         hidden="stale" if is_stale else "unpaired" if person is None else None,
     )
     if not is_stale:
@@ -86,7 +91,7 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
-@get(HERE + "/{approver:str}/{id:str}")
+@route(HERE + "/{approver:str}/{id:str}", http_method=READ)
 async def look(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
@@ -111,7 +116,7 @@ async def decline_request(
     return await _decide(page, approver, id, accepts=False)
 
 
-@get("/approvals/{id:str}/revoke")
+@route("/approvals/{id:str}/revoke", http_method=READ)
 async def look_before_revoke(
     page: NamedDependency[PageRequest], id: FromPath[str]
 ) -> Response[Any]:
@@ -156,12 +161,17 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
     page.must_be_form_about(_subject(waiting))
     reason = "".join(page.form.get("reason", []))
     voting = voting_of(waiting.asked)
+    invalid = HTTPStatus.UNPROCESSABLE_ENTITY
     if voting is not None and voting.comment == "required" and comment_in(reason) is None:
-        status = HTTPStatus.UNPROCESSABLE_ENTITY
-        return await _shown(page, person, waiting, status=status, needs_comment=True)
+        return await _shown(page, person, waiting, status=invalid, needs_comment=True)
     try:
         ended = await page.service.kinds.decisions.decide(
             waiting, person, accepts=accepts, reason=reason
+        )
+    except InvalidAnswer:
+        comment, declining = (reason, "") if accepts else ("", reason)
+        return await _shown(
+            page, person, waiting, status=invalid, typed_comment=comment, typed_reason=declining
         )
     except NotAllowed:  # the page says why
         return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
@@ -216,6 +226,8 @@ async def _shown(
     status: int = HTTPStatus.OK,
     came_late: bool = False,
     needs_comment: bool = False,
+    typed_comment: str = "",
+    typed_reason: str = "",
 ) -> Response[Any]:
     asked, voting = waiting.asked, voting_of(waiting.asked)
     colleagues = page.service.kinds.decisions.approvers.colleagues(person, asked)
@@ -231,6 +243,8 @@ async def _shown(
         comments=() if voting is None else voting.comments,
         colleagues=tuple(sorted(colleagues.values())),
         needs_comment=needs_comment,
+        typed_comment=typed_comment,
+        typed_reason=typed_reason,
         csrf=page.csrf(_subject(waiting)),
         now=page.now,
         reason=asked.why if asked.status is Status.DECLINED else None,
@@ -294,11 +308,6 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
         and may_have_approved(voting, known_by=person.known_by.value, issuer=person.issuer),
         has_delegated=voting is not None and voting.has_delegated(person.owner),
     )
-
-
-async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
-    found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    return tuple(_standing(one) for one in found)
 
 
 def _standing(approval: Approval) -> StandingYes:

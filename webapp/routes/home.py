@@ -5,13 +5,13 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-from litestar import HttpMethod, Request, Response, get, route
+from litestar import Request, Response, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from webapp.http.browser import query_of
-from webapp.http.parts import part
+from webapp.http.parts import READ, part
 from webapp.http.port import proof
 from webapp.pages.renderer import name_of, our_files, without_hash
 from webapp.pages.views_home import Home, UsersHome
@@ -24,10 +24,9 @@ _FOREVER = "public, max-age=31536000, immutable"
 _SHORTLY = "max-age=3600"
 # Images are compressed already.
 _TEXTS = frozenset({"text/css", "text/javascript", "image/svg+xml"})
-_PROBED = (HttpMethod.GET, HttpMethod.HEAD)  # many monitors send HEAD
 
 
-@get("/")
+@route("/", http_method=READ)
 async def home(
     page: NamedDependency[PageRequest], served: NamedDependency[HostedApplication]
 ) -> Response[Any]:
@@ -49,7 +48,7 @@ async def home(
     return page.answers.page(view)
 
 
-@get(["/static/{name:str}", "/static/own/{own:str}"], sync_to_thread=False)
+@route(["/static/{name:str}", "/static/own/{own:str}"], http_method=READ, sync_to_thread=False)
 def static(
     request: Request[Any, Any, Any], name: FromPath[str] = "", own: FromPath[str] = ""
 ) -> Response[bytes]:
@@ -81,13 +80,13 @@ def _compressed(content: bytes) -> bytes:
     return gzip.compress(content, mtime=0)
 
 
-@route("/live", http_method=_PROBED, sync_to_thread=False)
+@route("/live", http_method=READ, sync_to_thread=False)
 def alive() -> Response[dict[str, str]]:
     """Return 200 as long as this process responds: the liveness check of a supervisor."""
     return _response({"status": "ok"}, is_well=True)
 
 
-@route(["/ready", "/health"], http_method=_PROBED)
+@route(["/ready", "/health"], http_method=READ)
 async def ready(
     request: Request[Any, Any, Any],
     service: NamedDependency[Service],

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from babel import Locale
-from litestar import HttpMethod, Response, get, post, route
+from litestar import Response, get, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
@@ -36,6 +36,7 @@ from flows.errors import (
 from flows.schema.schema import Fault, parse
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Changed
+from webapp.http.parts import READ
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind
 from webapp.pages.builder import PageBuilder
@@ -53,7 +54,7 @@ _TICKS = ("remember", "all_clients")  # the checkboxes next to an approval
 _log = logging.getLogger(__name__)
 
 
-@route("/e/{token:str}", http_method=[HttpMethod.GET, HttpMethod.HEAD])
+@route("/e/{token:str}", http_method=READ)
 async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Show the question of a link, or its result."""
     elicitation = await elicitation_of(page, token)
@@ -274,7 +275,8 @@ async def _became_of(
     to compare with the stored one.
     """
     locale = page.answers.locale(page.request)
-    view = await _shown(page, elicitation, token=token, locale=locale).ended()
+    shown = _shown(page, elicitation, token=token, locale=locale)
+    view = await shown.ended()
     if accepts:
         counts = elicitation.status is Status.ACCEPTED and (
             not answer or answer == elicitation.content
@@ -283,9 +285,8 @@ async def _became_of(
         counts = elicitation.status is Status.DECLINED or elicitation.why == WITHDRAWN
     if view is None or counts:
         return see_other(f"/e/{token}")
-    return page.answers.page(
-        replace(view, came_late=True), status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user
-    )
+    view = await shown.with_updates(replace(view, came_late=True))
+    return page.answers.page(view, status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user)
 
 
 def _shown(

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -21,7 +21,7 @@ from flows.crypto.tokens import MAXIMUM_TEXT_BYTES
 from flows.elicitation.states import Elicitation
 from webapp.command import CommandRefused
 from webapp.http.browser import page_headers
-from webapp.http.parts import Reply
+from webapp.http.parts import READ, Reply
 from webapp.operations.catalog import LISTS, Catalogued, csv_of
 from webapp.operations.history import ERROR_NUMBER, LINK, found_by
 from webapp.operations.lists import is_within, listed, matches, moment_of
@@ -67,7 +67,7 @@ class _Wanted(NamedTuple):
     until: datetime | None = None
 
 
-@get(HERE + "/search")
+@route(HERE + "/search", http_method=READ)
 async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Find a record by any id, and redirect to its page; or the log lines of an error number."""
     operator = await known_operator(page)
@@ -138,7 +138,7 @@ async def send_search(page: NamedDependency[PageRequest]) -> Response[Any]:
     return see_other(url_of(found))
 
 
-@get(HERE + "/csv/{name:str}")
+@route(HERE + "/csv/{name:str}", http_method=READ)
 async def operator_csv(page: NamedDependency[PageRequest], name: FromPath[str]) -> Response[Any]:
     """Export a list, with the filters of the address."""
     await known_operator(page)
@@ -151,7 +151,7 @@ async def operator_csv(page: NamedDependency[PageRequest], name: FromPath[str]) 
     return _plain(text, kind="text/csv", name=f"{name}.csv")
 
 
-@get([HERE, HERE + "/{name:str}"])
+@route([HERE, HERE + "/{name:str}"], http_method=READ)
 async def operator_list(
     page: NamedDependency[PageRequest], name: FromPath[str] = "questions"
 ) -> Response[Any]:
@@ -258,7 +258,7 @@ async def _entries(
     entries = [entry for entry in entries if _is_wanted(entry, catalogued, wanted, page.now)]
     entries.sort(key=lambda entry: getattr(entry.row, catalogued.time), reverse=True)
     notice = None
-    if found.has_more:
+    if found.more_after is not None:
         notice = "The store has more rows than a page reads: choose a person, or use the command."
     elif found.unreadable:
         notice = f"Rows that cannot be read: {found.unreadable}. Restore an earlier backup."

@@ -9,12 +9,13 @@ import logging
 from http import HTTPStatus
 from typing import Any, Final
 
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
 from flows.errors import InvalidToken
+from webapp.http.parts import READ
 from webapp.identity.operators import ENTRY, OperatorAccess, OperatorDecision
 from webapp.operations.catalog import LISTS
 from webapp.pages.views_openers import Closed, PairUsed
@@ -30,7 +31,7 @@ _TABS: Final = tuple((name, kind.label) for name, kind in LISTS.items())
 _log = logging.getLogger(__name__)
 
 
-@get([ENTRY + "/{token:str}"])
+@route([ENTRY + "/{token:str}"], http_method=READ)
 async def offer_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Ask for a press, because link scanners and tools open links."""
     if not await page.service.operators.can_use(token, page.scope):

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import urlencode
 
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -24,6 +24,7 @@ from flows.oauth.connection import Connection
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.command import CommandRefused
+from webapp.http.parts import READ
 from webapp.identity.operators import OperatorDecision
 from webapp.operations import acts
 from webapp.operations.catalog import LISTS, PAGES
@@ -62,7 +63,7 @@ _AMOUNTS: Final = frozenset({"refunded", "claimed", "owed"})  # in minor units
 _log = logging.getLogger(__name__)
 
 
-@get(HERE + "/{name:str}/{id:str}")
+@route(HERE + "/{name:str}/{id:str}", http_method=READ)
 async def operator_record(
     page: NamedDependency[PageRequest], name: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
@@ -98,7 +99,7 @@ async def operator_record(
     return operator_page(page, view)
 
 
-@get(HERE + "/{name:str}/{id:str}/{act:str}")
+@route(HERE + "/{name:str}/{id:str}/{act:str}", http_method=READ)
 async def look_before_act(
     page: NamedDependency[PageRequest],
     name: FromPath[str],

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from babel import Locale
-from litestar import Response, get, post
+from litestar import Response, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
@@ -23,6 +23,7 @@ from flows.payments.claims import claimed_of, claimed_price, stage_of, state_of
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
+from webapp.http.parts import READ
 from webapp.identity.identity import Viewer
 from webapp.pages.builder_payments import OVER
 from webapp.pages.views_openers import SecondLook
@@ -53,7 +54,7 @@ _SHOWN: Mapping[str, Collection[str]] = {
 _log = logging.getLogger(__name__)
 
 
-@get(HERE)
+@route(HERE, http_method=READ)
 async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show the payments of the viewer, the latest first."""
     viewer = await known_viewer(page, of="payments")
@@ -70,7 +71,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
-@get(HERE + "/{id:str}")
+@route(HERE + "/{id:str}", http_method=READ)
 async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Show the receipt of one payment, for printing."""
     viewer = await known_viewer(page, of="payments")
@@ -83,7 +84,7 @@ async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
     return await own_page(page, view)
 
 
-@get(HERE + "/{id:str}/refund")
+@route(HERE + "/{id:str}/refund", http_method=READ)
 async def look_before_refund(
     page: NamedDependency[PageRequest], id: FromPath[str]
 ) -> Response[Any]:

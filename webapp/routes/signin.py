@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
-from litestar import Response, get, post
+from litestar import Response, get, post, route
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, RawBody
@@ -21,6 +21,7 @@ from flows.oauth.access_token import BadBearer
 from flows.oauth.authorization_code import Mixed
 from flows.oauth.registered_client import fix_of
 from flows.oauth.sign_in import Unnamed
+from webapp.http.parts import READ
 from webapp.identity.sessions import BrowserSession
 from webapp.identity.sign_in import CALLBACK_PATH, LOGOUT_PATH, SIGNED_OUT_PATH, SigningIn
 from webapp.pages.views_openers import Pair, Paired, PairUsed, SignedOut, SignInFailed, SignInFault
@@ -140,7 +141,7 @@ def _logout_token(body: bytes) -> str:
     return tokens[0]
 
 
-@get("/pair/{token:str}")
+@route("/pair/{token:str}", http_method=READ)
 async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Ask the operator to confirm that this browser is theirs."""
     if not await page.service.identity.pairing.can_use(token):

@@ -1,10 +1,11 @@
 """The operator's brand: the name, logo, colour and links that every page shows.
 
-Risks: a picture contains a script, is huge, or is no picture at all; an accent colour makes a
-button unreadable. So only small PNG, JPEG, GIF and WebP pictures are accepted, by their first bytes
-and dimensions, and they are served with the media type of these bytes. SVG is refused, because it
-can contain scripts. Pictures are not encoded again: that needs a library, so their metadata stays.
-The contrast of the accent is calculated for light and dark pages.
+Risks: a picture contains a script, is huge, incomplete or animated, or is no picture at all; an
+accent colour makes a button unreadable. So only small and still PNG, JPEG, GIF and WebP pictures
+are accepted, by their first bytes, dimensions and end, and they are served with the media type of
+these bytes. SVG is refused, because it can contain scripts. Pictures are not encoded again: that
+needs a library, so their metadata stays. The contrast of the accent is calculated for light and
+dark pages.
 """
 
 import base64
@@ -33,8 +34,13 @@ _LIGHT, _DARK = "#f3f2ee", "#212826"
 _INKS = ("#ffffff", "#06100e")  # text on the accent
 _COLOUR = re.compile("#[0-9a-fA-F]{6}")
 _DATA = re.compile("data:([a-z+./-]*)(?:;[a-z0-9=.-]+)*;base64,(.*)", re.DOTALL)
-_SVG = re.compile(rb"\s*(?:<\?xml|<!--|<!DOCTYPE|<svg)", re.IGNORECASE)
-_MAIL = re.compile(r"[^@\s<>\"',;:?&/]+@[^@\s<>\"',;:?&/]+\.[^@\s<>\"',;:?&/]+")
+_ENDS = {"png": b"IEND\xaeB`\x82", "jpeg": b"\xff\xd9", "gif": b";"}
+_GIF_FRAME = b"\x21\xf9\x04"  # the block before each frame
+_ANIMATED = {"png": (b"acTL",), "gif": (b"NETSCAPE2.0",), "webp": (b"ANIM", b"ANMF")}
+_ADDRESS_CHARACTERS = 500
+_MAIL_CHARACTERS = 254  # RFC 5321, 4.5.3.1
+_SVG = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml|<!--|<!DOCTYPE|<svg)", re.IGNORECASE)
+_MAIL = re.compile(r"[^@\s<>\"',;:?&/%]+@[^@\s<>\"',;:?&/%]+\.[^@\s<>\"',;:?&/%]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,7 @@ def image_of(content: bytes) -> Image:
                 f"the picture has {width} x {height} pixels, and pages show 1 to "
                 f"{IMAGE_PIXELS_AT_MOST} on each side. Make it smaller."
             )
+        _must_be_complete_and_still(content, suffix)
         return Image(content=content, suffix=suffix, width=width, height=height)
     raise ValueError("the file is not a PNG, JPEG, GIF or WebP picture. Save the picture as PNG.")
 
@@ -104,6 +111,22 @@ def _must_be_small(size: int) -> None:
         raise ValueError(
             f"the picture has {size:,} bytes, and pages show at most {IMAGE_BYTES_AT_MOST:,}. "
             "Make it smaller: 128 x 128 pixels are enough."
+        )
+
+
+def _must_be_complete_and_still(content: bytes, suffix: str) -> None:
+    if suffix == "webp":
+        is_complete = len(content) >= 8 + _number(content, 4, 4, "little")
+    else:
+        is_complete = content.rstrip(b"\0\r\n").endswith(_ENDS[suffix])
+    if not is_complete:
+        raise ValueError("the end of the picture is missing. Save or copy the picture again.")
+    # WCAG 2.2, 2.2.2: a picture that moves would need a button that stops it.
+    has_frames = suffix == "gif" and content.count(_GIF_FRAME) > 1
+    if has_frames or any(mark in content for mark in _ANIMATED.get(suffix, ())):
+        raise ValueError(
+            "the picture is animated, and pages show only still pictures. Save one picture of it "
+            "as PNG."
         )
 
 
@@ -134,11 +157,12 @@ def accent(text: str) -> Accent | None:
     """Return the accent of a setting: one colour, or one for light and one for dark pages."""
     if not text:
         return None
-    light, *others = [word.lower() for word in text.replace(",", " ").split()]
-    if len(others) > 1 or not all(_COLOUR.fullmatch(one) for one in (light, *others)):
+    colours = [word.lower() for word in text.replace(",", " ").split()]
+    if len(colours) not in (1, 2) or not all(map(_COLOUR.fullmatch, colours)):
         raise ValueError(
             "must be a colour such as #0d5f57, or two: one for light and one for dark pages."
         )
+    light, *others = colours
     _must_contrast(light, _LIGHT, page="light", darker=True)
     dark = others[0] if others else _readable(light, _DARK, darker=False)
     _must_contrast(dark, _DARK, page="dark", darker=False)
@@ -250,7 +274,8 @@ def _logo(text: str) -> Image | None:
     path = Path(text)
     try:
         _must_be_small(path.stat().st_size)
-        return image_of(path.read_bytes())
+        with path.open("rb") as file:  # of a device, stat does not say how much can be read
+            return image_of(file.read(IMAGE_BYTES_AT_MOST + 1))
     except OSError as error:
         raise ValueError(f"{text} cannot be read: {error.strerror}.") from None
 
@@ -267,7 +292,10 @@ def _line(at_most: int) -> Callable[[str], str | None]:
 def _page(text: str) -> str | None:
     """Return the address of a page, or None for an empty text."""
     if text and not is_page(text):
-        raise ValueError("must be an https:// address, such as https://example.com/privacy.")
+        raise ValueError(
+            "must be an https:// address of at most 500 characters, such as "
+            "https://example.com/privacy."
+        )
     return text or None
 
 
@@ -275,16 +303,22 @@ def is_page(text: str) -> bool:
     """Return True if pages can link to this address."""
     try:
         parts = urlsplit(text)
-        host = parts.hostname
+        host, _ = parts.hostname, parts.port  # reading a wrong port raises ValueError
     except ValueError:
         return False
     is_plain = text.isascii() and text.isprintable() and not re.search(r"[\s<>\"'\\]", text)
-    return is_plain and parts.scheme == "https" and bool(host) and "@" not in parts.netloc
+    is_short = len(text) <= _ADDRESS_CHARACTERS
+    return (
+        is_plain and is_short and parts.scheme == "https" and bool(host) and "@" not in parts.netloc
+    )
 
 
 def _contact(text: str) -> str | None:
-    if text and not (_MAIL.fullmatch(text) and text.isprintable()) and not is_page(text):
-        raise ValueError("must be an e-mail address or an https:// address.")
+    is_mail = _MAIL.fullmatch(text) and text.isprintable() and len(text) <= _MAIL_CHARACTERS
+    if text and not is_mail and not is_page(text):
+        raise ValueError(
+            "must be an e-mail address, such as help@example.com, or an https:// address."
+        )
     return text or None
 
 
@@ -306,7 +340,7 @@ class Brand:
         parse=_logo,
         otherwise="the icon of the served server, if it is a `data:` URI",
         says=f"a file with the logo: PNG, JPEG, GIF or WebP, at most {IMAGE_BYTES_AT_MOST // 1024} "
-        f"KiB and {IMAGE_PIXELS_AT_MOST} pixels on each side. SVG is refused",
+        f"KiB and {IMAGE_PIXELS_AT_MOST} pixels on each side. SVG and animations are refused",
         names_file=True,
     )
     accent: Accent | None = setting(

@@ -14,6 +14,7 @@ from typing import Final
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
+from flows.oauth.declaration_checks import LABEL_AT_MOST
 from flows.oauth.provider import NAME
 from flows.origin import is_origin
 from flows.payments.checkout_page import PACE
@@ -119,7 +120,8 @@ class ProviderDeclaration:
     news: Mapping[str, Dispute | None] = field(default_factory=dict[str, Dispute | None])
 
     def __post_init__(self) -> None:
-        faults = [*self._path_faults(), *self._call_faults(), *self._pointer_faults()]
+        faults = [*self._name_faults(), *self._path_faults()]
+        faults += [*self._call_faults(), *self._pointer_faults()]
         if faults:
             raise InvalidQuestion("\n".join(faults))
 
@@ -167,13 +169,18 @@ class ProviderDeclaration:
     def origins(self, *, is_live: bool) -> tuple[str, ...]:
         return self.checkout_origins if is_live else self.test_checkout_origins
 
-    def _path_faults(self) -> list[str]:
+    def _name_faults(self) -> list[str]:
         faults: list[str] = []
         if not NAME.fullmatch(self.name):
             faults.append("name: must have 1 to 32 of a-z, 0-9 and _, and begin with a letter.")
         if not self.label.strip() or not self.label.isprintable():
             faults.append("label: must be a printable name, which people see.")
-        faults += [
+        if len(self.label) > LABEL_AT_MOST:
+            faults.append(f"label: must not be longer than {LABEL_AT_MOST} characters.")
+        return faults
+
+    def _path_faults(self) -> list[str]:
+        faults = [
             f"needs: {name!r} is reserved or not a valid name; choose another name."
             for name in self.needs
             if not _OWN_NAME.fullmatch(name) or name in ASKED | KNOWN | GIVEN_BACK | {"secret"}

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import mcp_types as types
 import pytest
@@ -11,7 +12,16 @@ from flows.elicitation.states import Json
 from flows.payments.money import Money
 from tests.support.approving import approving, press, shop
 from tests.support.mcp_sandbox import SandboxEnv, caller_at_sandbox
-from tests.support.mcp_server import MODERN, URL, Caller, Page, Person, links_asked, new_server
+from tests.support.mcp_server import (
+    MODERN,
+    URL,
+    Caller,
+    Page,
+    Person,
+    links_asked,
+    new_server,
+    soon,
+)
 
 SOUP: dict[str, Json] = {
     "type": "object",
@@ -96,6 +106,20 @@ async def test_decline_after_answer_says_nothing_was_changed(
         assert (late.status, late.heading) == (409, heading)
         assert LATE in late.text
         assert LATE not in (await at.guest.person.visit(link)).text
+        # The late page updates itself as the page of the question does.
+        assert f'data-live="{urlsplit(link).path}/live"' in late.text
+
+
+async def test_late_page_says_that_the_assistant_has_continued() -> None:
+    async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
+        call = caller.call("form")
+        link = await caller.link()
+        tab = await at.guest.person.visit(link)
+        await order(at, link)
+        await soon(call)
+        late = await pressed(at.guest.person, tab, f"{link}/decline")
+        assert LATE in late.text
+        assert "has continued" in late.text
 
 
 @pytest.mark.parametrize("tool", ["confirm", "gate", "form", "secret", "payment", "url"])

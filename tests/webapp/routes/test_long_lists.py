@@ -1,5 +1,6 @@
 """A person's own lists with many questions: a page reads what it shows."""
 
+import re
 from datetime import timedelta
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ async def thirty_of_each(env: ServerEnv) -> None:
     """Store payments, accounts and approvals of the local person."""
     service, now = env.service, env.service.clock()
     owner, rows = service.identity.local_owner, service.elicitations.rows
+    await rows.write(*approvals(env, 30))
     await filled(service, 30, owners=1)
     paid, *_ = await service.elicitations.all(Payment)
     account, *_ = await service.elicitations.all(Connection)
@@ -39,19 +41,27 @@ async def thirty_of_each(env: ServerEnv) -> None:
         await rows.write(
             replace(paid, **of_owner, join=f"payment {number}", answers=None),
             replace(account, **of_owner, key=f"account {number}"),
-            Approval(
-                id=rows.new_id(owner, now=now),
-                owner=owner,
-                server="my tools",
-                tool="book",
-                covers=None,
-                about="anything",
-                given_at=now,
-                until=now + timedelta(hours=1),
-                erase_at=now + timedelta(days=1),
-                is_for_all=True,
-            ),
         )
+
+
+def approvals(env: ServerEnv, number: int) -> list[Approval]:
+    """Return approvals of the local person, the latest first."""
+    now, owner = env.service.clock(), env.service.identity.local_owner
+    return [
+        Approval(
+            id=env.service.elicitations.rows.new_id(owner, now=now),
+            owner=owner,
+            server="my tools",
+            tool=f"book{place:03}",
+            covers=None,
+            about="anything",
+            given_at=now - timedelta(seconds=place),
+            until=now + timedelta(hours=1),
+            erase_at=now + timedelta(days=1),
+            is_for_all=True,
+        )
+        for place in range(number)
+    ]
 
 
 async def test_page_reads_the_same_with_30_and_with_3000_questions() -> None:
@@ -85,3 +95,15 @@ async def test_activity_has_all_questions_in_order_on_its_pages() -> None:
         places = [pages[0].index(f"Table {number:02}?") for number in range(SHOWN)]
         assert places == sorted(places)
         assert all(f"Table {number:02}?" in pages[1] for number in range(SHOWN, 25))
+
+
+async def test_inbox_shows_300_approvals_on_pages() -> None:
+    async with server_env(new_server("mcp")) as env:
+        await env.service.elicitations.rows.write(*approvals(env, 300))
+        person, seen = await env.person(), list[str]()
+        for number in range(1, 16):
+            page = await person.visit(f"{env.url}/inbox?page={number}")
+            assert page.text.count('/revoke"') == SHOWN, number
+            assert len(page.text) < 25_000
+            seen += re.findall(r"<bdi>(book\d+)</bdi>", page.text)
+        assert seen == [f"book{place:03}" for place in range(300)]

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from flows.elicitation.states import Elicitation, Status
+from flows.payments.receipt import Payment
 from tests.support.issuer import issuing, sign_in
 from tests.support.mcp_server import new_server, server_env, soon
 from tests.support.operating import (
@@ -28,7 +29,7 @@ from tests.support.shop_env import REFUND, Shop, buying
 from tests.support.signed_in_people import signed_in_env
 from webapp.identity.operators import OperatorRules
 from webapp.operations.catalog import LISTS
-from webapp.operations.lists import listed
+from webapp.operations.lists import each_row, listed
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, StoredWebhook
@@ -297,9 +298,25 @@ def test_log_links_only_with_operators() -> None:
 async def test_list_reads_a_limited_number_of_rows(shop: Shop) -> None:
     await filled(shop.service, 30)
     part = await listed(shop.service, Elicitation, at_most=20)
-    assert (len(part.rows), part.has_more) == (20, True)
+    assert (len(part.rows), part.more_after) == (20, part.rows[-1].id)
     whole = await listed(shop.service, Elicitation)
-    assert (len(whole.rows), whole.has_more) == (30, False)
+    assert (len(whole.rows), whole.more_after) == (30, None)
+    parts = [row async for row in each_row(shop.service, Elicitation, at_most=7)]
+    assert [row.id for row in parts] == [row.id for row in whole.rows]
+
+
+async def test_search_reads_each_kind_at_once_in_store_with_5000_questions(shop: Shop) -> None:
+    await filled(shop.service, 5000, owners=500)
+    person = await entered(await shop.person(), shop.service)
+    (one, *_) = (await listed(shop.service, Payment, at_most=1)).rows
+    counted = counting(shop.service)
+    known = (tail_of(one), one.session, str(one.payment_intent))
+    for sought in (*known, "cs_unknown", "0123456789ab"):
+        shop.service.elicitations.owners.forget(None)
+        counted.reads = 0
+        found = await at(person, shop.service, f"/search?q={quote(sought)}")
+        assert found.status == (303 if sought in known else 404), sought
+        assert 0 < counted.reads <= 20, sought
 
 
 async def test_row_that_cannot_be_read_is_counted(shop: Shop) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import mcp_types as types
 import pytest
 
-from tests.support.pictures import data_uri, gif, jpeg, lossless, lossy, png, webp
+from tests.support.pictures import PNG_END, data_uri, gif, jpeg, lossless, lossy, png, webp
 from webapp.settings.brand import (
     CONTRAST,
     IMAGE_BYTES_AT_MOST,
@@ -46,7 +46,14 @@ def test_media_type_and_size_of_a_picture_come_from_its_bytes(content: bytes, me
         (b"", "not a PNG"),
         (png()[:20], "not a PNG"),
         (b"\xff\xd8\xff\xe0\x00\x00", "not a PNG"),
-        (jpeg()[:26], "not a PNG"),
+        (jpeg()[:24], "not a PNG"),
+        (b"\xef\xbb\xbf" + SVG, "SVG is refused"),
+        *((whole[:-2], "end of the picture is missing") for whole in (png(), jpeg(), gif())),
+        (b"RIFF\xff\0\0\0" + webp()[8:], "end of the picture is missing"),
+        (png().replace(PNG_END, b"\0\0\0\x08acTL" + PNG_END), "is animated"),
+        (gif()[:-1] + b"\x21\xff\x0bNETSCAPE2.0;", "is animated"),
+        (gif()[:-1] + 2 * b"\x21\xf9\x04\0\0\0\0\0" + b";", "is animated"),
+        (webp() + b"ANIM", "is animated"),
         (png(0, 5), "0 x 5 pixels"),
         (png(60_000, 60_000), "60000 x 60000 pixels"),
         (png() + bytes(IMAGE_BYTES_AT_MOST), "bytes, and pages show at most"),
@@ -95,6 +102,7 @@ def test_accent_has_enough_contrast_on_light_and_dark_pages(colour: str):
         ("#0d5f57 #101010", "on dark pages, and text needs 4.5. Choose a lighter colour"),
         ("green", "a colour such as #0d5f57"),
         ("#fff", "a colour such as #0d5f57"),
+        (",", "a colour such as #0d5f57"),
         ("#0d5f57;}body{display:none", "a colour such as #0d5f57"),
         ("#0d5f57 #86dccd #ffffff", "a colour such as #0d5f57"),
     ],
@@ -115,11 +123,16 @@ def test_accent_without_contrast_is_refused_with_a_usable_colour(text: str, says
         ("LEGAL_NAME", "x" * 200),
         ("CONTACT", "javascript:alert(1)"),
         ("CONTACT", "a@b.example?subject=x&body=y"),
+        ("CONTACT", "a%0abcc@b.example"),
+        ("CONTACT", "x" * 250 + "@b.example"),
         ("PRIVACY", "javascript:alert(1)"),
         ("PRIVACY", "http://example.com/privacy"),
+        ("PRIVACY", "https://example.com:99999/privacy"),
+        ("PRIVACY", "https://example.com/" + "x" * 500),
         ("TERMS", 'https://example.com/"onclick=x'),
         ("TERMS", "https://acme.example@evil.example/"),
         ("LOGO", "/no/such/file.png"),
+        ("LOGO", "/dev/zero"),
         ("ACCENT", "#ffff00"),
     ],
 )

@@ -315,6 +315,7 @@ ORIGIN = "checkout_origins: it is not an https origin."
     [
         ("label = 7", "label: must be a text."),
         ('label = " "', "label: must be a printable name, which people see."),
+        (f'label = "{"x" * 41}"', "label: must not be longer than 40 characters."),
         ('needs = "shop"', "needs: must be a list of texts."),
         ('needs = ["Shop!"]', "needs: it is reserved or not a valid name; choose another name."),
         ('needs = ["minor"]', "needs: it is reserved or not a valid name; choose another name."),

@@ -13,7 +13,7 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from webapp.http.parts import AnyRequest, provided
+from webapp.http.parts import READ, AnyRequest, provided
 from webapp.sandbox.authorization.client import basic_of, bearer_of, is_client
 from webapp.sandbox.authorization.granted import (
     PEOPLE,
@@ -294,9 +294,6 @@ def _query(request: AnyRequest) -> str:
     return query.decode("latin-1")
 
 
-_READ = [HttpMethod.GET, HttpMethod.HEAD]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationServer:
     """A simulated provider, with its own codes and tokens."""
@@ -355,7 +352,7 @@ def authorization_routes() -> list[Router]:
 
 
 def _common(habits: AuthorizationHabits) -> list[HTTPRouteHandler]:
-    @route(habits.authorize, http_method=_READ, sync_to_thread=False)
+    @route(habits.authorize, http_method=READ, sync_to_thread=False)
     def ask(request: AnyRequest, server: Server) -> Response[Any]:
         return server.consent.ask(request)
 
