@@ -135,7 +135,7 @@ async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
                 )
             rates.append((found[0][0], found[1][0]))
             processors.append((found[0][1], found[1][1]))
-    what = f"{AT_ONCE} at once, beside Restate"
+    what = f"{AT_ONCE} at once, compared with Restate"
     return [
         summary(
             f"questions a second over HTTP, {what}",

@@ -133,7 +133,7 @@ def completing(*, app: object | None = None) -> Generator[None]:
 
 @asynccontextmanager
 async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[None]:
-    """Let blocks `asking` find the service while it runs. Drain the service at the end."""
+    """Let `asking` blocks find the service while it runs. Drain the service at the end."""
     one = _Running(service=service, app=app, loop=asyncio.get_running_loop())
     _RUNNING.append(one)
     try:

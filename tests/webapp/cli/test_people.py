@@ -256,7 +256,7 @@ async def test_unknown_owner_or_subject_is_refused(tmp_path: Path) -> None:
         kept = await the_one(service)
         with pytest.raises(CommandRefused, match="Nothing was ever stored for that subject"):
             await export_owner(service, "https://login.example#ann")
-        with pytest.raises(CommandRefused, match="There is no owner zzzzzz"):
+        with pytest.raises(CommandRefused, match="owner zzzzzz: elicit questions list "):
             await purge_owner(service, "zzzzzz", is_sure=True)
         assert (await export_owner(service, kept.owner)).accounts
 

@@ -1,4 +1,4 @@
-"""Approvers that a program, a block `asking` and the client name, by the rules of a tool."""
+"""Approvers that a program, an `asking` block and the client name, by the rules of a tool."""
 
 import re
 from collections.abc import AsyncIterator
