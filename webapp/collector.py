@@ -113,8 +113,8 @@ class Collector:
         service = self._service
         is_ready = not service.is_draining and await service.readiness.is_ready()
         found: dict[MetricFamily, Samples] = {families.READY: {(): float(is_ready)}}
-        if (room := _room(service.elicitations.store.address)) is not None:
-            found[families.DISK] = {(): float(room)}
+        if (free := _free_bytes(service.elicitations.store.address)) is not None:
+            found[families.DISK] = {(): float(free)}
         found[families.EVENTS_WAITING] = {
             (address,): float(count)
             for address, count in service.events.backlog.counts().items()
@@ -233,7 +233,7 @@ def _may_count(kind: str, status: str) -> bool:
     return status in _UNRESOLVED
 
 
-def _room(address: str | None) -> int | None:
+def _free_bytes(address: str | None) -> int | None:
     """Return the free space on the disk of a store that is a file."""
     if address is None or not address.startswith(_FILE):
         return None

@@ -73,20 +73,20 @@ async def _purge(held: Held) -> str:
 
 
 async def _dispute(held: Held) -> str:
-    return await _told(held, claim(await held.world.payment()))
+    return await _deliver_and_sweep(held, claim(await held.world.payment()))
 
 
 async def _won(held: Held) -> str:
     await _dispute(held)
-    return await _told(held, claim(await held.world.payment(), CLOSED, status="won"))
+    return await _deliver_and_sweep(held, claim(await held.world.payment(), CLOSED, status="won"))
 
 
 async def _inquiry(held: Held) -> str:
     about = {"id": "dp_2", "status": "warning_needs_response"}
-    return await _told(held, claim(await held.world.payment(), **about))
+    return await _deliver_and_sweep(held, claim(await held.world.payment(), **about))
 
 
-async def _told(held: Held, event: dict[str, Any]) -> str:
+async def _deliver_and_sweep(held: Held, event: dict[str, Any]) -> str:
     """Deliver a provider event, run the sweeper, and return the payment's status."""
     await held.world.tell(event)
     await held.look()

@@ -33,6 +33,6 @@ async def heard(process):
     return json.loads(await process.stdout.readline())
 
 
-async def told(process):
+async def let_start(process):
     process.stdin.write(b"go\n")
     await process.stdin.drain()

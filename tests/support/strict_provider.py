@@ -331,11 +331,11 @@ def walk(
     )
     flow = OauthFlow({provider.name: client})
     trip = RedirectContext(number=1, return_url=RETURN, state="the-state", now=NOON, tenant=tenant)
-    kept: Any = flow.prepare(an_elicitation(provider, scopes=scopes), trip)
-    going = an_elicitation(provider, scopes=scopes, kept=kept)
+    stored: Any = flow.prepare(an_elicitation(provider, scopes=scopes), trip)
+    going = an_elicitation(provider, scopes=scopes, kept=stored)
     redirect = led(flow.begin(going, trip), server)
-    kept = msgspec.json.decode(msgspec.json.encode(redirect.kept))
-    away = an_elicitation(provider, scopes=scopes, kept=kept)
+    stored = msgspec.json.decode(msgspec.json.encode(redirect.kept))
+    away = an_elicitation(provider, scopes=scopes, kept=stored)
     arrival = server.authorized(redirect.url)
     code, members = flow.code_of(away, arrival), flow.members_of(away, arrival)
     grant = led(flow.finish(away, code=code, now=NOON, callback=members), server)
@@ -353,8 +353,8 @@ def walk(
         tools=(),
         access_token=grant.tokens.access_token,
         refresh_token=grant.tokens.refresh_token,
-        token=kept["token"],
-        client_auth=kept["client_auth"],
+        token=stored["token"],
+        client_auth=stored["client_auth"],
         issuer=grant.issuer,
     )
     if not refreshes:

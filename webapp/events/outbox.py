@@ -61,7 +61,7 @@ class Backlog:
         self.ended: frozenset[str] = frozenset()
         self.not_kept = Counter[str]()  # events not stored since these counts were last saved
 
-    def has_room(self, address: str) -> bool:
+    def can_add(self, address: str) -> bool:
         """Return True if one more event can be stored for the address."""
         return len(self._waiting[address]) < self._at_most
 
@@ -178,7 +178,7 @@ class EventOutbox:
         )
         found = list[OutgoingEvent]()
         for value, event_type, address in wanted:
-            if len(found) < at_most and self._backlog.has_room(address.name):
+            if len(found) < at_most and self._backlog.can_add(address.name):
                 found.append(self._event(value, event_type, address))
             else:
                 self._backlog.leave_out(address.name)

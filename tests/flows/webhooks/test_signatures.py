@@ -353,8 +353,8 @@ def test_delivery_can_only_be_created_by_verification() -> None:
 
 
 def test_only_verifying_modules_use_the_proof() -> None:
-    house = Path(__file__).parents[3]
-    paths = [path for name in ("flows", "webapp") for path in (house / name).rglob("*.py")]
+    project = Path(__file__).parents[3]
+    paths = [path for name in ("flows", "webapp") for path in (project / name).rglob("*.py")]
     proving = [path.name for path in paths if re.search(r"\bPROOF\b", path.read_text("utf-8"))]
     assert sorted(proving) == ["certificates.py", "signatures.py"]
 

@@ -130,9 +130,9 @@ async def test_show_prints_text_with_exact_times_or_a_json_object(
     text = capsys.readouterr().out
     assert f"{question.created_at:%Y-%m-%dT%H:%M:%SZ}\tasked: payment" in text
     show_history(shown, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["question"] == tail_of(question)
-    assert told["timeline"][0]["what"] == "asked: payment"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["question"] == tail_of(question)
+    assert answer["timeline"][0]["what"] == "asked: payment"
 
 
 async def test_ended_questions_are_listed(shop: Shop) -> None:

@@ -249,8 +249,8 @@ class Slow(Acme):
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET" and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            await meanwhile()
+            in_between, self.meanwhile = self.meanwhile, None
+            await in_between()
         return await super().__call__(request)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.contenders import contender, heard, told
+from tests.support.contenders import contender, heard, let_start
 from tests.support.postgres_server import fresh_database
 from tests.support.records import record
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
@@ -37,10 +37,10 @@ async def test_concurrent_writes_of_two_processes_have_a_single_winner_per_recor
         for process in (one, two):
             assert await heard(process) == "ready"
         for process in (one, two):
-            await told(process)
+            await let_start(process)
         first, second = await heard(one), await heard(two)
         for process in (one, two):
-            await told(process)
+            await let_start(process)
             assert await process.wait() == 0
     assert sorted(first["won"] + second["won"]) == names
     assert first["lost"] == [[name, "two"] for name, _ in first["lost"]]
