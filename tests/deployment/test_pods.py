@@ -39,7 +39,7 @@ ID = "0123456789abcdef"
 class Resolver(asyncio.DatagramProtocol):
     """A DNS server for these names.
 
-    It answers IPv4 queries, and others with an empty reply (RFC 1035).
+    It answers queries for IPv4 addresses. The reply to any other query is empty (RFC 1035).
     """
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:

@@ -50,8 +50,10 @@ class Habits:
     reply: Mapping[str, Any] = field(default_factory=dict[str, Any])
     nest: str | None = None  # the member that holds the token
     callback: Mapping[str, str] = field(default_factory=dict[str, str])
-    error: Mapping[str, str] = field(default_factory=dict[str, str])  # instead of a code
-    authorize: str | None = None  # the addresses that it has, if a test checks them
+    error: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # in the callback, instead of a code
+    authorize: str | None = None  # and two more addresses, if a test checks them
     token: str | None = None
     refresh: str | None = None
     person: tuple[str, str] | None = None  # method and address
@@ -59,7 +61,7 @@ class Habits:
     bearer: str = "Bearer"
     metadata: Mapping[str, Any] | None = None
     userinfo: Mapping[str, Any] | None = None
-    scopes: str | None = None  # of the reply; None: as asked
+    scopes: str | None = None  # the scopes in replies; None: the requested scopes
     replies: str = "json"  # or form: the format of the token endpoint's replies
 
 

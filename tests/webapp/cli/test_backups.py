@@ -70,7 +70,7 @@ async def test_backup_with_different_key_is_not_restored(tmp_path: Path) -> None
         assert (await called("payments", "list", home=home)).status == 0
     assert (await called("backup", str(tmp_path / "copy.db"), home=one)).status == 0
     refused = await called("restore", str(tmp_path / "copy.db"), home=other)
-    assert (refused.status, "is a different key" in refused.err) == (1, True)
+    assert (refused.status, "holds another key" in refused.err) == (1, True)
 
 
 async def test_backup_without_key_file_warns_about_missing_secret(

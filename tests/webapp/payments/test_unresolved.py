@@ -148,7 +148,7 @@ async def test_unreadable_unresolved_payment_does_not_block_a_new_question(
     assert "record.unreadable" in caplog.messages
 
 
-# A page that is still open after its time.
+# A page that is still open after its expiry.
 
 
 @pytest.mark.parametrize("end", ["paid", "expired"])
