@@ -369,10 +369,10 @@ def paid_row(
         refund_at=None if unused is None else now + unused,
         asked=elicitation.join,
     )
-    return heard(payment, session, now=now)
+    return with_returns(payment, session, now=now)
 
 
-def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
+def with_returns(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
     """Update the ledger row with refunds and disputes that the provider reports.
 
     A session that the provider no longer knows (CLOSED) changes nothing. A notice may be

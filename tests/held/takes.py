@@ -21,7 +21,7 @@ from webapp.cli.payments import list_payments, refund_payment
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
 from webapp.demo.walker import Page as Forms
-from webapp.elicitations.watcher import _hear
+from webapp.elicitations.watcher import _apply
 from webapp.stores import Record
 from webapp.sweeper import fall_due
 
@@ -188,7 +188,7 @@ async def _loses(held: Held, copies: Sequence[Record]) -> None:
     await held.world.till.asked(CONFIRM, user="bob")  # other users write too
     await high_water.make_mark()
     await go_back(held.world.store, copies, newer=[payment.owner])
-    await _hear(here.service.elicitations, None)
+    await _apply(here.service.elicitations, None)
     await held.look()
     back = await high_water.step_back()
     assert back is not None

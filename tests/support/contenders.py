@@ -29,7 +29,7 @@ async def contender(*arguments) -> AsyncIterator[Process]:
         await killed(process)
 
 
-async def heard(process):
+async def read_line(process):
     return json.loads(await process.stdout.readline())
 
 

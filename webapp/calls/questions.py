@@ -222,7 +222,7 @@ class Questions:
             self._kinds.rules.know(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
-                if self._elicitations.plugins.hear_starts:
+                if self._elicitations.plugins.see_starts:
                     await self._elicitations.plugins.started(current)
             return current
 
@@ -343,7 +343,7 @@ class Questions:
             standing=standing,
         )
         try:
-            if worded is None and plugins.hear_asking:
+            if worded is None and plugins.see_questions:
                 is_for_user = self._call.caller.is_user
                 worded, quota = await plugins.asking(
                     question, tool=self._tool, owner=run.owner, is_for_user=is_for_user, admit=admit
@@ -390,7 +390,7 @@ class Questions:
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
         """Return the owner's row if the row shows that there is no question to join, else None."""
         is_perhaps_asked = question.key is not None or is_for_good(question.request)
-        if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.hear_asking:
+        if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.see_questions:
             return None
         return await self._kinds.quotas.standing(run.owner)
 

@@ -213,7 +213,7 @@ async def _submit_answer(
             faults = [Fault(path=one["path"], message=one["message"]) for one in refused.details]
         else:
             # The stored answer is comparable unless a plugin changed it or delivery deleted it.
-            is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
+            is_known = ended.content is not None and not page.service.kinds.plugins.see_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
     view = await shown.with_updates(
         shown.start_typed(form_of(schema, values=page.form, faults=faults))

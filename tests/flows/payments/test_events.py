@@ -13,7 +13,7 @@ from flows.errors import InvalidQuestion
 from flows.payments.claims import disputed
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.reader import notice_in
-from flows.payments.gateway import ProviderSession, heard
+from flows.payments.gateway import ProviderSession, with_returns
 from flows.payments.receipt import (
     ASKED,
     CLAIM,
@@ -82,7 +82,7 @@ def after_notice(payment: Payment, body: bytes) -> Payment:
     """Return the payment after a verified notice with this body."""
     notice = notice_in(body, OWN)
     if notice.session is not None:
-        return heard(payment, notice.session, now=NOON)
+        return with_returns(payment, notice.session, now=NOON)
     assert notice.news is not None
     if notice.news.dispute is not None:
         id, stage = notice.subject or "", notice.news.dispute
@@ -101,7 +101,7 @@ def asked(payment: Payment, **says: Any) -> Payment:
         is_live=True,
         **says,
     )
-    return heard(payment, session, now=NOON)
+    return with_returns(payment, session, now=NOON)
 
 
 NOTICES = [

@@ -23,10 +23,10 @@ from flows.payments.gateway import (
     ProviderSession,
     Signs,
     forget_page,
-    heard,
     open_page,
     verify_notice,
     verify_session,
+    with_returns,
 )
 from flows.payments.mollie.gateway import mollie
 from flows.payments.money import Money
@@ -115,21 +115,21 @@ def paid_row(**changes: Any) -> Payment:
 
 
 def test_refund_found_by_fetch_is_recorded_in_ledger() -> None:
-    assert heard(paid_row(), found(id="tr_1"), now=NOON) == paid_row()
-    part = heard(paid_row(), found(id="tr_1", refunded=400), now=NOON)
+    assert with_returns(paid_row(), found(id="tr_1"), now=NOON) == paid_row()
+    part = with_returns(paid_row(), found(id="tr_1", refunded=400), now=NOON)
     assert (part.status, part.refunded) == (ReceiptStatus.OPEN, 400)
-    whole = heard(part, found(id="tr_1", refunded=900), now=NOON)
+    whole = with_returns(part, found(id="tr_1", refunded=900), now=NOON)
     assert whole.status is ReceiptStatus.REFUNDED
-    assert heard(whole, found(id="tr_1", refunded=900), now=NOON) == whole
-    assert heard(part, found(id="tr_1", refunded=0), now=NOON) == part
+    assert with_returns(whole, found(id="tr_1", refunded=900), now=NOON) == whole
+    assert with_returns(part, found(id="tr_1", refunded=0), now=NOON) == part
 
 
 def test_chargeback_disputes_payment_and_its_end_reopens_payment() -> None:
-    gone = heard(paid_row(), found(id="tr_1", charged_back=900), now=NOON)
+    gone = with_returns(paid_row(), found(id="tr_1", charged_back=900), now=NOON)
     assert gone.status is ReceiptStatus.DISPUTED
-    back = heard(gone, found(id="tr_1", charged_back=0), now=NOON)
+    back = with_returns(gone, found(id="tr_1", charged_back=0), now=NOON)
     assert back.status is ReceiptStatus.OPEN
-    again = heard(back, found(id="tr_1", charged_back=900), now=NOON)
+    again = with_returns(back, found(id="tr_1", charged_back=900), now=NOON)
     assert again.status is ReceiptStatus.DISPUTED
 
 
@@ -358,7 +358,7 @@ def test_stripe_fetch_reports_dispute_stage(
     assert (asked.url.path, asked.url.params["payment_intent"]) == ("/v1/disputes", "pi_1")
     assert [(one.id, one.stage) for one in found.claims] == [("dp_1", dispute)]
     payment = gateway_env.payment("stripe", session="cs_test_1", payment_intent="pi_1")
-    now = heard(payment, found, now=NOON)
+    now = with_returns(payment, found, now=NOON)
     assert now.status is becomes
     # The event of the same dispute changes nothing further.
     assert claims.disputed(now, "dp_1", dispute, at=NOON) == now

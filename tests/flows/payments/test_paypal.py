@@ -18,7 +18,7 @@ from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.claims import disputed
-from flows.payments.gateway import ProviderSession, UnsignedNotice, heard, verify_session
+from flows.payments.gateway import ProviderSession, UnsignedNotice, verify_session, with_returns
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import (
     ORDER_LIFE,
@@ -423,7 +423,7 @@ def test_missing_order_does_not_change_its_disputed_payment() -> None:
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     lost = disputed(paid, "ORDER1", Dispute.LOST)
-    assert heard(lost, session, now=CLOSES_AT) == lost
+    assert with_returns(lost, session, now=CLOSES_AT) == lost
 
 
 def test_fetch_does_not_capture() -> None:

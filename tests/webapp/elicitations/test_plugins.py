@@ -803,11 +803,11 @@ async def test_question_without_plugins_enters_no_plugin_code() -> None:
 
 def test_empty_plugins_subscribe_to_no_stage() -> None:
     none = Plugins()
-    assert not any((none.hear_asking, none.hear_starts, none.hear_answers, none.hear_ends))
+    assert not any((none.see_questions, none.see_starts, none.see_answers, none.see_ends))
 
     class Last:
         @after("start")
         def note(self, question: StartedQuestion) -> None: ...
 
     last = Plugins([Last()])
-    assert (last.hear_starts, last.hear_asking, last.hear_answers) == (True, False, False)
+    assert (last.see_starts, last.see_questions, last.see_answers) == (True, False, False)

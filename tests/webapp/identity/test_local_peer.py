@@ -467,7 +467,7 @@ async def nginx(folder: Path, url: str, *, user: str, more: str = "") -> AsyncIt
             await child.wait()
 
 
-async def heard_through_nginx(folder: Path, *, user: str, more: str = "") -> Any:
+async def answer_through_nginx(folder: Path, *, user: str, more: str = "") -> Any:
     async with (
         serving_at(explaining_app) as url,
         nginx(folder, url, user=user, more=more) as front,
@@ -480,9 +480,9 @@ async def heard_through_nginx(folder: Path, *, user: str, more: str = "") -> Any
 @AS_ROOT
 @WITH_NGINX
 async def test_minimal_nginx_of_other_user_is_not_local(tmp_path: Path) -> None:
-    assert await heard_through_nginx(tmp_path, user=WEB_USER) is not None
+    assert await answer_through_nginx(tmp_path, user=WEB_USER) is not None
     (tmp_path / "second").mkdir()
-    received = await heard_through_nginx(
+    received = await answer_through_nginx(
         tmp_path / "second", user=WEB_USER, more="proxy_http_version 1.1;"
     )
     assert received == "Another user of this machine opened the connection."
@@ -493,7 +493,7 @@ async def test_minimal_nginx_of_other_user_is_not_local(tmp_path: Path) -> None:
 async def test_minimal_nginx_of_own_user_is_detected_by_http_1_0(
     tmp_path: Path,
 ) -> None:
-    received = await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.0;")
+    received = await answer_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.0;")
     assert "HTTP/1.0" in received
 
 
@@ -502,4 +502,6 @@ async def test_minimal_nginx_of_own_user_is_detected_by_http_1_0(
 async def test_transparent_relay_of_own_user_is_local(tmp_path: Path) -> None:
     # The docstring of webapp/identity/local_peer.py documents this limitation. If this test fails,
     # the limitation is gone: change the text there.
-    assert await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None
+    assert (
+        await answer_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None
+    )

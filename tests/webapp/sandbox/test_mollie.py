@@ -171,10 +171,10 @@ async def test_chargeback_fails_payment_and_won_dispute_restores_payment(paying:
     result = await paying.fetched(begun)
     assert (result.charged_back, await paying.judged(begun)) == (900, SessionStatus.FAILED)
     assert "The bank has taken it back." in (await paying.page(begun)).text
-    lost = gateway.heard(payment, result, now=now)
+    lost = gateway.with_returns(payment, result, now=now)
     assert lost.disputes == {session_of(begun): Dispute.LOST}
     await paying.press(begun, "won")
-    won = gateway.heard(lost, await paying.fetched(begun), now=now)
+    won = gateway.with_returns(lost, await paying.fetched(begun), now=now)
     assert won.disputes == {session_of(begun): Dispute.WON}
     assert await paying.judged(begun) is SessionStatus.PAID
     assert count_hints(paying, session_of(begun)) == 3

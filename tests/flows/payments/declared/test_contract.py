@@ -18,7 +18,7 @@ from flows.errors import Failed, InvalidQuestion, Unverified
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import Notice, Signs, heard, verify_notice, verify_session
+from flows.payments.gateway import Notice, Signs, verify_notice, verify_session, with_returns
 from flows.payments.money import Money
 from flows.payments.receipt import RefundStatus
 from flows.payments.session import SessionStatus
@@ -205,7 +205,7 @@ def test_partial_manual_refund_is_completed_by_our_refund() -> None:
     payment_env.refund_by_hand("ch-1", 400)
     notice = notice_of(payment_env)
     assert notice.session is not None
-    paid = heard(paid, notice.session, now=NOON)
+    paid = with_returns(paid, notice.session, now=NOON)
     assert paid.refunded_price == Money("4.00", "EUR")
     refund = run(GATEWAY.refund(paid, reason="No seats"), payment_env)
     assert (refund.price, refund.status) == (Money("5.00", "EUR"), RefundStatus.PENDING)
