@@ -322,7 +322,7 @@ class Verification:
 
 def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
     """Return the event of a stored webhook."""
-    return hook.said or gateway.kept_notice(hook.body.encode())
+    return hook.said or gateway.stored_notice(hook.body.encode())
 
 
 def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:

@@ -61,12 +61,12 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     locale = page.answers.locale(page.request)
     shown = _shown(page, elicitation, token=token, locale=locale)
     view = await shown.view(is_bound=page.is_bound(elicitation))
-    kept_up = await page.service.identity.kept_up(page.cookies)
+    renewed = await page.service.identity.renewed_cookies(page.cookies)
     targets = _form_targets(elicitation)
     return page.answers.page(
         view,
         form_targets=targets,
-        cookies=(*page.new_cookies, *kept_up),
+        cookies=(*page.new_cookies, *renewed),
         for_user=elicitation.is_for_user,
     )
 

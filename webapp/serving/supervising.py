@@ -166,7 +166,7 @@ class Workers:
         for worker in self._all():
             worker.stop()
 
-    def start_anew(self) -> None:
+    def replace_all(self) -> None:
         """Replace the workers one after the other."""
         self._anew.set()
 
@@ -355,7 +355,7 @@ def _handling_signals(workers: Workers) -> Generator[None]:
     handlers: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGINT: workers.stop,
         signal.SIGTERM: workers.stop,
-        signal.SIGHUP: workers.start_anew,
+        signal.SIGHUP: workers.replace_all,
     }
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)

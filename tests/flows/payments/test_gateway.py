@@ -212,7 +212,7 @@ def test_refund_event_is_read_as_payment_change() -> None:
     assert notice.news == PaymentChange(returned=400, currency="EUR", at=at)
     assert (notice.payment, notice.session) == ("pi_1", None)
     assert (notice.subject, notice.transition) == ("ch_1", "ch_1 charge.refunded 400 None")
-    assert STRIPE.kept_notice(delivery.body) == notice
+    assert STRIPE.stored_notice(delivery.body) == notice
 
 
 @pytest.mark.parametrize("created", [253402300800, 10**18, 10**19])

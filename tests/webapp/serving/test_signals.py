@@ -104,7 +104,7 @@ async def test_server_stopped_while_first_worker_starts_exits(program):
 async def test_server_stopped_while_new_worker_starts_exits(program):
     async with one_worker(program) as (workers, running, serves):
         await serves.wait()
-        workers.start_anew()
+        workers.replace_all()
         await until(lambda: len(processes_of(program)) == 2)
         workers.stop()
     assert running.result() == 0
@@ -127,7 +127,7 @@ async def test_new_worker_which_cannot_start_leaves_old_worker_serving(program, 
         await serves.wait()
         before = processes_of(program)
         program.unlink()
-        workers.start_anew()
+        workers.replace_all()
         await until(
             printed_later(capfd, "a new worker did not start; the current workers continue")
         )
