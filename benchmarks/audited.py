@@ -33,7 +33,7 @@ async def audited(folder: Path, *, seconds: float, times: int = _TIMES) -> list[
 
         for what, baseline, ours in (
             (
-                "a question to its resumed line",
+                "a question until its await returns",
                 partial(one_by_one, partial(our_resumed, without, owner)),
                 partial(one_by_one, partial(our_resumed, audited, other)),
             ),

@@ -175,8 +175,8 @@ def _connecting(base: str, folder: Path) -> AbstractAsyncContextManager[Any]:
 
 
 async def serve_sandbox(descriptor: int, text: str) -> None:
-    told = json.loads(text)
-    sandbox = Sandbox(**{**told, "redirect_origins": tuple(told["redirect_origins"])})
+    answer = json.loads(text)
+    sandbox = Sandbox(**{**answer, "redirect_origins": tuple(answer["redirect_origins"])})
     async with httpx.AsyncClient() as client:
         app = SandboxApp(sandbox, clock=utc_now, deliver=client.send)
         await until_stdin_ends(app, socket.socket(fileno=descriptor))
@@ -338,8 +338,8 @@ def main() -> None:
     match sys.argv[1:]:
         case []:
             print(asyncio.run(table()))
-        case ["sandbox", descriptor, told]:
-            asyncio.run(serve_sandbox(int(descriptor), told))
+        case ["sandbox", descriptor, reported]:
+            asyncio.run(serve_sandbox(int(descriptor), reported))
         case [which, *_]:
             with counting() as runner:
                 runner.run(serve(which))

@@ -93,7 +93,7 @@ def opened_checkout(owner: str) -> tuple[Elicitation, str]:
     terms = CheckoutTerms(
         seller="stripe", amount=900, currency="EUR", what="A report", is_live=False
     )
-    kept = StoredCheckout(
+    stored = StoredCheckout(
         request="x" * 700, expires_at=int(now.timestamp()) + 1800, session=session
     )
     asked = fresh(owner, now=now)
@@ -102,7 +102,7 @@ def opened_checkout(owner: str) -> tuple[Elicitation, str]:
         kind="payment",
         asked=msgspec.structs.replace(asked.asked, terms=msgspec.to_builtins(terms)),
     )
-    opened = open_attempt(asked, browser="0" * 64, now=now, kept=msgspec.to_builtins(kept))
+    opened = open_attempt(asked, browser="0" * 64, now=now, kept=msgspec.to_builtins(stored))
     return hold_open(opened), session
 
 

@@ -284,7 +284,7 @@ async def of_store(
         expired = [await expiry(side, times=times) for side in sides]
     lines = [
         *_of_start(began[0], began[1]),
-        summary("a new question to its resumed line", resumed, show=_time, at_most=1.3),
+        summary("from a new question until its await returns", resumed, show=_time, at_most=1.3),
         summary("listing a person's open questions", listed, show=_time, at_most=1.3),
         *_of_expiry(expired[0], expired[1], number=many),
     ]

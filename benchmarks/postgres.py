@@ -133,7 +133,7 @@ async def beside_dbos(server: PostgresServer, *, seconds: float, times: int = 30
             theirs = await _heard(dbos)
             rounds.append((float(theirs), await our_lifecycles(ours, owner, times)))
     return summary(
-        f"lifecycles a second on PostgreSQL, {AT_ONCE} at once, beside DBOS",
+        f"lifecycles a second on PostgreSQL, {AT_ONCE} at once, compared with DBOS",
         rounds,
         show=lambda each: f"{each:,.0f}/s",
         at_least=10,
@@ -215,7 +215,7 @@ async def wake(server: PostgresServer, *, times: int = 300) -> Figure:
         await store.aclose()
     found = median(waits)
     return Figure(
-        what="from the return of a write to its line in another process, against the write",
+        what="from the return of a write until another process sees it, compared with the write",
         baseline=f"{median(commits) * 1e3:.2f} ms",
         ours=f"{found * 1e3:.2f} ms",
         ratio=found / median(commits),

@@ -64,12 +64,12 @@ class Restate:
         begun = await self.client.post(f"{self.ingress}/asker/ask/send", json=_QUESTION)
         id = begun.raise_for_status().json()["invocationId"]
         resolve = f"{self.ingress}/restate/awakeables/{_awakeable(id)}/resolve"
-        told, done = await asyncio.gather(
+        response, done = await asyncio.gather(
             self.client.get(f"{self.ingress}/restate/invocation/{id}/attach"),
             self.client.post(resolve, json=_ANSWER),
         )
         done.raise_for_status()
-        assert told.raise_for_status().json() == _ANSWER
+        assert response.raise_for_status().json() == _ANSWER
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,12 +87,12 @@ class Ours:
         question = {"kind": "url", "user": f"user-{self._asked % 1000}", **_QUESTION}
         asked = await self.client.post(self.api, json=question, headers=about)
         at = f"{self.api}/{asked.raise_for_status().json()['id']}"
-        told, done = await asyncio.gather(
+        response, done = await asyncio.gather(
             self.client.get(at, params={"wait": 50}, headers=about),
             self.client.post(f"{at}/complete", json={"content": _ANSWER}, headers=about),
         )
         done.raise_for_status()
-        assert told.raise_for_status().json()["content"] == _ANSWER
+        assert response.raise_for_status().json()["content"] == _ANSWER
 
 
 def _awakeable(invocation: str) -> str:
@@ -135,7 +135,7 @@ async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
                 )
             rates.append((found[0][0], found[1][0]))
             processors.append((found[0][1], found[1][1]))
-    what = f"{AT_ONCE} at once, beside Restate"
+    what = f"{AT_ONCE} at once, compared with Restate"
     return [
         summary(
             f"questions a second over HTTP, {what}",

@@ -50,7 +50,10 @@ async def settle_to_resumed(
         finally:
             writer.close()
     return summary(
-        "settle to resumed line", rounds, show=lambda took: f"{took * 1e6:.0f} us", at_most=2.5
+        "from a settle until the await returns",
+        rounds,
+        show=lambda took: f"{took * 1e6:.0f} us",
+        at_most=2.5,
     )
 
 

@@ -96,7 +96,9 @@ async def settle_to_resumed(
         rounds = [
             await alternate(number, one_script, ours, times=times) for number in in_rounds(seconds)
         ]
-    return summary("settle to resumed line on Valkey, one at a time", rounds, show=_microseconds)
+    return summary(
+        "from a settle until the await returns on Valkey, one at a time", rounds, show=_microseconds
+    )
 
 
 async def wake(server: OwnValkey, folder: Path, *, seconds: float, times: int) -> Figure:
@@ -118,7 +120,9 @@ async def wake(server: OwnValkey, folder: Path, *, seconds: float, times: int) -
             other.kill()
             await other.wait()
     return summary(
-        "settle to resumed line in another process on Valkey", rounds, show=_microseconds
+        "from a settle until the await returns in another process on Valkey",
+        rounds,
+        show=_microseconds,
     )
 
 

@@ -173,10 +173,10 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def page(name: str) -> str:
     """Return the page with its generated part, and with the text around that part as it is now."""
-    text, told = PAGES[name](), (DOCS / name).read_text("utf-8")
-    before, heading, _ = told.partition(text.partition("\n")[0] + "\n")
+    text, shown = PAGES[name](), (DOCS / name).read_text("utf-8")
+    before, heading, _ = shown.partition(text.partition("\n")[0] + "\n")
     assert heading, f"docs/{name} has no {text.splitlines()[0]!r}"
-    _, until, after = told.partition(UNTIL)
+    _, until, after = shown.partition(UNTIL)
     return f"{before}{text}{until and chr(10)}{until}{after}"
 
 

@@ -23,7 +23,7 @@ async def test_lunch_is_what_the_person_chose(
         person.visits(dish="soup")
         heard = await person.call("order_lunch")
     assert heard.text == "The person would like soup."
-    assert [told.message for told in person.asked] == ["What would you like for lunch?"]
+    assert [question.message for question in person.asked] == ["What would you like for lunch?"]
 
 
 async def test_nobody_is_fed_who_does_not_want_to_eat(

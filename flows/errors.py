@@ -20,13 +20,13 @@ ElicitError
 │   ├── Cancelled        the wait ended; the question itself may still be open
 │   ├── NobodyAsked      the client answered automatically, faster than a person could
 │   ├── Processing       the payment is on its way and the question does not wait for it
-│   ├── Expired          nobody answered in time
+│   ├── Expired          the question expired before it was answered
 │   ├── Failed           the provider or this server could not finish the operation
 │   ├── InvalidAnswer    the client's answer does not match the schema
 │   └── Superseded       a newer question replaced this question
 ├── OwnerNeeded          several people or tools have a question with this elicitation_id
-├── NotPossible          the elicitation's status does not allow this change
-├── TooManyAttempts      a link was started more often than allowed
+├── NotPossible          the status of the question or payment does not allow this change
+├── TooManyAttempts      too many presses of Continue on a link, or wrong codes
 ├── TooManyPending       the limit of open questions is reached
 ├── StoreUnavailable     the store cannot save anything at the moment: try again
 ├── InvalidToken         a token is damaged, forged, expired or made for something else
@@ -290,7 +290,7 @@ class Processing(NotAccepted):
 
 
 class Expired(NotAccepted):
-    """The question expired: nobody answered within `ttl`."""
+    """The question expired before it was answered. `ttl` is how long the question was open."""
 
     name = "ELICITATION_TIMEOUT"
     http_status = 408
@@ -391,7 +391,7 @@ _CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished"}
 
 
 class NotPossible(ElicitError):
-    """The elicitation's status, given in `status`, does not allow this change."""
+    """The status of the question or payment does not allow this change. `status` names it."""
 
     name = "ELICITATION_ALREADY_SETTLED"
     http_status = 409
@@ -405,7 +405,7 @@ class NotPossible(ElicitError):
 
 
 class TooManyAttempts(ElicitError):
-    """The link was started `limit` times without success."""
+    """Continue was pressed `limit` times without success, or `limit` wrong codes were typed."""
 
     name = "ELICITATION_TOO_MANY_ATTEMPTS"
     http_status = 429

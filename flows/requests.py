@@ -1,4 +1,4 @@
-"""The requests of the kinds `oauth` and `payment`.
+"""The requests of the verbs `oauth`, `api_key` and `payment`.
 
 Risks: two different questions look alike. Everything that a person sees, and the source of the
 answer, is therefore among the question's facts (see `Request.facts`). A payment of 9 EUR never
@@ -54,7 +54,7 @@ class AccountRequest:
                 "characters. Leave it out to accept any account."
             )
         if isinstance(self.provider, Provider) and self.tenant is not None:
-            self.provider.for_tenant(self.tenant)  # raises if it is none
+            self.provider.for_tenant(self.tenant)  # raises for an invalid tenant
         has_keys = isinstance(self.provider, Provider) and self.provider.key is not None
         if isinstance(self.provider, Provider) and has_keys != isinstance(self, ApiKeyRequest):
             raise InvalidQuestion(wrong_verb(self.provider))
@@ -92,7 +92,7 @@ class ApiKeyRequest(AccountRequest):
 
 
 def wrong_verb(provider: Provider) -> str:
-    """Return what to write for a provider that is asked for with the other verb."""
+    """Return the advice to use the other verb: `oauth` or `api_key`."""
     if provider.key is None:
         return f"{provider.label} has no API keys in its declaration: ask with elicit.oauth."
     return f"{provider.label} has API keys instead of OAuth: ask with elicit.api_key."

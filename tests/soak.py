@@ -76,7 +76,7 @@ def main() -> int:
         lines += run()
         left.remove(part)
         page = DOCUMENT.read_text("utf-8")
-        DOCUMENT.write_text(with_table(page, told(lines, left=left, times=times)), "utf-8")
+        DOCUMENT.write_text(with_table(page, table_of(lines, left=left, times=times)), "utf-8")
     return 1 if any(line.failures for line in lines) else 0
 
 
@@ -118,7 +118,7 @@ def still_killed() -> Iterator[Line]:
     yield Line(what=FAULTS, cases=len(tried), tries=len(tried), failures=failures)
 
 
-def told(lines: Sequence[Line], *, left: Sequence[str], times: int) -> str:
+def table_of(lines: Sequence[Line], *, left: Sequence[str], times: int) -> str:
     rows = [f"| {one.what} | {one.cases} | {one.tries} | {one.failures} |" for one in lines]
     rows += [f"| {part} | not run | | |" for part in left]
     return HEAD.format(times=times) + "\n".join(rows) + "\n"

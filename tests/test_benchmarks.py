@@ -54,14 +54,14 @@ async def test_valkey_is_measured_against_a_bare_client_and_across_two_processes
 
 
 async def test_full_store_is_measured_against_small_store():
-    told = [
+    reported = [
         figure
         async for figure in measured_full(
             ["SQLite"], few=50, many=150, seconds=0, times=2, starts=1
         )
     ]
-    assert len({figure.what for figure in told}) == len(told) == 13
-    assert all(map(is_measured, told))
+    assert len({figure.what for figure in reported}) == len(reported) == 13
+    assert all(map(is_measured, reported))
 
 
 async def test_commits_of_call_callback_and_webhook_are_counted():
@@ -140,6 +140,6 @@ def test_more_machines_increase_rate_until_store_is_the_limit():
 
 def test_table_has_a_line_for_each_store_and_number_of_machines():
     call = scale.CallCosts(processor=0.005, writes=5, reads=4)
-    told = scale.table(call, scale.STORES, scale.Site(machines=1)).splitlines()
-    assert len(told) == 2 + 1 + 2 * len(scale.MACHINES)
-    assert len({line.count("|") for line in told}) == 1
+    reported = scale.table(call, scale.STORES, scale.Site(machines=1)).splitlines()
+    assert len(reported) == 2 + 1 + 2 * len(scale.MACHINES)
+    assert len({line.count("|") for line in reported}) == 1

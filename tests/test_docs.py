@@ -60,23 +60,23 @@ def test_every_verb_is_shown_in_the_guide():
 
 def test_generated_pages_are_up_to_date():
     for page in generated.PAGES:
-        told = (generated.DOCS / page).read_text("utf-8")
-        assert told == generated.page(page), f"write docs/{page} again: python -m docs.generated"
+        text = (generated.DOCS / page).read_text("utf-8")
+        assert text == generated.page(page), f"write docs/{page} again: python -m docs.generated"
 
 
 def test_every_public_name_is_in_the_reference():
     api = PAGES["docs/reference/api.md"]
-    told = set(re.findall(r"(?m)^\.\. auto\w+:: [\w.]+\.(\w+)(?:\(\))?$", api))
-    told |= set(re.findall(r"(?m)^\| (?:&nbsp;)*\*\*`(\w+)`", api))
+    reported = set(re.findall(r"(?m)^\.\. auto\w+:: [\w.]+\.(\w+)(?:\(\))?$", api))
+    reported |= set(re.findall(r"(?m)^\| (?:&nbsp;)*\*\*`(\w+)`", api))
     named = {*flows.__all__, *webapp.__all__, *elicit.__all__} - {"elicit"}
-    assert named - told == set()
+    assert named - reported == set()
 
 
 def test_guide_lists_exactly_the_named_parameters_of_each_verb():
     # finding: XA20
     section = PAGES["docs/how-to/writing-tools.md"].partition("## All parameters\n")[2]
     rows = re.findall(r"(?m)^\| (`.*?) \| (`.*?) \| .", section.partition("\n## ")[0])
-    told = [
+    reported = [
         (verb, parameter)
         for names, verbs in rows
         for verb in re.findall(r"`(\w+)`", verbs)
@@ -88,7 +88,7 @@ def test_guide_lists_exactly_the_named_parameters_of_each_verb():
         for parameter in inspect.signature(getattr(elicit, verb)).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert sorted(told) == sorted(named)
+    assert sorted(reported) == sorted(named)
 
 
 def test_guides_come_in_the_order_of_a_new_reader():

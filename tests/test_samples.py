@@ -120,10 +120,10 @@ async def test_every_sample_tool_returns_its_documented_result(tmp_path, library
 
         async with Client(f"{server.url}/mcp", mode=revision, elicitation_callback=show) as client:
             listed = {tool.name for tool in (await client.list_tools()).tools}
-            heard = {tool: text_of(await client.call_tool(tool, {})) for tool in SAYS}
+            received = {tool: text_of(await client.call_tool(tool, {})) for tool in SAYS}
     assert listed == set(SAYS)
     assert [
-        (tool, text) for tool, text in heard.items() if not re.fullmatch(SAYS[tool], text)
+        (tool, text) for tool, text in received.items() if not re.fullmatch(SAYS[tool], text)
     ] == []
     assert said == ["Done", "Done", "accepted", "accepted"]
 

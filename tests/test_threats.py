@@ -83,8 +83,8 @@ def test_every_attack_module_has_a_table():
 
 @pytest.mark.parametrize("path", TABLES)
 def test_every_attack_test_belongs_to_one_row(path: str):
-    told = [name for row in TABLES[path] for where, name in row.tests if where == path]
-    assert sorted(told) == sorted(names_in(path))
+    reported = [name for row in TABLES[path] for where, name in row.tests if where == path]
+    assert sorted(reported) == sorted(names_in(path))
 
 
 def test_every_row_of_a_stopped_attack_names_a_test():

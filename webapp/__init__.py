@@ -30,7 +30,7 @@ __all__ = [
     "create_app",
     "read_settings",
 ]
-_ROOMS = {
+_MODULES = {
     "Accepted": "webapp.identity.accepting",
     "ShownLink": "webapp.calls.shown_link",
     "Store": "webapp.stores",
@@ -51,6 +51,6 @@ if sys.platform == "win32":
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use, so that a command does not load every package."""
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -96,7 +96,7 @@ async def open_app(
     stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself, in
-    blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool, and
+    `asking` blocks, whose `app` argument can be `asked_as`. Raises GateWithoutTool, and
     InvalidQuestion for a model that no form can show.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
@@ -352,7 +352,7 @@ def create_app(
         name: The name of your application on the pages, if you pass no server. The name also
             identifies the stored data of your users. The default is the host of ELICIT_URL.
         who: Receives a browser's request (Starlette's: headers, cookies, your session) and returns
-            which of your users sent it: an id that blocks `asking` use as their owner, or None. It
+            which of your users sent it: an id that `asking` blocks use as their owner, or None. It
             may be async, and has five seconds to return.
         sign_in_url: Where your users sign in.
         sandbox: On this machine, simulate accounts and payments that are not configured, as with

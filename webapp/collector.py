@@ -63,7 +63,7 @@ class Collector:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._entries: dict[str, _Entry] | None = None
-        self._heard: dict[str, _Entry | None] | None = None  # received while reading
+        self._received: dict[str, _Entry | None] | None = None  # received while reading
         self._read_at: datetime | None = None
         self.has_missed = asyncio.Event()
         self._added: tuple[datetime, Mapping[MetricFamily, Samples]] | None = None
@@ -71,7 +71,7 @@ class Collector:
         self._metrics = service.elicitations.telemetry.metrics
         if self._metrics is not None:
             self._metrics.follow = self.wrote
-            service.elicitations.subscribers.append(self._hear)
+            service.elicitations.subscribers.append(self._on_change)
             service.elicitations.subscribed_kinds.add(KINDS[Elicitation])
             service.elicitations.on_gap.append(self.has_missed.set)
 
@@ -113,8 +113,8 @@ class Collector:
         service = self._service
         is_ready = not service.is_draining and await service.readiness.is_ready()
         found: dict[MetricFamily, Samples] = {families.READY: {(): float(is_ready)}}
-        if (room := _room(service.elicitations.store.address)) is not None:
-            found[families.DISK] = {(): float(room)}
+        if (free := _free_bytes(service.elicitations.store.address)) is not None:
+            found[families.DISK] = {(): float(free)}
         found[families.EVENTS_WAITING] = {
             (address,): float(count)
             for address, count in service.events.backlog.counts().items()
@@ -162,8 +162,8 @@ class Collector:
     async def read_through(self) -> None:
         """Read all entries of the store, and then apply the changes received during the reading."""
         service, found = self._service, dict[str, _Entry]()
-        heard: dict[str, _Entry | None] = {}
-        self._heard = heard
+        received: dict[str, _Entry | None] = {}
+        self._received = received
         loop = asyncio.get_running_loop()
         try:
             for kind in _COUNTED:
@@ -179,12 +179,12 @@ class Collector:
                     after = page[-1].id
                     await asyncio.sleep((loop.time() - began) * PAUSES)
         finally:
-            self._heard = None
-        for id, entry in heard.items():
+            self._received = None
+        for id, entry in received.items():
             _put(found, id, entry)
         self._entries, self._read_at, self._added = found, service.clock(), None
 
-    async def _hear(self, record: Record) -> None:
+    async def _on_change(self, record: Record) -> None:
         if record.kind in _COUNTED:
             self._take(record.id, await self._read(record))
 
@@ -200,8 +200,8 @@ class Collector:
             return None
 
     def _take(self, id: str, entry: _Entry | None) -> None:
-        if self._heard is not None:
-            self._heard[id] = entry
+        if self._received is not None:
+            self._received[id] = entry
         if self._entries is not None:
             _put(self._entries, id, entry)
 
@@ -233,7 +233,7 @@ def _may_count(kind: str, status: str) -> bool:
     return status in _UNRESOLVED
 
 
-def _room(address: str | None) -> int | None:
+def _free_bytes(address: str | None) -> int | None:
     """Return the free space on the disk of a store that is a file."""
     if address is None or not address.startswith(_FILE):
         return None

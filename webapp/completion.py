@@ -221,7 +221,7 @@ class Completing:
             if current.status.is_final or elicitations.clock() >= current.expires_at:
                 return Completion.ALREADY_SETTLED
             content = await self._checked(current, content, kind.schema(current))
-            if self._kinds.plugins.hear_answers:
+            if self._kinds.plugins.see_answers:
                 content = await self._kinds.reduced(current, content, proof, by=kind)
         return await complete_elicitation(elicitations, current.id, content, proof)
 

@@ -133,7 +133,7 @@ def completing(*, app: object | None = None) -> Generator[None]:
 
 @asynccontextmanager
 async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[None]:
-    """Let blocks `asking` find the service while it runs. Drain the service at the end."""
+    """Let `asking` blocks find the service while it runs. Drain the service at the end."""
     one = _Running(service=service, app=app, loop=asyncio.get_running_loop())
     _RUNNING.append(one)
     try:
@@ -304,7 +304,7 @@ class _ByAuthor:
     ) -> Elicitation | None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                showing = tasks.create_task(self._told(shown))
+                showing = tasks.create_task(self._show_once(shown))
                 current = await self._held(call, shown.elicitation, waiter)
                 showing.cancel()
         except BaseExceptionGroup as group:
@@ -313,7 +313,7 @@ class _ByAuthor:
             call.interrupt(Cancelled(_PROCESS_ENDS, elicitation_id=current.id))
         return current
 
-    async def _told(self, shown: PresentedQuestion) -> None:
+    async def _show_once(self, shown: PresentedQuestion) -> None:
         asked = shown.elicitation
         if asked.id in self._shown:
             return

@@ -25,7 +25,7 @@ _NOT_THEIRS = tuple(
     f"{folder}/"
     for folder in (
         *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-        *(Path(__file__).parents[1] / room for room in ("flows", "webapp")),
+        *(Path(__file__).parents[1] / package for package in ("flows", "webapp")),
     )
 )
 _FASTMCP = "fastmcp"

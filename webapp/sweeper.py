@@ -120,7 +120,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         Run: partial(_run_falls_due, service),
         StoredWebhook: service.webhooks.reconcile,
         Payment: payments.refunds.fall_due,
-        Connection: service.kinds.accounts.keeping.fall_due,
+        Connection: service.kinds.accounts.keep_alive.fall_due,
         UnresolvedPayment: payments.checkouts.ask_again,
         Reconciliation: payments.reconciling.go_on,
         OutgoingEvent: service.events.sender.fall_due,

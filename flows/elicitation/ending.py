@@ -292,8 +292,9 @@ def refusal(
         return None
     about = f"{message!r}" + (f" ({why})" if why else "")
     if status is Status.EXPIRED:
+        who = "Nobody answered" if approver is None else f"{approver} did not decide"
         return Expired(
-            f"Nobody answered within {timeout.total_seconds():.0f} seconds: {about}.",
+            f"{who} within {timeout.total_seconds():.0f} seconds: {about}.",
             elicitation_id=elicitation_id,
             ttl=timeout,
         )

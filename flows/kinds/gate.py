@@ -55,7 +55,7 @@ def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
         return
     if asks_without_tool():
         raise InvalidQuestion(
-            f"{mark} marks a tool of an MCP server, and a block `asking` is not a tool. Await "
+            f"{mark} marks a tool of an MCP server, and an `asking` block is not a tool. Await "
             "the questions themselves here."
         )
     if is_applied and asks_in_tool():

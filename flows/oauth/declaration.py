@@ -67,7 +67,7 @@ class ProviderKey:
     sent as HTTP Basic.
 
     The request of the declaration's `person` tests each key before it is stored. `status` is the
-    HTTP status of its success.
+    HTTP status of a reply that accepts the key.
     """
 
     page: str

@@ -1,7 +1,7 @@
 """Revocation of an account's tokens at the provider (RFC 7009, and providers' own APIs).
 
 Risks: a person reads that access was revoked although it was not. The result is True only if the
-provider confirmed it, and False if it has no such endpoint or refuses.
+provider confirmed it, and False if the provider has no revocation endpoint or refuses.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[boo
     if found is None:
         return False
     revocation, client_auth = found
-    give = partial(_give, client, revocation, client_auth, now=now)
+    revoke_token = partial(_revoke_one, client, revocation, client_auth, now=now)
     match revocation.kind:
         case "delete":
             return (yield from _delete(client, connection, revocation))
@@ -49,9 +49,9 @@ def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[boo
             reply = yield from ask_as(access, request, client.provider)
             return _is_gone(reply, client)
         case "json":
-            return (yield from give(connection.access_token))
+            return (yield from revoke_token(connection.access_token))
         case "form":
-            return (yield from _give_both(connection, give))
+            return (yield from _revoke_both(connection, revoke_token))
 
 
 def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
@@ -70,19 +70,19 @@ def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocat
     return Revocation(url=metadata.revoke), client_auth_of(client_auth, metadata.revoke_auths)
 
 
-def _give_both(connection: Connection, give: Callable[..., Talk[bool]]) -> Talk[bool]:
+def _revoke_both(connection: Connection, revoke_token: Callable[..., Talk[bool]]) -> Talk[bool]:
     """Revoke the refresh token, then the access token.
 
     Revoking one of the two does not always end the other (RFC 7009, 2.1).
     """
     if connection.refresh_token is None:
-        return (yield from give(connection.access_token))
-    if not (yield from give(connection.refresh_token, hint="refresh_token")):
+        return (yield from revoke_token(connection.access_token))
+    if not (yield from revoke_token(connection.refresh_token, hint="refresh_token")):
         return False
-    return (yield from give(connection.access_token, has_given_other=True))
+    return (yield from revoke_token(connection.access_token, is_second=True))
 
 
-def _give(
+def _revoke_one(
     client: Client,
     revocation: Revocation,
     client_auth: str,
@@ -90,7 +90,7 @@ def _give(
     *,
     now: datetime,
     hint: str = "access_token",
-    has_given_other: bool = False,
+    is_second: bool = False,
 ) -> Talk[bool]:
     values = {"token": token}
     if revocation.kind == "form":
@@ -104,7 +104,7 @@ def _give(
         now=now,
     )
     reply = yield from ask(request, client.provider)
-    if has_given_other and reply.status_code == 400:
+    if is_second and reply.status_code == 400:
         # The provider accepted our credentials for the refresh token, so a refusal now means that
         # the access token has already ended, or that this type of token cannot be revoked.
         refusal = refusal_in(reply, client.provider)

@@ -17,7 +17,7 @@ from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.payments.gateway import Gateway, MerchantAccount, open_page, terms_for
 from flows.payments.responses import page_in
-from flows.payments.session import StoredCheckout, kept_of
+from flows.payments.session import StoredCheckout, checkout_of
 
 Asking: TypeAlias = Callable[[Elicitation, RedirectContext], StoredCheckout]
 
@@ -47,7 +47,7 @@ def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
     """Create the payment page, or reuse an open one, and redirect to it. Raises Failed."""
     assert elicitation.attempt is not None
     terms_for(elicitation, gateway.seller)
-    opened = kept_of(elicitation.attempt)
+    opened = checkout_of(elicitation.attempt)
     if opened is not None and opened.url is not None:
         return Redirect(url=opened.url)
     stored = yield from gateway.repeat(elicitation, elicitation.attempt)
@@ -59,7 +59,7 @@ def asked(
 ) -> tuple[StoredCheckout, str]:
     """Return an attempt's stored request and its idempotency key. Raises Failed."""
     terms_for(elicitation, seller)
-    stored = kept_of(attempt)
+    stored = checkout_of(attempt)
     if stored is None:
         raise Failed("This payment has not been started.", elicitation_id=elicitation.id)
     return stored, f"{elicitation.id}:{attempt.number}"

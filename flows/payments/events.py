@@ -20,7 +20,7 @@ from flows.payments.gateway import (
     Notice,
     ProviderSession,
     forget_page,
-    heard,
+    with_returns,
 )
 from flows.payments.receipt import Payment
 from flows.payments.refunds import failed_since, refund_changed
@@ -176,7 +176,7 @@ def changed_payment(payment: Payment, event: Notice, *, now: datetime) -> Paymen
     """Return the payment after an event. A repeated event changes nothing."""
     change = event.news
     if event.session is not None:
-        return heard(payment, event.session, now=now)
+        return with_returns(payment, event.session, now=now)
     assert change is not None
     if change.refund is not None:
         return restated(refund_changed(payment, change.refund, at=change.at or now))

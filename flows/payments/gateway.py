@@ -27,7 +27,7 @@ from flows.payments.session import (
     Mismatch,
     SessionStatus,
     StoredCheckout,
-    kept_of,
+    checkout_of,
     sessions_of,
     terms_of,
 )
@@ -233,7 +233,7 @@ class Signs(Gateway, Protocol):
         """
         ...
 
-    def kept_notice(self, body: bytes) -> Notice:
+    def stored_notice(self, body: bytes) -> Notice:
         """Parse the stored body of a delivery that was verified when it arrived."""
         ...
 
@@ -369,10 +369,10 @@ def paid_row(
         refund_at=None if unused is None else now + unused,
         asked=elicitation.join,
     )
-    return heard(payment, session, now=now)
+    return with_returns(payment, session, now=now)
 
 
-def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
+def with_returns(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
     """Update the ledger row with refunds and disputes that the provider reports.
 
     A session that the provider no longer knows (CLOSED) changes nothing. A notice may be
@@ -413,7 +413,7 @@ def payment_of(payment: Payment, seller: MerchantAccount) -> str:
 
 def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | None:
     """Return the latest attempt's checkout if its page can still be paid, or None."""
-    stored = kept_of(elicitation.attempt)
+    stored = checkout_of(elicitation.attempt)
     if stored is None or stored.url is None:
         return None
     return stored if stored.expires_at > (now + CLOCKS_DIFFER).timestamp() else None
@@ -425,7 +425,7 @@ def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: date
     Two browsers never share a page: the person who pays would return as another person.
     """
     attempt = elicitation.attempt
-    stored = kept_of(attempt)
+    stored = checkout_of(attempt)
     if attempt is None or stored is None or stored.expires_at <= now.timestamp():
         return False
     if stored.session is None:
@@ -438,7 +438,7 @@ def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: date
 def forget_page(elicitation: Elicitation, session: str) -> Elicitation:
     """Drop a page that the provider closed early, so the next press of Continue opens a new one."""
     attempt = elicitation.attempt
-    stored = kept_of(attempt)
+    stored = checkout_of(attempt)
     if attempt is None or stored is None or stored.session != session or stored.url is None:
         return elicitation
     closed: Json = msgspec.to_builtins(replace(stored, url=None))

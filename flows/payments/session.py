@@ -105,7 +105,7 @@ def is_for_good(elicitation: Elicitation) -> bool:
     return traits_of(elicitation.kind).gives == "receipt" and terms_of(elicitation).once
 
 
-def kept_of(attempt: Attempt | None) -> StoredCheckout | None:
+def checkout_of(attempt: Attempt | None) -> StoredCheckout | None:
     """Return the checkout that an attempt stores, or None."""
     try:
         return msgspec.convert(attempt.kept, StoredCheckout) if attempt is not None else None
@@ -119,7 +119,7 @@ def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
     return tuple(
         stored.session
         for attempt in attempts
-        if (stored := kept_of(attempt)) is not None and stored.session is not None
+        if (stored := checkout_of(attempt)) is not None and stored.session is not None
     )
 
 
@@ -130,7 +130,7 @@ def began_before(elicitation: Elicitation, session: str, moment: datetime) -> bo
     compare the elicitation's creation time.
     """
     for attempt in (elicitation.attempt, *elicitation.former):
-        stored = kept_of(attempt)
+        stored = checkout_of(attempt)
         if attempt is None or stored is None or stored.session != session:
             continue
         return attempt.started_at <= moment or not stored.request

@@ -88,12 +88,17 @@ class Scheme:
     def __post_init__(self) -> None:
         parts = _PART.findall(self.message)
         if parts.count("{body}") != 1 or not {*parts} <= _PARTS:
-            raise ValueError("a message has {body} once, and otherwise only {id}, {ts} and {url}")
+            raise ValueError(
+                "message must contain {body} once, and can also contain {id}, {ts} and {url}"
+            )
         has_time = self.time_label is not None or self.time_header is not None
         if has_time != ("{ts}" in self.message) or (self.id_header is None) == (
             "{id}" in self.message
         ):
-            raise ValueError("a scheme reads {ts} and {id} if, and only if, its message has them")
+            raise ValueError(
+                "message must contain {ts} if the scheme reads a time, and {id} if it reads an id; "
+                "otherwise it must not contain them"
+            )
 
 
 STANDARD_WEBHOOKS: Final = Scheme(

@@ -383,8 +383,8 @@ async def test_concurrent_claims_of_same_answer_spend_payment_once(
     asked = await shop.asked(PAYMENT)
     await (await here.guest()).pay(asked["url"])
     await shop.read(asked["id"], wait=50)
-    taken = await asyncio.gather(*(shop.post(asked["id"], "taken") for _ in range(4)))
-    assert {one.status_code for one in taken} <= {200, 409}
+    claimed = await asyncio.gather(*(shop.post(asked["id"], "taken") for _ in range(4)))
+    assert {one.status_code for one in claimed} <= {200, 409}
     last = await shop.post(asked["id"], "taken")
     assert last.json()["payment"]["status"] == "spent"
 

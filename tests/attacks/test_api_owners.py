@@ -259,7 +259,7 @@ async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list
     """Create objects of ann, a user, and of alice, who signs in at the issuer, through the shop."""
     found = list[Thing]()
     long = {**CONFIRM, "timeout_seconds": int(LONG.total_seconds())}
-    for who, beside in ((SHOP, DESK), (OF_ALICE, ALICE)):
+    for who, other in ((SHOP, DESK), (OF_ALICE, ALICE)):
         program = requesters[who]
         waits, account, payment = [await program.asked(body) for body in (long, ACCOUNT, PAYMENT)]
         guest = await env.here.guest()
@@ -267,14 +267,14 @@ async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list
             guest = Guest(await env.signed_in("alice", waits["url"]))
         await guest.connect(account["url"])
         await guest.pay(payment["url"])
-        told = {each["kind"]: await program.read(each["id"]) for each in (account, payment)}
+        answer = {each["kind"]: await program.read(each["id"]) for each in (account, payment)}
         found += [
-            thing("question_id", f"{who}: a question", waits["id"], who, beside),
-            thing("account_id", f"{who}: an account", told["oauth"]["account"]["id"], who),
-            thing("payment_id", f"{who}: a payment", told["payment"]["payment"]["id"], who),
+            thing("question_id", f"{who}: a question", waits["id"], who, other),
+            thing("account_id", f"{who}: an account", answer["oauth"]["account"]["id"], who),
+            thing("payment_id", f"{who}: a payment", answer["payment"]["payment"]["id"], who),
             *(
-                thing(ANSWERED, f"{who}: {kind}", one["id"], who, *({beside} - {DESK}))
-                for kind, one in told.items()
+                thing(ANSWERED, f"{who}: {kind}", one["id"], who, *({other} - {DESK}))
+                for kind, one in answer.items()
             ),
         ]
     hooks = await env.here.service.webhooks.log.webhooks()
@@ -334,7 +334,7 @@ def routes() -> Iterator[str]:
         yield from (f"{method.upper()} {path}" for method in item)
 
 
-def told(answer: httpx.Response) -> object:
+def without_date(answer: httpx.Response) -> object:
     headers = {name: text for name, text in answer.headers.items() if name != "date"}
     return answer.status_code, headers, answer.text
 
@@ -361,7 +361,7 @@ async def test_objects_of_other_callers_look_like_missing_objects_and_stay_uncha
                 if who in one.seen_by:
                     continue
                 foreign = await everybody.sent(who, name, about, ids={parameter: one.id})
-                assert told(foreign) == told(never), (who, name, one.name)
+                assert without_date(foreign) == without_date(never), (who, name, one.name)
     assert await everybody.rows(due_after=soon) == before
 
 
@@ -447,7 +447,7 @@ async def test_owner_can_reach_all_objects(everybody: Everybody) -> None:
     for one in everybody.things:
         for who in one.seen_by:
 
-            async def told(
+            async def fetched(
                 name: str, about: Route | None = None, one: Thing = one, who: str = who
             ) -> Any:
                 ids = {one.parameter: one.id}
@@ -457,19 +457,19 @@ async def test_owner_can_reach_all_objects(everybody: Everybody) -> None:
 
             match one.parameter:
                 case "question_id":
-                    assert (await told(f"GET {QUESTION}"))["id"] == one.id
+                    assert (await fetched(f"GET {QUESTION}"))["id"] == one.id
                 case "account_id":
-                    assert (await told(f"GET {ACCOUNTS}"))["id"] == one.id
-                    assert (await told(f"GET {ACCOUNTS}/token"))["access_token"]
-                    assert (await told(f"GET {ACCOUNTS}/proxy", called))["login"] == "octocat"
+                    assert (await fetched(f"GET {ACCOUNTS}"))["id"] == one.id
+                    assert (await fetched(f"GET {ACCOUNTS}/token"))["access_token"]
+                    assert (await fetched(f"GET {ACCOUNTS}/proxy", called))["login"] == "octocat"
                 case "payment_id":
-                    assert (await told(f"GET {PAYMENTS}"))["id"] == one.id
-                    refunded = await told(f"POST {PAYMENTS}/refund", Route(body={}))
+                    assert (await fetched(f"GET {PAYMENTS}"))["id"] == one.id
+                    refunded = await fetched(f"POST {PAYMENTS}/refund", Route(body={}))
                     assert refunded["status"] == "refunded"
                 case "webhook_id":
-                    assert (await told(f"GET {WEBHOOKS}"))["id"] == one.id
+                    assert (await fetched(f"GET {WEBHOOKS}"))["id"] == one.id
                 case "request_id":
-                    decided = await told(f"POST {INBOX}/answer")
+                    decided = await fetched(f"POST {INBOX}/answer")
                     assert decided["decision"] == "approved"
                 case "approval_id":
-                    assert await told(f"DELETE {APPROVALS}") == {"revoked": 1}
+                    assert await fetched(f"DELETE {APPROVALS}") == {"revoked": 1}

@@ -108,8 +108,8 @@ async def called(
 
 
 async def token_of(here: AskingEnv) -> str:
-    (kept,) = await here.connections()
-    return kept.access_token
+    (account,) = await here.connections()
+    return account.access_token
 
 
 async def test_url_outside_the_provider_is_refused(
@@ -229,10 +229,10 @@ async def test_only_allowed_provider_headers_are_passed_on(
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
     }
-    told = dict(answer.headers)
+    reported = dict(answer.headers)
     for name in ("date", "server", "content-length"):
-        told.pop(name, None)
-    assert told == {**USEFUL, **ours}
+        reported.pop(name, None)
+    assert reported == {**USEFUL, **ours}
 
 
 RELATIVE = {
@@ -357,8 +357,8 @@ async def test_http_libraries_do_not_follow_redirect_when_user_token_is_sent(
             found = await elicit.oauth("github", scopes=["repo"])
             async with found.client() as api:  # this client returns to the proxy
                 httpx_mock.add_response(302, headers={"location": "/user"})
-                told = await api.get(f"{here.sandbox.url}{PLAYED}")
-        assert told.headers["location"] == f"{here.sandbox.url}/user"
+                response = await api.get(f"{here.sandbox.url}{PLAYED}")
+        assert response.headers["location"] == f"{here.sandbox.url}/user"
 
 
 async def test_program_following_redirects_reaches_no_route_of_our_server(
@@ -379,8 +379,8 @@ async def test_program_following_redirects_reaches_no_route_of_our_server(
             answer = await called(here, shop, account, method=method)
             found = answer.headers.get("location", "https://nowhere.example/")
             assert not found.startswith((here.url, "/"))
-    told = await shop.read(payment["id"])
-    assert told["payment"]["status"] == "open"
+    data = await shop.read(payment["id"])
+    assert data["payment"]["status"] == "open"
     assert (await shop.read(asked["id"]))["status"] == "pending"
     assert await here.connections()
 

@@ -66,17 +66,17 @@ async def test_token_refused_by_mcp_is_also_refused_by_api_with_reason(
     env: PeopleEnv, shop: Program
 ) -> None:
     for name, text in bad_tokens(env).items():
-        beside = await shop.acting_for(text).call("POST", json=CONFIRM)
+        response = await shop.acting_for(text).call("POST", json=CONFIRM)
         async with alone(env, text) as person:
             instead = await person.call("GET")
         at_mcp = await shop.send("POST", "/mcp", headers={"authorization": f"Bearer {text}"})
         assert at_mcp.status_code == 401, name
-        told = beside.json()
-        assert (beside.status_code, told["code"]) == (401, "ACCESS_TOKEN_REFUSED"), name
-        assert told["detail"].startswith(f"{PERSON_HEADER}: "), name
+        data = response.json()
+        assert (response.status_code, data["code"]) == (401, "ACCESS_TOKEN_REFUSED"), name
+        assert data["detail"].startswith(f"{PERSON_HEADER}: "), name
         assert instead.status_code == 401, name
-        assert 'error="invalid_token"' in beside.headers["www-authenticate"]
-        for answer in (beside, instead):
+        assert 'error="invalid_token"' in response.headers["www-authenticate"]
+        for answer in (response, instead):
             assert "alice" not in answer.text
             assert text not in answer.text
         env.here.clock.tick(seconds=2)  # so that this address is not rate-limited
@@ -90,7 +90,7 @@ USES = ("mcp", "api", "api/inbox")
 async def test_token_works_only_for_its_audience(env: PeopleEnv, shop: Program, use: str) -> None:
     # finding: XS12
     text, url = env.token("kim", use=use), env.here.url
-    beside = await shop.acting_for(text).call("POST", json=CONFIRM)
+    response = await shop.acting_for(text).call("POST", json=CONFIRM)
     async with alone(env, text) as person:
         instead = {
             path: await person.send(method, path)
@@ -103,12 +103,12 @@ async def test_token_works_only_for_its_audience(env: PeopleEnv, shop: Program, 
         }
     at_mcp = await shop.send("POST", "/mcp", headers={"authorization": f"Bearer {text}"})
     assert (at_mcp.status_code == 401) is (use != "mcp")
-    assert (beside.status_code == 201) is (use == "api")
+    assert (response.status_code == 201) is (use == "api")
     for path, answer in instead.items():
         is_let_in = answer.status_code == 200 or "You are not an approver" in answer.text
         assert is_let_in is (use == "api/inbox"), path
     refused = [
-        (beside, "api") if use != "api" else None,
+        (response, "api") if use != "api" else None,
         (instead["/api/inbox"], "api/inbox") if use != "api/inbox" else None,
     ]
     for answer, wanted in (each for each in refused if each is not None):
@@ -135,7 +135,7 @@ async def test_token_opens_no_route_that_needs_another_audience(
     text, number = env.token("mia", use=use), 0
     for method, path, needs in requests_to_all_routes():
         env.here.clock.tick(seconds=3)  # so that this address is not rate-limited
-        beside = await shop.acting_for(text).send(method, path)
+        response = await shop.acting_for(text).send(method, path)
         async with alone(env, text) as person:
             instead = await person.send(method, path)
         if use != "api/inbox" or not needs.or_person:
@@ -143,7 +143,7 @@ async def test_token_opens_no_route_that_needs_another_audience(
             assert instead.headers.get("www-authenticate"), (method, path, instead.text)
             number += 1
         if use != "api":
-            assert beside.status_code == 403, (method, path, beside.text)
+            assert response.status_code == 403, (method, path, response.text)
     assert number > 20
 
 
@@ -181,12 +181,12 @@ async def test_configured_scope_opens_only_its_own_routes() -> None:
         statuses = {}
         for scopes in ("call", "call elicit.act", "call elicit.decide", "elicit.act elicit.decide"):
             text = own.token("kim", scope=scopes)
-            beside = await shop.acting_for(text).call("POST", json=CONFIRM)
+            response = await shop.acting_for(text).call("POST", json=CONFIRM)
             async with alone(own, text) as person:
                 instead = await person.call("GET")
-            statuses[scopes] = beside.status_code, instead.status_code
+            statuses[scopes] = response.status_code, instead.status_code
             if scopes == "call":
-                assert 'scope="elicit.act"' in beside.headers["www-authenticate"]
+                assert 'scope="elicit.act"' in response.headers["www-authenticate"]
                 assert 'scope="elicit.decide"' in instead.headers["www-authenticate"]
                 assert "or with elicit.decide." in instead.json()["detail"]
         assert list(statuses.values()) == [(403, 403), (201, 403), (403, 200), (403, 403)]
@@ -325,7 +325,7 @@ async def test_stream_ends_without_new_data_when_its_key_or_token_ends(
 ) -> None:
     acting = shop.acting_for(env.acting("fay", exp=int(env.here.clock().timestamp()) + 60))
     asked = await acting.asked(CONFIRM)
-    told = list[str]()
+    reported = list[str]()
     path = f"/api/questions/{asked['id']}/events"
     headers = {PERSON_HEADER: str(acting.token)}
     async with (
@@ -335,14 +335,14 @@ async def test_stream_ends_without_new_data_when_its_key_or_token_ends(
         async for line in stream.aiter_lines():
             if not line.startswith("id: "):
                 continue
-            told.append(line)
+            reported.append(line)
             await end(env, shop, what)
             if then == "nothing":  # as every 15 seconds, or after a write that was possibly missed
                 env.here.service.elicitations.waiters.wake_all()
             else:
                 async with program_at(env.here) as same:
                     await same.acting_for(env.acting("fay")).post(asked["id"], "cancel")
-    assert len(told) == 1
+    assert len(reported) == 1
     assert (await acting.call("GET", f"/{asked['id']}/events")).status_code == 401
 
 

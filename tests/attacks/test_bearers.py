@@ -433,8 +433,8 @@ async def test_cookie_with_longer_expiry_still_ends_at_session_limit(
 
 
 def test_error_description_from_issuer_is_not_shown():
-    _, kept = departed()
-    said = arrived(kept, code=None, error="x", error_description="Call +1 555 to unlock")
+    _, stored = departed()
+    said = arrived(stored, code=None, error="x", error_description="Call +1 555 to unlock")
     with pytest.raises(Exception, match="refused") as failed:
-        came_back(kept, httpx.Response(500), arrival=said)
+        came_back(stored, httpx.Response(500), arrival=said)
     assert "555" not in str(failed.value)

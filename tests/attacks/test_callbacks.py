@@ -457,7 +457,7 @@ async def test_failed_exchange_reveals_no_secret(caplog):
             page = await ends(person, await person.visit(callback))
             row = await here.row(link)
             assert row.attempt is not None
-            kept: Any = row.attempt.kept
+            stored: Any = row.attempt.kept
             said = [repr(row), page.text]
             if fault not in ("500", "200-with-error"):  # these leave the question open
                 with pytest.raises(Exception, match="GitHub") as failed:
@@ -465,7 +465,7 @@ async def test_failed_exchange_reveals_no_secret(caplog):
                 said += [str(failed.value), repr(failed.value)]
             said += [f"{each.getMessage()} {each.exc_text}" for each in caplog.records]
             for secret in (
-                kept["verifier"],
+                stored["verifier"],
                 here.sandbox.client_secret,
                 "x" * 1000,
             ):
@@ -530,9 +530,9 @@ async def test_code_and_verifier_go_to_the_original_provider(here):
     callback = await approve(person, await person.go_on(link))
     row = await here.row(link)
     assert row.attempt is not None
-    kept: Any = row.attempt.kept
-    assert kept["token"] == f"{here.sandbox.url}/oidc/token"
-    assert kept["redirect_uri"] == f"{here.url}/callback/acme"
+    stored: Any = row.attempt.kept
+    assert stored["token"] == f"{here.sandbox.url}/oidc/token"
+    assert stored["redirect_uri"] == f"{here.url}/callback/acme"
     assert (await ends(person, await person.visit(callback))).heading == "Acme is connected"
     await asked.account()
 

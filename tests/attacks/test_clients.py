@@ -87,8 +87,8 @@ async def test_accept_after_person_declined_is_refused(server, ran, revision):
             (key,) = asked.input_requests or {}
             await it.decline_on_page()
             it.clock.tick(seconds=5)
-            told = await answered_by_hand(it.caller, state=asked.request_state, key=key)
-            assert code_of(answered_in(told)) == "ELICITATION_DECLINED"
+            result = await answered_by_hand(it.caller, state=asked.request_state, key=key)
+            assert code_of(answered_in(result)) == "ELICITATION_DECLINED"
         assert await it.statuses() == [Status.DECLINED]
         assert not ran
 
@@ -103,8 +103,8 @@ async def test_time_of_older_question_does_not_validate_early_answer(server, ran
         newer = await it.caller.asked("wipe")
         (key,) = newer.input_requests or {}
         assert key not in (older.input_requests or {})
-        told = await answered_by_hand(it.caller, state=older.request_state, key=key)
-        assert code_of(answered_in(told)) == NOBODY
+        result = await answered_by_hand(it.caller, state=older.request_state, key=key)
+        assert code_of(answered_in(result)) == NOBODY
         assert not ran
 
 

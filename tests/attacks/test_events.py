@@ -16,7 +16,7 @@ from tests.support.event_env import (
     Receiver,
     events_of,
     pass_time,
-    telling,
+    serving_events,
     verified,
 )
 from tests.support.service_env import asked
@@ -39,7 +39,7 @@ def receiver() -> Receiver:
 
 @pytest.fixture
 async def here(clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
-    async with telling(MemoryStore(), clock, receiver) as service:
+    async with serving_events(MemoryStore(), clock, receiver) as service:
         yield service
 
 
@@ -50,17 +50,17 @@ async def test_event_contains_no_names_questions_or_answers(
     answer = {"city": "Ghent"}
     await complete_elicitation(here.elicitations, question.id, answer, TrustedCode())
     await here.events.sender.send_all()
-    told = b"".join(
+    reported = b"".join(
         request.content + str(request.headers).encode() for request in receiver.requests
     )
     assert len(receiver.requests) == 2
     for word in (b"ann@", b"login.example", b"Ghent", b"Please go there", b"example.com"):
-        assert word not in told
+        assert word not in reported
 
 
 async def test_receiver_of_one_address_cannot_sign_for_another(clock: Clock) -> None:
     receiver = Receiver()
-    async with telling(MemoryStore(), clock, receiver, addresses=[CRM, DESK]) as service:
+    async with serving_events(MemoryStore(), clock, receiver, addresses=[CRM, DESK]) as service:
         await asked(service)
         await service.events.sender.send_all()
     (desk,) = [request for request in receiver.requests if request.url.host == "desk.example"]
@@ -71,7 +71,7 @@ async def test_receiver_of_one_address_cannot_sign_for_another(clock: Clock) -> 
 async def test_event_is_not_sent_to_address_in_private_network(
     clock: Clock, receiver: Receiver
 ) -> None:
-    async with telling(MemoryStore(), clock, receiver, resolved="10.0.0.7") as service:
+    async with serving_events(MemoryStore(), clock, receiver, resolved="10.0.0.7") as service:
         await asked(service)
         await service.events.sender.send_all()
         (event,) = await events_of(service)

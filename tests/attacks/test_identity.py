@@ -263,11 +263,11 @@ def test_allowed_guesses_cover_one_in_170_million_codes():
 
 def test_codes_differ_between_questions_and_numbers():
     bound = bindings.bind(None, browser="b")
-    letters = [CODES.user_code(f"e{number}", bound.codes[-1]) for number in range(200)]
+    characters = [CODES.user_code(f"e{number}", bound.codes[-1]) for number in range(200)]
     for number in range(9):
-        letters.append(CODES.user_code("e", bound.codes[-1]))
+        characters.append(CODES.user_code("e", bound.codes[-1]))
         bound = bindings.bind(bound, browser=f"browser {number}")
-    assert len(set(letters)) == len(letters)
+    assert len(set(characters)) == len(characters)
 
 
 async def test_same_subject_at_another_issuer_is_another_owner():

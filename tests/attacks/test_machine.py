@@ -149,14 +149,14 @@ def client_of(auth: BearerAuth) -> httpx.AsyncClient:
 
 
 async def test_redirect_to_another_port_does_not_receive_access_token():
-    heard: dict[str, list[str]] = {"ours": [], "other": []}
+    received: dict[str, list[str]] = {"ours": [], "other": []}
 
-    def telling(name: str, location: str | None) -> Any:
+    def recorder(name: str, location: str | None) -> Any:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 return
             sent = dict(scope["headers"]).get(b"authorization", b"").decode()
-            heard[name].append(sent)
+            received[name].append(sent)
             headers = [(b"location", location.encode())] if location else []
             status = 307 if location else 200
             await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -165,11 +165,11 @@ async def test_redirect_to_another_port_does_not_receive_access_token():
         return app
 
     async with (
-        serving(telling("other", None)) as other,
-        serving(telling("ours", f"{other}/steal")) as ours,
+        serving(recorder("other", None)) as other,
+        serving(recorder("ours", f"{other}/steal")) as ours,
         client_of(BearerAuth(KEY, origins=(ours,))) as client,
     ):
         client.follow_redirects = True
         answer = await client.post(f"{ours}/user", json={})
         assert answer.json() == "other"
-    assert heard == {"ours": [f"Bearer {KEY}"], "other": [""]}
+    assert received == {"ours": [f"Bearer {KEY}"], "other": [""]}

@@ -43,16 +43,16 @@ from webapp.sweeper import fall_due
 def test_re_encoded_token_from_provider_is_not_redacted():
     # finding: XS10
     reply = httpx.Response(200, content=base64.b64encode(b"a-token") + b" a-token nekot-a")
-    told = proxy._response(reply, {}, tokens={"a-token"}, is_head=False)
-    assert told.content == b"YS10b2tlbg== *** nekot-a"
+    reported = proxy._response(reply, {}, tokens={"a-token"}, is_head=False)
+    assert reported.content == b"YS10b2tlbg== *** nekot-a"
 
 
 async def test_another_port_on_same_machine_receives_our_cookie():
-    heard: list[str] = []
+    received: list[str] = []
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            heard.append(dict(scope["headers"]).get(b"cookie", b"").decode())
+            received.append(dict(scope["headers"]).get(b"cookie", b"").decode())
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
@@ -61,8 +61,8 @@ async def test_another_port_on_same_machine_receives_our_cookie():
         await person.visit(await asked.link())
         await person.visit(other)
         held = [f"{name}={value}" for name, value in person.browser.cookies.items() if value]
-        assert heard == ["; ".join(held)]
-        assert here.service.browser.cookie_name in heard[0]
+        assert received == ["; ".join(held)]
+        assert here.service.browser.cookie_name in received[0]
 
 
 def test_typed_code_confirms_the_browser_showing_the_code():

@@ -392,7 +392,9 @@ CRM = Provider(
 MINE = SubjectToken(text="the.persons.token", issuer=ISSUER, subject="ann", claim=("sub",))
 
 
-def heard(talk: Any, answer: Callable[[httpx.Request], httpx.Response]) -> list[httpx.Request]:
+def requests_of(
+    talk: Any, answer: Callable[[httpx.Request], httpx.Response]
+) -> list[httpx.Request]:
     """Answer each request of a talk that has to fail, and return the requests."""
     requests = list[httpx.Request]()
 
@@ -423,7 +425,7 @@ def test_exchange_sends_token_of_a_person_to_no_other_host(kind: Any, reply: htt
     provider = replace(CRM, exchange=TokenExchange(issuer=ISSUER, kind=kind))
     client = Client(provider=provider, client_id="id", client_secret="a long secret")
     talk = exchanged(client, MINE, scopes=(), issuer_client=None, now=NOON)
-    requests = heard(talk, lambda _: reply)
+    requests = requests_of(talk, lambda _: reply)
     assert [one.url.host for one in requests] == ["crm.example"]
 
 
@@ -443,7 +445,7 @@ def test_metadata_of_another_issuer_gets_no_token_of_a_person(kind: Any, change:
     client = Client(provider=provider, client_id="id", client_secret="a long secret")
     people = Client(provider=ACME, client_id="id", client_secret="a long secret")
     talk = exchanged(client, MINE, scopes=(), issuer_client=people, now=NOON)
-    requests = heard(talk, lambda _: httpx.Response(200, json={**METADATA, **change}))
+    requests = requests_of(talk, lambda _: httpx.Response(200, json={**METADATA, **change}))
     assert {one.method for one in requests} == {"GET"}
     assert all(MINE.text not in str(one.url) for one in requests)
 
@@ -458,7 +460,7 @@ def test_redirected_test_of_a_key_sends_the_key_to_no_other_host():
     )
     client = Client(provider=provider, client_id="", client_secret="")
     away = httpx.Response(307, headers={"location": "https://evil.example/me"})
-    requests = heard(api_key.tested(client, "sk-live", now=NOON), lambda _: away)
+    requests = requests_of(api_key.tested(client, "sk-live", now=NOON), lambda _: away)
     assert [one.url.host for one in requests] == ["api.acme.example"]
     with pytest.raises(InvalidQuestion, match="its host is not in api_hosts"):
         replace(provider, person=PersonProbe(url="https://evil.example/me", id="id", label="id"))

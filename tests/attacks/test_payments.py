@@ -31,7 +31,7 @@ from tests.support.payment_events import (
     SUCCEEDED,
     delivery,
     event,
-    told,
+    sent_event,
 )
 
 LIVE = stripe("sk_live_notAKey", [SECRET])
@@ -160,9 +160,9 @@ def test_expiry_or_failure_after_payment_does_not_undo_payment(kind):
 def test_session_of_earlier_attempt_is_accepted():
     first = begun()
     assert first.attempt is not None
-    kept = msgspec.convert(first.attempt.kept, StoredCheckout)
+    stored = msgspec.convert(first.attempt.kept, StoredCheckout)
     later = replace(
-        first.attempt, number=2, kept=msgspec.to_builtins(replace(kept, session="cs_test_2"))
+        first.attempt, number=2, kept=msgspec.to_builtins(replace(stored, session="cs_test_2"))
     )
     both = replace(first, attempt=later, former=(first.attempt,))
     assert sessions_of(both) == ("cs_test_2", "cs_test_1")
@@ -207,22 +207,24 @@ def test_redirect_to_foreign_payment_page_is_refused(url):
         b"[" * 100_000,
         b'{"id":' * 20_000,
         b'{"id":"evt_1","x":' + b"[" * 100_000,
-        json.dumps(told(COMPLETED, {"x": "DEEP"})).encode().replace(b'"DEEP"', b"[" * 100_000),
+        json.dumps(sent_event(COMPLETED, {"x": "DEEP"}))
+        .encode()
+        .replace(b'"DEEP"', b"[" * 100_000),
         b'{"id":"evt_1","type":"\xff"}',
         b'{"id":"evt_1","type":1}',
         b'{"id":"evt/1","type":"x"}',
         b'{"id":"evt_1","type":"checkout.session.completed"}',
         b'{"id":"evt_1","type":"checkout.session.completed"} {}',
-        json.dumps(told(COMPLETED, {})).encode(),
-        json.dumps(told(COMPLETED, session(**PAID), data=None)).encode(),
-        json.dumps(told(COMPLETED, session(**PAID), data=[session(**PAID)])).encode(),
-        json.dumps(told(COMPLETED, session(**PAID), livemode="false")).encode(),
-        json.dumps(told(COMPLETED, session(**PAID), created=-1)).encode(),
-        json.dumps(told(COMPLETED, session(**PAID), created=True)).encode(),
-        json.dumps(told(COMPLETED, session(**PAID), account=["acct_1"])).encode(),
-        json.dumps(told(COMPLETED, session(**{**PAID, "amount_total": 900.5}))).encode(),
-        json.dumps(told(COMPLETED, session(**{**PAID, "id": None}))).encode(),
-        json.dumps(told(COMPLETED, session(**PAID))).encode("utf-16"),
+        json.dumps(sent_event(COMPLETED, {})).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID), data=None)).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID), data=[session(**PAID)])).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID), livemode="false")).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID), created=-1)).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID), created=True)).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID), account=["acct_1"])).encode(),
+        json.dumps(sent_event(COMPLETED, session(**{**PAID, "amount_total": 900.5}))).encode(),
+        json.dumps(sent_event(COMPLETED, session(**{**PAID, "id": None}))).encode(),
+        json.dumps(sent_event(COMPLETED, session(**PAID))).encode("utf-16"),
     ],
 )
 def test_malformed_signed_body_is_refused_with_400(body):

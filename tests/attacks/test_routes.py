@@ -259,9 +259,9 @@ async def test_account_id_is_refused_for_other_people_on_every_route(here):
                 assert answer.status_code in (403, 404), name
                 assert account.label not in answer.text
         assert account.label not in (await person.visit(f"{here.url}/connections")).text
-    kept = {each.label: each for each in await here.connections()}
-    assert set(kept) == {"octocat", "bob-at-work"}
-    assert kept["octocat"].tools == kept["bob-at-work"].tools == ("list",)
+    connected = {each.label: each for each in await here.connections()}
+    assert set(connected) == {"octocat", "bob-at-work"}
+    assert connected["octocat"].tools == connected["bob-at-work"].tools == ("list",)
 
 
 async def test_remote_visitor_with_every_token_gets_nothing_on_any_route(on):

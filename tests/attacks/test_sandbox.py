@@ -17,7 +17,7 @@ from tests.support.sandbox import (
     Person,
     nobody_listens,
     person_at,
-    told,
+    redirect_parameters,
 )
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
@@ -196,9 +196,9 @@ async def test_access_token_is_refused_as_refresh_token(person: Person):
 )
 async def test_missing_or_weak_pkce_is_refused(changes, person: Person):
     for provider, scope in ((GITHUB, "repo"), (SLACK, "chat:write")):
-        got = told(await person.open(provider, scope=scope, **changes))
+        got = redirect_parameters(await person.open(provider, scope=scope, **changes))
         assert got["error"] == "invalid_request"
-    assert told(await person.open(**changes))["error"] == "invalid_request"
+    assert redirect_parameters(await person.open(**changes))["error"] == "invalid_request"
 
 
 async def test_text_from_request_is_escaped_on_page(person: Person):

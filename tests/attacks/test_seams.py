@@ -49,13 +49,13 @@ async def test_state_of_known_person_is_worthless_to_anonymous_caller(library):
         env.caller(MODERN, headers=FROM_AFAR) as afar,
     ):
         first = await hers.asked("visit")
-        taken = await afar.asked("visit", after=first)
+        found = await afar.asked("visit", after=first)
         (before, after) = await env.elicitations()
         assert before.owner != after.owner
         await env.service.completing.complete(before.id, {"card": "hers"})
         result = await hers.answered("visit", after=first)
         assert text_of(result) == "done: hers"
-        again = await soon(afar.leg("visit", after=taken))
+        again = await soon(afar.leg("visit", after=found))
         assert "hers" not in str(again)
 
 

@@ -82,12 +82,12 @@ async def test_repeated_call_after_unshare_gets_no_account_without_new_approval(
         refused = await caller.result("list_all")
         assert refused.is_error
         assert "is no longer shared with this tool" in text_of(refused)
-        anew = caller.call("list_all")
+        again = caller.call("list_all")
         page = await person.visit(await caller.link())
         assert page.heading == "Let shop use octocat at GitHub?"
         assert not held
         await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-        assert text_of(await soon(anew)) == "listed"
+        assert text_of(await soon(again)) == "listed"
         assert [account.label for account in held] == ["octocat"]
 
 

@@ -69,12 +69,12 @@ def requests_about(client: TaskClient, task: Any) -> list[tuple[str, dict[str, A
 
 async def refusals(client: TaskClient, task: Any) -> set[tuple[int, str]]:
     """Return the refusals of every request about this task."""
-    told = set()
+    reported = set()
     for method, params in requests_about(client, task):
         with pytest.raises(Refused) as refused:
             await client.request(method, **params)
-        told.add((refused.value.code, str(refused.value)))
-    return told
+        reported.add((refused.value.code, str(refused.value)))
+    return reported
 
 
 async def test_task_of_another_person_looks_like_unknown_task(revision):
@@ -86,9 +86,9 @@ async def test_task_of_another_person_looks_like_unknown_task(revision):
         ):
             task = await alice.task("visit")
             made_up = task[:20] + "A" * (len(task) - 20)
-            told = await refusals(mallory, task)
-            assert told == await refusals(mallory, made_up) == await refusals(alice, made_up)
-            assert {code for code, _ in told} == {INVALID}
+            reported = await refusals(mallory, task)
+            assert reported == await refusals(mallory, made_up) == await refusals(alice, made_up)
+            assert {code for code, _ in reported} == {INVALID}
             await alice.until(task, "input_required")
 
 

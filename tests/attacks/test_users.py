@@ -332,8 +332,8 @@ async def test_too_many_wrong_codes_end_the_question() -> None:
         link = await block.link()
         person = await here.browser(None)
         await person.press(link.url, to="/code")
-        told = [await link.confirm(f"guess {number}") for number in range(51)]
-        assert told[-1] is None
+        reported = [await link.confirm(f"guess {number}") for number in range(51)]
+        assert reported[-1] is None
         with pytest.raises(Exception, match="wrong too often"):
             await block
 

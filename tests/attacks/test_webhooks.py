@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from flows import Money
 from tests.support.mcp_server import LEGACY, cut, eventually
-from tests.support.payment_events import COMPLETED, EXPIRED, FAILED, SUCCEEDED, told
+from tests.support.payment_events import COMPLETED, EXPIRED, FAILED, SUCCEEDED, sent_event
 from tests.support.shop_env import CREATE, Buying, Shop, buying
 from webapp.cli.payments import list_payments
 
@@ -37,7 +37,7 @@ async def acknowledged(shop: Shop, body: dict[str, Any]) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def kept(shop: Shop) -> list[tuple[str, str | None]]:
+async def webhook_statuses(shop: Shop) -> list[tuple[str, str | None]]:
     return [(hook.status, hook.why) for hook in await shop.webhooks()]
 
 
@@ -78,8 +78,8 @@ async def test_payment_that_differs_from_the_request_settles_nothing(
     shop: Shop, changes, about_event, why, buy
 ):
     session = await begun(shop, buy)
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
-    assert await kept(shop) == [("refused", why)]
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID, **changes}, **about_event))
+    assert await webhook_statuses(shop) == [("refused", why)]
     await shop.sweep()
     if why == "account":  # the event is not about us
         await nothing_is_settled(shop, buy)
@@ -90,7 +90,7 @@ async def test_payment_that_differs_from_the_request_settles_nothing(
     listed = (await list_payments(shop.service, only_open=True)).rows
     assert any("requested 9.00 EUR" in str(row.note) for row in listed)
     assert (await buy.person.visit(buy.link)).heading == "A different amount was paid"
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID}, id="evt_right"))
     assert await buy.again() == "paid 9.00 EUR"
     assert len(await shop.payments()) == 1
 
@@ -100,23 +100,23 @@ async def test_session_with_reference_to_another_question_settles_neither(shop: 
     call = buy.caller.call("report", topic="coffee")
     link = await buy.caller.link()
     other = shop.env.id_of(link)
-    event = told(COMPLETED, {**mine, **PAID, "client_reference_id": other})
+    event = sent_event(COMPLETED, {**mine, **PAID, "client_reference_id": other})
     await acknowledged(shop, event)
     await shop.sweep()
     assert await shop.ledger() == []
     assert not call.done()
     assert not buy.call.done()
-    assert await kept(shop) == [("refused", "session")]
+    assert await webhook_statuses(shop) == [("refused", "session")]
 
 
 async def test_payment_link_with_our_reference_is_stored_and_refused(shop: Shop, buy):
     session = await begun(shop, buy)
     link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
-    await acknowledged(shop, told(COMPLETED, link))
-    assert await kept(shop) == [("waiting", "session")]
+    await acknowledged(shop, sent_event(COMPLETED, link))
+    assert await webhook_statuses(shop) == [("waiting", "session")]
     await nothing_is_settled(shop, buy)
     await shop.sweep()
-    assert await kept(shop) == [("refused", "session")]
+    assert await webhook_statuses(shop) == [("refused", "session")]
     assert shop.line.count("cs_test_thief") == 0, "a stranger's session is not even asked for"
     await nothing_is_settled(shop, buy)
     await can_still_be_paid(shop, buy)
@@ -131,10 +131,10 @@ async def test_event_with_our_reference_before_continue_is_refused(shop: Shop, b
         "client_reference_id": shop.env.id_of(buy.link),
         **PAID,
     }
-    await acknowledged(shop, told(COMPLETED, about))
+    await acknowledged(shop, sent_event(COMPLETED, about))
     await shop.sweep()
     assert (await shop.statuses(), await shop.ledger()) == (["pending"], [])
-    assert (await kept(shop), shop.line.calls) == ([("refused", "session")], [])
+    assert (await webhook_statuses(shop), shop.line.calls) == ([("refused", "session")], [])
     await can_still_be_paid(shop, buy)
 
 
@@ -143,12 +143,12 @@ async def test_unknown_session_waits_while_provider_is_down_and_is_then_refused(
     await buy.person.press(buy.link)  # the session's id is lost, so any session could be ours
     id = shop.env.id_of(buy.link)
     about = {"id": "cs_test_thief", "amount_total": 900, "currency": "eur", "livemode": False}
-    await acknowledged(shop, told(COMPLETED, {**about, **PAID, "client_reference_id": id}))
+    await acknowledged(shop, sent_event(COMPLETED, {**about, **PAID, "client_reference_id": id}))
     await shop.sweep()
-    assert await kept(shop) == [("waiting", "session")]
+    assert await webhook_statuses(shop) == [("waiting", "session")]
     shop.line.is_down = False
     await shop.sweep()
-    assert await kept(shop) == [("refused", "session")]
+    assert await webhook_statuses(shop) == [("refused", "session")]
     await nothing_is_settled(shop, buy)
     assert "Still waiting" in await buy.paid()  # the call has reached its time limit
     assert await buy.again() == "paid 9.00 EUR"
@@ -158,27 +158,27 @@ async def test_unknown_session_waits_while_provider_is_down_and_is_then_refused(
 async def test_repeated_refused_event_stays_refused(shop: Shop, buy):
     session = await begun(shop, buy)
     for _ in range(3):
-        await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID}, account="acct_2"))
-    assert await kept(shop) == [("refused", "amount")]
+        await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID, "amount_total": 1}))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID}, account="acct_2"))
+    assert await webhook_statuses(shop) == [("refused", "amount")]
     await is_paid_otherwise(shop, buy)
 
 
 async def test_event_with_used_id_still_reports_the_payment(shop: Shop, buy):
     session = await begun(shop, buy)
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID, "amount_total": 1}))
     await is_paid_otherwise(shop, buy)
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID}))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID}))
     assert await buy.again() == "paid 9.00 EUR"
     assert len(await shop.payments()) == 1
 
 
 async def test_unpaid_completed_session_settles_nothing(shop: Shop, buy):
     session = await begun(shop, buy)
-    await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
-    await acknowledged(shop, told(SUCCEEDED, {**session, **UNPAID}, id="evt_2"))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **UNPAID}))
+    await acknowledged(shop, sent_event(SUCCEEDED, {**session, **UNPAID}, id="evt_2"))
     await acknowledged(
-        shop, told(COMPLETED, {**session, "status": "open", "payment_status": "unpaid"})
+        shop, sent_event(COMPLETED, {**session, "status": "open", "payment_status": "unpaid"})
     )
     await nothing_is_settled(shop, buy)
 
@@ -192,7 +192,7 @@ async def test_expiry_or_failure_after_payment_does_not_undo_payment(shop: Shop,
     session = await shop.session(payment.session)
     states: list[dict[str, Any]] = [{}, UNPAID, {"status": "expired", "payment_intent": None}]
     for number, state in enumerate(states):
-        await acknowledged(shop, told(kind, {**session, **state}, id=f"evt_{number}"))
+        await acknowledged(shop, sent_event(kind, {**session, **state}, id=f"evt_{number}"))
     await shop.sweep()
     assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
     assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
@@ -201,7 +201,7 @@ async def test_expiry_or_failure_after_payment_does_not_undo_payment(shop: Shop,
 
 async def test_expired_checkout_leaves_question_open_and_next_press_starts_another(shop: Shop, buy):
     session = await begun(shop, buy)
-    answer = await shop.tell(told(EXPIRED, {**session, "status": "expired", "url": None}))
+    answer = await shop.tell(sent_event(EXPIRED, {**session, "status": "expired", "url": None}))
     assert (answer.status_code, answer.json()) == (200, {"received": "expired"})
     await nothing_is_settled(shop, buy)
     await can_still_be_paid(shop, buy)
@@ -210,10 +210,10 @@ async def test_expired_checkout_leaves_question_open_and_next_press_starts_anoth
 async def test_events_in_any_order_end_as_paid(shop: Shop, buy):
     session = await begun(shop, buy)
     events = [
-        told(SUCCEEDED, {**session, **PAID}, id="evt_3"),
-        told(COMPLETED, {**session, **UNPAID}, id="evt_2"),
-        told(FAILED, {**session, **UNPAID}, id="evt_4"),
-        told(EXPIRED, {**session, "status": "expired"}, id="evt_1"),
+        sent_event(SUCCEEDED, {**session, **PAID}, id="evt_3"),
+        sent_event(COMPLETED, {**session, **UNPAID}, id="evt_2"),
+        sent_event(FAILED, {**session, **UNPAID}, id="evt_4"),
+        sent_event(EXPIRED, {**session, "status": "expired"}, id="evt_1"),
     ]
     for event in [*events, *events[::-1]]:
         await acknowledged(shop, event)
@@ -247,7 +247,7 @@ async def test_session_with_other_terms_when_fetched_settles_nothing(
     assert isinstance(learned.attempt.kept, dict)
     session = await shop.session(str(learned.attempt.kept["session"]))
     strange = {**session, "id": "cs_test_strange"}
-    await acknowledged(shop, told(COMPLETED, {**strange, **PAID}))
+    await acknowledged(shop, sent_event(COMPLETED, {**strange, **PAID}))
     (hook,) = await shop.webhooks()
     await shop.service.elicitations.write(replace(hook, session=session["id"]))
     shop.price = Money("10.00", "EUR")
@@ -257,7 +257,7 @@ async def test_session_with_other_terms_when_fetched_settles_nothing(
     await shop.sweep()
     assert await shop.statuses() == ["expired", "expired"], "those behind it are not kept waiting"
     assert await shop.ledger() == []
-    assert await kept(shop) == [("refused", "amount")]
+    assert await webhook_statuses(shop) == [("refused", "amount")]
 
 
 async def test_payment_for_erased_question_is_acknowledged_and_ignored(shop: Shop):
@@ -268,7 +268,7 @@ async def test_payment_for_erased_question_is_acknowledged_and_ignored(shop: Sho
         shop.clock.tick(days=40)
         await shop.sweep()
     assert await shop.asked() == []
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID}))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID}))
     assert await shop.ledger() == []
 
 
@@ -278,15 +278,15 @@ async def test_waiting_event_of_erased_question_is_refused_at_next_sweep(shop: S
         await gone(shop, buy)
     await shop.expire()
     shop.clock.tick(days=29)
-    await acknowledged(shop, told(COMPLETED, {**session, **PAID, "id": "cs_test_thief"}))
+    await acknowledged(shop, sent_event(COMPLETED, {**session, **PAID, "id": "cs_test_thief"}))
     (hook,) = await shop.webhooks()
     (asked,) = await shop.asked()
     shop.clock.tick(days=2)
     await shop.store.erase(before=shop.clock())
-    assert (await shop.asked(), await kept(shop)) == ([], [("waiting", "session")])
+    assert (await shop.asked(), await webhook_statuses(shop)) == ([], [("waiting", "session")])
     assert hook.elicitation_id == asked.id
     await shop.sweep()
-    assert await kept(shop) == [("refused", "erased")]
+    assert await webhook_statuses(shop) == [("refused", "erased")]
 
 
 async def test_many_events_about_one_payment_leave_one_payment_and_one_result(shop: Shop):
@@ -294,7 +294,7 @@ async def test_many_events_about_one_payment_leave_one_payment_and_one_result(sh
         session = await begun(shop, buy)
         for number in range(20):
             kind = (COMPLETED, SUCCEEDED, FAILED, EXPIRED)[number % 4]
-            await acknowledged(shop, told(kind, {**session, **PAID}, id=f"evt_{number}"))
+            await acknowledged(shop, sent_event(kind, {**session, **PAID}, id=f"evt_{number}"))
         assert await buy.result() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
     shop.clock.tick(minutes=3)  # until then the same result is returned again
@@ -305,7 +305,7 @@ async def test_many_events_about_one_payment_leave_one_payment_and_one_result(sh
 
 async def test_refused_payment_shows_no_amount_from_the_event(shop: Shop, buy):
     session = await begun(shop, buy)
-    answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))
+    answer = await shop.tell(sent_event(COMPLETED, {**session, **PAID, "amount_total": 31337}))
     page = await buy.person.visit(buy.link)
     for text in (answer.text, page.text):
         assert "31337" not in text

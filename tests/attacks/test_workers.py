@@ -123,8 +123,8 @@ async def test_access_token_works_only_for_its_person_through_either_worker(libr
             listed = await workers.answered(at, headers=headers, message=LISTING)
             assert listed.status == 200
             for method in ("POST", "GET", "DELETE"):
-                taken = await workers.answered(at, headers=bobs, method=method)
-                assert taken.status == 404, method
+                result = await workers.answered(at, headers=bobs, method=method)
+                assert result.status == 404, method
                 unknown = await workers.answered(at, headers=nobodys, method=method)
                 assert unknown.status == 401, method
 
@@ -138,7 +138,7 @@ class Socket:
         self.name: str = layer._relay._name
         self.path: Path = layer._relay._folder / self.name
 
-    async def told(self, *frames: bytes) -> tuple[bytes, bytes]:
+    async def exchanged(self, *frames: bytes) -> tuple[bytes, bytes]:
         """Return the challenge, and the response to these frames."""
         reader, writer = await asyncio.open_unix_connection(self.path)
         challenge = await reader.readexactly(CHALLENGE_BYTES)
@@ -175,7 +175,7 @@ async def test_socket_connection_without_valid_envelope_gets_nothing(make, store
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         socket, other = Socket(workers, 0), Socket(workers, 1)
         envelope = envelope_of(headers)
-        old, _ = await socket.told()
+        old, _ = await socket.exchanged()
         sealed = envelope.seal(RING, to=socket.name, challenge=old)
         broken = bytes([sealed[0], *sealed[1:-1], sealed[-1] ^ 1])
         http = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
@@ -190,7 +190,7 @@ async def test_socket_connection_without_valid_envelope_gets_nothing(make, store
         }
         for name, frame in tries.items():
             for _ in range(TIMES):
-                _, answer = await socket.told(frame)
+                _, answer = await socket.exchanged(frame)
                 assert answer == b"", name
         for _ in range(TIMES):  # valid only at the other worker
             reader, writer = await asyncio.open_unix_connection(socket.path)

@@ -30,7 +30,7 @@ class Login(BaseModel):
     token: SecretStr
 
 
-async def free_room(booking: Booking) -> Mapping[str, str] | None:
+async def free_place(booking: Booking) -> Mapping[str, str] | None:
     return {"room": TAKEN} if booking.room == "attic" else None
 
 
@@ -48,7 +48,7 @@ async def has_error(ann: Driven, fault: str, *, typed: str) -> None:
     await ann.find(f"//*[@id][{described}][contains(., '{fault}')]")
 
 
-async def keeps(ann: Driven, number: int, typed: str) -> None:
+async def shows_value(ann: Driven, number: int, typed: str) -> None:
     await ann.find(f"//*[@id='answer-{number}'][@value='{typed}']")
 
 
@@ -61,7 +61,7 @@ async def test_error_of_check_stands_at_its_field_and_second_answer_is_accepted_
 
     @server.tool()
     async def book() -> str:
-        booking = await elicit.form("Which room?", Booking, check=free_room)
+        booking = await elicit.form("Which room?", Booking, check=free_place)
         done.append(booking.room)
         return f"{booking.room}, {booking.nights}, {booking.note}"
 
@@ -82,8 +82,8 @@ async def test_error_of_check_stands_at_its_field_and_second_answer_is_accepted_
             await ann.type(text, number=number)
         await ann.press("Send")
         await has_error(ann, TAKEN, typed="attic")
-        await keeps(ann, 2, "3")
-        await keeps(ann, 3, "Late, sorry")
+        await shows_value(ann, 2, "3")
+        await shows_value(ann, 3, "Late, sorry")
         await ann.type("garden")
         await ann.press_twice("Send")
         await ann.reads("Sent")

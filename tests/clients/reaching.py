@@ -123,10 +123,10 @@ async def until_it_returns(
     calls: Calls, visitor: Visitor, kind: str, *, what: str = "5"
 ) -> Reached:
     """Call like a model that shows each link and repeats the call, until the tool returns."""
-    began, heard = visitor.env.seconds, list[Heard]()
-    while len(heard) < CALLS_AT_MOST:
+    began, received = visitor.env.seconds, list[Heard]()
+    while len(received) < CALLS_AT_MOST:
         said = await calls.call(kind, what=what)
-        heard.append(said)
+        received.append(said)
         if said.link is not None:
             visitor.is_shown(said.link)
             await visitor.is_done()
@@ -136,7 +136,7 @@ async def until_it_returns(
     return Reached(
         sees=None if first is None else first.sees,
         seconds=0 if first is None else round(first.at_seconds - began),
-        hears=tuple(heard),
+        hears=tuple(received),
         sights=tuple(visitor.sights),
     )
 
@@ -149,8 +149,10 @@ async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reac
     assert reached.text == RETURNS[kind], reached
     assert env.passed == [kind], reached
     # finding: XC2
-    errors = [heard for heard in reached.hears if heard.is_error]
-    assert all(heard.is_from_client or heard.code == str(REQUIRED) for heard in errors), reached
+    errors = [received for received in reached.hears if received.is_error]
+    assert all(received.is_from_client or received.code == str(REQUIRED) for received in errors), (
+        reached
+    )
     asked = [one for one in await env.elicitations() if one.status is not Status.EXPIRED]
     assert len(asked) == 1, "asked again"
     await visitor.leaves()

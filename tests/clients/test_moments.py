@@ -152,7 +152,7 @@ def test_immediate_accept_of_link_does_not_accept_terms(revision: str) -> None:
 
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client, "terms", says="decline")
-        assert [heard.code for heard in reached.hears] == [NOBODY, DECLINED]
+        assert [received.code for received in reached.hears] == [NOBODY, DECLINED]
         assert shop.env.passed == []
 
     played(revision, play)
@@ -176,7 +176,7 @@ def test_immediately_accepted_link_is_also_sent_to_model(revision: str, kind: st
 def test_filled_form_counts_even_if_immediate(revision: str) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(), reads_seconds=0.01)
-        assert [heard.text for heard in reached.hears] == [RETURNS["form"]]
+        assert [received.text for received in reached.hears] == [RETURNS["form"]]
 
     played(revision, play)
 
@@ -191,12 +191,12 @@ def test_refusal_after_two_seconds_counts_as_decline_of_person(
 
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client, kind, reads_seconds=2, says=says)
-        (heard,) = reached.hears
+        (received,) = reached.hears
         if kind == "confirm":
-            assert heard.text == "booked: False"
+            assert received.text == "booked: False"
         else:
-            assert heard.code == {"decline": DECLINED, "cancel": CANCELLED}[says]
-        assert heard.link is None
+            assert received.code == {"decline": DECLINED, "cancel": CANCELLED}[says]
+        assert received.link is None
 
     played(revision, play)
 
@@ -221,7 +221,7 @@ def test_non_returning_client_gets_link_at_its_next_call(kind: str) -> None:
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
         assert reached.seconds == 120  # 2 x 60: a replaying engine would be silent once
-        assert [heard.is_from_client for heard in reached.hears] == [True, True, False, False]
+        assert [received.is_from_client for received in reached.hears] == [True, True, False, False]
         assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
         assert (len(asked), shop.env.passed) == (2, [kind])
 
@@ -235,7 +235,7 @@ def test_call_abandoned_while_form_is_open_leads_to_link(revision: str) -> None:
         # on the newer revision the server is not notified of the client's limit
         calls = 1 if revision == OLDER else 3
         assert reached.seconds == 15 * calls
-        by_client = [heard.is_from_client for heard in reached.hears]
+        by_client = [received.is_from_client for received in reached.hears]
         assert by_client == [True] * calls + [False, False]
         assert (reached.text, len(asked)) == (RETURNS["form"], calls)
 
@@ -343,9 +343,9 @@ def test_client_listed_as_answering_confirm_may_answer_only_confirm_at_once(
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=AGREES), kind, says="decline")
         if kind == "confirm":
-            assert [heard.text for heard in reached.hears] == [RETURNS["confirm"]]
+            assert [received.text for received in reached.hears] == [RETURNS["confirm"]]
         else:
-            assert [heard.code for heard in reached.hears] == [NOBODY, DECLINED]
+            assert [received.code for received in reached.hears] == [NOBODY, DECLINED]
             assert shop.env.passed == []
 
     played(revision, play, policies=set_to(ELICIT_CLIENTS="a client=answers:confirm"))
@@ -357,7 +357,7 @@ def test_immediate_answer_counts_where_min_answer_is_zero(revision: str, does: D
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=does), "confirm")
         is_yes = does is AGREES
-        assert [heard.text for heard in reached.hears] == [f"booked: {is_yes}"]
+        assert [received.text for received in reached.hears] == [f"booked: {is_yes}"]
 
     played(revision, play, policies=set_to(ELICIT_MIN_ANSWER="0"))
 
@@ -368,8 +368,8 @@ def test_automatic_decline_without_form_pages_leaves_question_open(
 ) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=DECLINES))
-        (heard,) = reached.hears
-        assert (heard.code, heard.link, reached.sees) == (NOBODY, None, None)
+        (received,) = reached.hears
+        assert (received.code, received.link, reached.sees) == (NOBODY, None, None)
         (asked,) = await shop.env.elicitations()
         assert not asked.status.is_final
 

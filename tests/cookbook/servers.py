@@ -115,29 +115,29 @@ class Vendors(httpx.AsyncBaseTransport):
 async def merge(person: AskedPerson, _: Any) -> None:
     person.connects()
     person.accepts()
-    heard = await person.call("merge_pull_request", repository="octocat/gate", number=7)
-    assert heard.text == "#7 is merged as beef7, by octocat."
+    result = await person.call("merge_pull_request", repository="octocat/gate", number=7)
+    assert result.text == "#7 is merged as beef7, by octocat."
 
 
 async def buy_report(person: AskedPerson, example: Any) -> None:
     person.pays()
-    heard = await person.call("buy_report", city="Graz")
-    assert heard.text == "Graz had 298479 people on 2026-01-01. 9.00 EUR paid."
+    result = await person.call("buy_report", city="Graz")
+    assert result.text == "Graz had 298479 people on 2026-01-01. 9.00 EUR paid."
     assert example.made == ["Graz"]
 
 
 async def book_seat(person: AskedPerson, example: Any) -> None:
     person.pays()
-    heard = await person.call("book_seat", seat=14)
-    assert heard.text == "Seat 14 is yours; 25.00 EUR was paid."
+    result = await person.call("book_seat", seat=14)
+    assert result.text == "Seat 14 is yours; 25.00 EUR was paid."
     assert example.sold == {14}
 
 
 async def pay_invoices(person: AskedPerson, example: Any) -> None:
     for _ in example.INVOICES:
         person.accepts()
-    heard = await person.call("pay_invoices")
-    assert heard.text == "20 of 20 invoices are paid."
+    result = await person.call("pay_invoices")
+    assert result.text == "20 of 20 invoices are paid."
     assert sorted(example.transfers.values()) == sorted(example.INVOICES)
 
 
@@ -145,15 +145,15 @@ async def move_contacts(person: AskedPerson, _: Any) -> None:
     person.connects()
     person.types_key("pd-1")
     person.accepts()
-    heard = await person.call("move_contacts")
-    assert heard.text == "2 contacts have moved to ada@example.org."
+    result = await person.call("move_contacts")
+    assert result.text == "2 contacts have moved to ada@example.org."
 
 
 async def deploy(person: AskedPerson, example: Any) -> None:
     person.approves(comment="Tested on staging")
-    heard = await person.call("deploy", environment="production", version="v1.1.0")
-    assert '"v1.1.0"' in heard.text
-    assert "Tested on staging" in heard.text
+    result = await person.call("deploy", environment="production", version="v1.1.0")
+    assert '"v1.1.0"' in result.text
+    assert "Tested on staging" in result.text
     assert example.log == ["production v1.1.0"]
 
 
@@ -167,8 +167,8 @@ async def report(
 
 async def open_depot(person: AskedPerson, example: Any) -> None:
     person.continues(lambda asked: report(person, example, asked))
-    heard = await person.call("open_depot")
-    assert heard.text == "The depot is open."
+    result = await person.call("open_depot")
+    assert result.text == "The depot is open."
     assert len(example.depots) == 1
 
 

@@ -8,9 +8,9 @@ PRODUCTION = {"environment": "production", "version": "v1.1.0"}
 async def test_refused_deployment_is_not_rolled_out(serve):
     async with serve("deployment") as (person, example):
         person.refuses(by="flora", reason="Freeze until Monday")
-        heard = await person.call("deploy", **PRODUCTION)
-        assert heard.text.startswith("Not deployed: ")
-        assert "Freeze until Monday" in heard.text
+        result = await person.call("deploy", **PRODUCTION)
+        assert result.text.startswith("Not deployed: ")
+        assert "Freeze until Monday" in result.text
         assert example.log == []
 
 

@@ -35,8 +35,8 @@ async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(nam
 async def test_pull_requests_are_listed_and_account_is_asked_for_once(serve, vendors):
     async with serve("pull_requests") as (person, _):
         person.connects()
-        heard = await person.call("list_pull_requests", repository="octocat/gate")
-        assert heard.structured["result"] == ["#7 Fix the gate", "#8 Add a lock"]
+        result = await person.call("list_pull_requests", repository="octocat/gate")
+        assert result.structured["result"] == ["#7 Fix the gate", "#8 Add a lock"]
         person.connects()  # allows the second tool to use the account
         person.accepts()
         await person.call("merge_pull_request", repository="octocat/gate", number=8)
@@ -48,16 +48,16 @@ async def test_declined_merge_changes_nothing(serve, vendors):
     async with serve("pull_requests") as (person, _):
         person.connects()
         person.declines()
-        heard = await person.call("merge_pull_request", repository="octocat/gate", number=7)
-        assert heard.text == "Nothing was merged."
+        result = await person.call("merge_pull_request", repository="octocat/gate", number=7)
+        assert result.text == "Nothing was merged."
         assert 7 in vendors.pulls
 
 
 async def test_denied_account_ends_the_call(serve):
     async with serve("pull_requests") as (person, _):
         person.denies()
-        heard = await person.call("list_pull_requests", repository="octocat/gate")
-        assert heard.code == "ELICITATION_DENIED"
+        result = await person.call("list_pull_requests", repository="octocat/gate")
+        assert result.code == "ELICITATION_DENIED"
 
 
 async def test_report_is_made_once_if_the_call_is_repeated(serve):
@@ -73,8 +73,8 @@ async def test_report_is_made_once_if_the_call_is_repeated(serve):
 async def test_report_that_cannot_be_made_is_refunded(serve):
     async with serve("paid_report") as (person, _):
         person.pays()
-        heard = await person.call("buy_report", city="Atlantis")
-        assert heard.text.startswith("There is no data about Atlantis. The refund of 9.00 EUR is ")
+        result = await person.call("buy_report", city="Atlantis")
+        assert result.text.startswith("There is no data about Atlantis. The refund of 9.00 EUR is ")
         assert [paid.status for paid in await person.payments()] == ["refunded"]
 
 
@@ -94,9 +94,9 @@ async def test_contacts_stay_if_one_account_is_refused(serve, vendors, refused):
         else:
             person.connects()
             person.declines()
-        heard = await person.call("move_contacts")
-        assert heard.text.startswith("Nothing was moved. ")
-        assert not heard.is_error
+        result = await person.call("move_contacts")
+        assert result.text.startswith("Nothing was moved. ")
+        assert not result.is_error
         assert (len(vendors.people), vendors.persons) == (2, [])
 
 
@@ -178,8 +178,8 @@ async def test_forged_report_completes_nothing(serve):
             await person.posts("/verifo", content=refused, headers=example.signed(refused))
 
         person.continues(report)
-        heard = await person.call("open_depot")
-        assert "no depot was opened" in heard.text
+        result = await person.call("open_depot")
+        assert "no depot was opened" in result.text
         assert example.depots == []
 
 

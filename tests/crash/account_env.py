@@ -178,8 +178,8 @@ class AccountEnv:
 
     async def carried(self) -> list[Any]:
         """Wait until no webhook is in flight. Return all, with `is_acknowledged` for each."""
-        letters: list[Any] = json.loads((await self.outside.get("/carried")).content)
-        return letters
+        characters: list[Any] = json.loads((await self.outside.get("/carried")).content)
+        return characters
 
     async def refund(self, payment_intent: str, amount: int) -> None:
         """Refund a part of a payment, as the seller can at the provider's own pages."""
@@ -208,8 +208,8 @@ async def open_market(
     process_pool: ProcessPool, folder: Path, *, address: str = ""
 ) -> AsyncIterator[AccountEnv]:
     # Sockets that are bound but do not listen reserve the ports for all restarts.
-    with bound("127.0.0.1") as reserved, bound("127.0.0.1") as beside:
-        port, its_port = reserved.getsockname()[1], beside.getsockname()[1]
+    with bound("127.0.0.1") as reserved, bound("127.0.0.1") as other:
+        port, its_port = reserved.getsockname()[1], other.getsockname()[1]
         serves = f"http://127.0.0.1:{port}"
         sandbox = new_sandbox(url=f"http://127.0.0.1:{its_port}", serves=serves)
         orders = AccountOrders(

@@ -24,9 +24,9 @@ async def agreed(account_env: AccountEnv) -> list[Payment]:
     payments = [await rows.open(record, Payment) for record in await account_env.records("payment")]
     hooks = [await rows.open(record, StoredWebhook) for record in await account_env.records("hook")]
 
-    letters = await account_env.carried()
-    events = [letter["event"] for letter in letters]
-    acknowledged = {one["event"]["id"] for one in letters if one["is_acknowledged"]}
+    characters = await account_env.carried()
+    events = [letter["event"] for letter in characters]
+    acknowledged = {one["event"]["id"] for one in characters if one["is_acknowledged"]}
     assert acknowledged == {hook.event for hook in hooks}
     # An unused checkout may expire at the end.
     assert {one["type"] for one in events if one["id"] not in acknowledged} <= {EXPIRED}
@@ -35,10 +35,10 @@ async def agreed(account_env: AccountEnv) -> list[Payment]:
     returned: Counter[str] = Counter()
     for refund in (await account_env.stripe(REFUNDS))["data"]:
         returned[refund["payment_intent"]] += refund["amount"]
-    told = [event["data"]["object"] for event in events if event["type"] == COMPLETED]
+    reported = [event["data"]["object"] for event in events if event["type"] == COMPLETED]
     assert Counter(
         (session["id"], session["amount_total"], returned[session["payment_intent"]])
-        for session in told
+        for session in reported
         if session["payment_status"] == "paid"
     ) == Counter((payment.session, payment.amount, payment.refunded) for payment in payments)
     return payments

@@ -65,11 +65,11 @@ async def link_of(program: Server) -> str:
     return (await program.says("link ")).removeprefix("link ")
 
 
-async def all_is_done_once(shop: Shop, program: Server, *, is_told: bool = True) -> None:
+async def all_is_done_once(shop: Shop, program: Server, *, is_reported: bool = True) -> None:
     done = (await program.says("done ")).removeprefix("done ")
     assert [status for _, status in await shop.elicitations()] == ["accepted"]
     assert len(set(shop.work)) == 1
-    assert done == (shop.work[0] if is_told else "already")
+    assert done == (shop.work[0] if is_reported else "already")
     runs = [run.status for run in await shop.store.list("run")]
     assert runs == ["delivered"]
 
@@ -109,7 +109,7 @@ async def test_program_killed_after_end_repeats_nothing(
             await ann.press(await link_of(program))
             await program.died()
         async with start() as program:
-            await all_is_done_once(shop, program, is_told=False)
+            await all_is_done_once(shop, program, is_reported=False)
     assert len(shop.work) == 1
 
 

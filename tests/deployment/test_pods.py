@@ -39,7 +39,7 @@ ID = "0123456789abcdef"
 class Resolver(asyncio.DatagramProtocol):
     """A DNS server for these names.
 
-    It answers IPv4 queries, and others with an empty reply (RFC 1035).
+    It answers queries for IPv4 addresses. The reply to any other query is empty (RFC 1035).
     """
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
@@ -54,10 +54,10 @@ class Resolver(asyncio.DatagramProtocol):
             labels.append(data[at + 1 : at + 1 + size])
             at += 1 + size
         question = data[12 : at + 5]
-        told = self._names.get(b".".join(labels).decode(), ())
-        flags = 0x8180 if told else 0x8183
-        reply = data[:2] + struct.pack(">5H", flags, 1, len(told), 0, 0) + question
-        for each in told:
+        response = self._names.get(b".".join(labels).decode(), ())
+        flags = 0x8180 if response else 0x8183
+        reply = data[:2] + struct.pack(">5H", flags, 1, len(response), 0, 0) + question
+        for each in response:
             reply += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 1, 4) + socket.inet_aton(each)
         self._transport.sendto(reply, address)
 

@@ -1,7 +1,7 @@
 """Rules and doors: for each rule of this project, every door at which the rule has to hold.
 
 A *rule* is one sentence of docs/reference/threat-table.md or of a promise of the design. A *door*
-is a way in or out of the server: an MCP tool, a block `asking`, the HTTP API, a page, a store and
+is a way in or out of the server: an MCP tool, an `asking` block, the HTTP API, a page, a store and
 so on. Most defects that people found from outside were one rule that a newer door did not follow,
 so every rule has a cell for every door, and one parametrised test (test_doors.py) walks all cells.
 A cell is a probe, which tries to break the rule at that door, or one sentence that says why the

@@ -33,8 +33,8 @@ async def _by_a_program(world: World, door: Door, program: str, name: str) -> As
     if world.subject(door) != ALICE:
         return await world.ask(Door.API, visit(name), program=program)
     acting = (await world.program_named(program)).acting_for(world.token(ALICE, use="api"))
-    told = await acting.asked(visit(name))
-    found = [one for one in await world.open(door) if one.id == told["id"]]
+    answer = await acting.asked(visit(name))
+    found = [one for one in await world.open(door) if one.id == answer["id"]]
     return world.known(found[0], door)
 
 
@@ -128,8 +128,8 @@ async def _name_is_unknown_to_another_program(world: World, door: Door) -> None:
     assert (await world.state(ours)).status is Status.ACCEPTED
     if world.subject(door) == ALICE:
         other = (await world.program_named("other")).acting_for(world.token(ALICE, use="api"))
-        told = await other.asked(secret)
-        assert told["status"] == "pending"
+        answer = await other.asked(secret)
+        assert answer["status"] == "pending"
         forgotten = await other.send("DELETE", f"/api/secrets/{secret['name']}")
     else:
         asked = await world.ask(Door.API, secret, program="other")

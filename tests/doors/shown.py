@@ -167,17 +167,17 @@ async def _approvers_see_all_of_it(world: World, door: Door) -> None:
         assert f"note {NOTE}" in seen
     if door is Door.INBOX:
         person = await world.person_alone(ERIN)
-        (told, *_) = (await person.send("GET", "/api/inbox")).json()["requests"]
-        assert told["message"] == MESSAGE
-        assert told["arguments"] == {"iban": IBAN, "note": NOTE}
+        (answer, *_) = (await person.send("GET", "/api/inbox")).json()["requests"]
+        assert answer["message"] == MESSAGE
+        assert answer["arguments"] == {"iban": IBAN, "note": NOTE}
 
 
 async def _a_key_sees_all_of_it(world: World, _: Door) -> None:
     # finding: XS3
     about = {"kind": "confirm", "message": MESSAGE, "arguments": {"note": NOTE}}
     asked = await world.ask(Door.API, about)
-    told = await world.desk.read(asked.id)
-    assert (told["message"], told["arguments"]) == (MESSAGE, {"note": NOTE})
+    answer = await world.desk.read(asked.id)
+    assert (answer["message"], answer["arguments"]) == (MESSAGE, {"note": NOTE})
 
 
 async def _a_hook_cannot_ask_for_more(_: World, __: Door) -> None:

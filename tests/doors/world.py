@@ -254,10 +254,10 @@ def question_of(body: Mapping[str, Any]) -> Any:
 def said_in(text: str) -> str:
     """Return the text of the result in a response of /mcp. Raise Refused for a JSON-RPC error."""
     lines = re.findall(r"^data: (\{.*)$", text, re.MULTILINE) or [text]
-    told = json.loads(lines[-1])
-    if "error" in told:
-        raise Refused(f"{told['error']['code']}: {told['error']['message']}")
-    said: str = told["result"]["content"][0]["text"]
+    answer = json.loads(lines[-1])
+    if "error" in answer:
+        raise Refused(f"{answer['error']['code']}: {answer['error']['message']}")
+    said: str = answer["result"]["content"][0]["text"]
     return said
 
 

@@ -13,7 +13,7 @@ from flows.elicitation.states import Completion, Json, Status
 from flows.errors import InvalidQuestion, NoAsker, NotAccepted, NotAwaited
 from flows.kinds.url import Visit
 from flows.question import TIMEOUT_AT_MOST, Link, Outcome, Question, asking
-from tests.support.askers import URL, Told, question
+from tests.support.askers import URL, FixedAsker, question
 
 LINK = Link(
     id="e",
@@ -53,13 +53,13 @@ async def test_await_without_asker_raises_no_asker() -> None:
 
 
 async def test_each_await_asks_the_question_once() -> None:
-    told = Told(Outcome(status=Status.ACCEPTED, content={"n": 1}))
+    reported = FixedAsker(Outcome(status=Status.ACCEPTED, content={"n": 1}))
     asked = question()
-    with asking(told):
-        assert told.asked == []
+    with asking(reported):
+        assert reported.asked == []
         assert await asked == {"n": 1}
         assert await asked.or_none() == {"n": 1}
-    assert told.asked == [asked, asked]
+    assert reported.asked == [asked, asked]
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s.is_final and s is not Status.ACCEPTED])
@@ -70,7 +70,7 @@ async def test_each_refusal_raises_its_own_error_and_or_none_returns_none(status
     assert isinstance(error, NotAccepted)
     assert "Please?" in str(error)
     assert error.elicitation_id == "e-1"
-    with asking(Told(Outcome(status=status, error=error))):
+    with asking(FixedAsker(Outcome(status=status, error=error))):
         with pytest.raises(type(error)) as raised:
             await question()
         assert raised.value is error
@@ -96,8 +96,8 @@ def test_open_status_has_no_refusal_error(status: Status) -> None:
 
 
 async def test_asker_is_reset_after_its_block() -> None:
-    told = Told(Outcome(status=Status.ACCEPTED, content={}))
-    with asking(told):
+    reported = FixedAsker(Outcome(status=Status.ACCEPTED, content={}))
+    with asking(reported):
         inner = asyncio.create_task(question().or_none())
         assert await inner == {}
         assert elicit.can("url")
@@ -273,7 +273,7 @@ async def test_once_requires_a_name() -> None:
     async def work(key: str) -> Json:
         return key
 
-    with asking(Told(Outcome(status=Status.ACCEPTED))):
+    with asking(FixedAsker(Outcome(status=Status.ACCEPTED))):
         with pytest.raises(InvalidQuestion):
             await elicit.once("", work)
         assert await elicit.once("name", work) == "idempotency-key"
@@ -285,6 +285,6 @@ async def test_completion_accepts_an_id_or_a_request() -> None:
         cookies: ClassVar[Any] = {}
         scope: ClassVar[Any] = {}
 
-    with asking(Told(Outcome(status=Status.ACCEPTED))):
+    with asking(FixedAsker(Outcome(status=Status.ACCEPTED))):
         assert await elicit.complete_elicitation("e-1") is Completion.ACCEPTED
         assert await elicit.complete_elicitation(Request()) is Completion.LATE

@@ -42,8 +42,8 @@ async def run(url: str, key: str) -> None:
     while True:
         state = await compiled.ainvoke(given, config)
         interrupts = state.get("__interrupt__")
-        told = interrupts[0].value if interrupts else {"sent_to": state["sent_to"]}
-        print(json.dumps(told), flush=True)  # noqa: T201 - its result
+        reported = interrupts[0].value if interrupts else {"sent_to": state["sent_to"]}
+        print(json.dumps(reported), flush=True)  # noqa: T201 - its result
         if not interrupts:
             return
         await asyncio.to_thread(sys.stdin.readline)

@@ -20,13 +20,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 def send(url: str, *, examples: int, keys: dict[str, str]) -> dict[str, Any]:
     document = httpx.get(f"{url}/api/reference/openapi.json", timeout=300).json()
     broken = list[str]()
-    told: dict[str, Any] = {"broken": broken}
+    reported: dict[str, Any] = {"broken": broken}
     found = schemathesis.openapi.from_dict(document).get_all_operations()
     for operation in (each.ok() for each in found):
         if operation.label in keys:
             key = keys[operation.label]
-            told[operation.label] = _sent(operation, url, key=key, examples=examples, broken=broken)
-    return told
+            reported[operation.label] = _sent(
+                operation, url, key=key, examples=examples, broken=broken
+            )
+    return reported
 
 
 def _sent(

@@ -59,7 +59,7 @@ async def test_generated_requests_do_not_break_the_server() -> None:
         )
         sent = await ended(process)
     assert sent.status == 0, sent.err
-    told = json.loads(sent.out)
-    assert told.pop("broken") == []
-    assert told.keys() == keys.keys()
-    assert all("401" not in statuses and "429" not in statuses for statuses in told.values())
+    answer = json.loads(sent.out)
+    assert answer.pop("broken") == []
+    assert answer.keys() == keys.keys()
+    assert all("401" not in statuses and "429" not in statuses for statuses in answer.values())

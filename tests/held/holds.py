@@ -296,8 +296,8 @@ async def _question(world: World) -> AsyncGenerator[Held]:
     assert asked["payment"]["status"] == "open"
 
     async def finish() -> str:
-        taken = await world.till.post(asked["id"], "taken")
-        return "delivered" if taken.status_code == 200 else f"{taken.status_code}"
+        claimed = await world.till.post(asked["id"], "taken")
+        return "delivered" if claimed.status_code == 200 else f"{claimed.status_code}"
 
     async def cancel() -> str:
         return f"{(await world.till.post(asked['id'], 'cancel')).status_code}"
@@ -379,16 +379,16 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
     @asynccontextmanager
     async def held(world: World) -> AsyncGenerator[Held]:
         first, second = names
-        told, person = (await world.till.ask(body, name=first)).json(), await world.here.browser()
-        await Guest(person).pay(told["url"])
+        answer, person = (await world.till.ask(body, name=first)).json(), await world.here.browser()
+        await Guest(person).pay(answer["url"])
         asked: dict[str, Any] = {}
 
         async def finish() -> str:
             state = await world.till.read(asked["id"])
             if state["status"] != "accepted":
                 return "waits for payment" if state["status"] == "pending" else str(state["status"])
-            taken = await world.till.post(asked["id"], "taken")
-            return "delivered" if taken.status_code == 200 else f"{taken.status_code}"
+            claimed = await world.till.post(asked["id"], "taken")
+            return "delivered" if claimed.status_code == 200 else f"{claimed.status_code}"
 
         async def cancel() -> str:
             cancelled = await world.till.post(asked["id"], "cancel")

@@ -21,7 +21,7 @@ from webapp.cli.payments import list_payments, refund_payment
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
 from webapp.demo.walker import Page as Forms
-from webapp.elicitations.watcher import _hear
+from webapp.elicitations.watcher import _apply
 from webapp.stores import Record
 from webapp.sweeper import fall_due
 
@@ -73,20 +73,20 @@ async def _purge(held: Held) -> str:
 
 
 async def _dispute(held: Held) -> str:
-    return await _told(held, claim(await held.world.payment()))
+    return await _deliver_and_sweep(held, claim(await held.world.payment()))
 
 
 async def _won(held: Held) -> str:
     await _dispute(held)
-    return await _told(held, claim(await held.world.payment(), CLOSED, status="won"))
+    return await _deliver_and_sweep(held, claim(await held.world.payment(), CLOSED, status="won"))
 
 
 async def _inquiry(held: Held) -> str:
     about = {"id": "dp_2", "status": "warning_needs_response"}
-    return await _told(held, claim(await held.world.payment(), **about))
+    return await _deliver_and_sweep(held, claim(await held.world.payment(), **about))
 
 
-async def _told(held: Held, event: dict[str, Any]) -> str:
+async def _deliver_and_sweep(held: Held, event: dict[str, Any]) -> str:
     """Deliver a provider event, run the sweeper, and return the payment's status."""
     await held.world.tell(event)
     await held.look()
@@ -188,7 +188,7 @@ async def _loses(held: Held, copies: Sequence[Record]) -> None:
     await held.world.till.asked(CONFIRM, user="bob")  # other users write too
     await high_water.make_mark()
     await go_back(held.world.store, copies, newer=[payment.owner])
-    await _hear(here.service.elicitations, None)
+    await _apply(here.service.elicitations, None)
     await held.look()
     back = await high_water.step_back()
     assert back is not None

@@ -220,11 +220,11 @@ async def delivery(at: Served) -> Verdict:
         async with _asked(hers, "delivery") as (link, _):
             pass
         await type_secret(person, _under(at, link))  # after the call's connection was closed
-        told = set[str]()
+        reported = set[str]()
         for _ in range(3):
             again = (await soon(hers.call("order", what="delivery"))).text
-            told |= set(re.findall(r"delivery: order (\d+) for 4 letters", again))
-        assert len(told) == 1, told
+            reported |= set(re.findall(r"delivery: order (\d+) for 4 letters", again))
+        assert len(reported) == 1, reported
     return Verdict.HOLDS
 
 
@@ -245,12 +245,12 @@ async def drain(at: Served) -> Verdict:
             page = _under(at, link)
             async with watcher.stream("GET", f"{page}/live") as live:
                 assert live.status_code == 200
-                heard = live.aiter_lines()
-                await anext(heard)
+                received = live.aiter_lines()
+                await anext(received)
                 at.process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(300):
                     said = [line async for line in lines if line.startswith("data:")]
-                    async for _ in heard:
+                    async for _ in received:
                         pass
             answers = [json.loads(line[5:]) for line in said if line[5:].strip()]
             assert any("result" in answer for answer in answers), said

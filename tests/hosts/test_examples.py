@@ -49,13 +49,13 @@ def imported(name: str, home: Path) -> Iterator[tuple[Any, str]]:
 @asynccontextmanager
 async def living(app: Any) -> AsyncIterator[None]:
     """Run the lifespan as an ASGI server does."""
-    told, said = asyncio.Queue[Message](), asyncio.Queue[Message]()
+    reported, said = asyncio.Queue[Message](), asyncio.Queue[Message]()
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-    running = asyncio.create_task(app(scope, told.get, said.put))
-    await told.put({"type": "lifespan.startup"})
+    running = asyncio.create_task(app(scope, reported.get, said.put))
+    await reported.put({"type": "lifespan.startup"})
     assert (await said.get()) == {"type": "lifespan.startup.complete"}
     yield
-    await told.put({"type": "lifespan.shutdown"})
+    await reported.put({"type": "lifespan.shutdown"})
     assert (await said.get()) == {"type": "lifespan.shutdown.complete"}
     await running
 

@@ -161,8 +161,8 @@ def main() -> int:
 def _write(known: Outcomes, fault: Fault, outcome: Outcome) -> None:
     """Write an outcome. The note of a fault is deleted once a test detects the fault."""
     note = "" if outcome.word == "killed" else known.get(fault.id, {}).get("note", "")
-    told = {"outcome": outcome.word, "test": outcome.test or "", "note": note}
-    known[fault.id] = {name: text for name, text in told.items() if text}
+    reported = {"outcome": outcome.word, "test": outcome.test or "", "note": note}
+    known[fault.id] = {name: text for name, text in reported.items() if text}
     written = json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False)
     OUTCOMES.write_text(written + "\n", "utf-8")
 

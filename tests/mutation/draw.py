@@ -188,22 +188,22 @@ def main() -> None:
     sources = sources_of()
     existing = faults_of()
     killed = [one for one in existing if outcomes.get(one.id, {}).get("outcome") in DEAD]
-    kept = [one for one in killed if one.place(sources)]
+    stored = [one for one in killed if one.place(sources)]
     chance = random.Random(seed)  # noqa: S311 -- repeatable, and no secret
-    drawn = draw(COUNT, chance, {_lines(fault) for fault in kept})
+    drawn = draw(COUNT, chance, {_lines(fault) for fault in stored})
     first = 1 + max((int(one.id[1:]) for one in existing if one.id[0] == DRAWN), default=0)
     new = [replace(one, id=f"{DRAWN}{number}") for number, one in enumerate(drawn, first)]
     draws = [
         *json.loads(FAULTS.read_text())["draws"],
         {"seed": seed, "tool": TOOL, "first": new[0].id},
     ]
-    faults = sorted([*kept, *new], key=lambda fault: fault.id)
+    faults = sorted([*stored, *new], key=lambda fault: fault.id)
     frozen = {"draws": draws, "faults": [fault.written() for fault in faults]}
     FAULTS.write_text(json.dumps(frozen, indent=1, ensure_ascii=False) + "\n", "utf-8")
     ids = {fault.id for fault in faults}
     left = {id: outcome for id, outcome in outcomes.items() if id in ids}
     OUTCOMES.write_text(json.dumps(left, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(len(new), "new faults,", len(kept), "kept")  # noqa: T201 -- says what it did
+    print(len(new), "new faults,", len(stored), "kept")  # noqa: T201 -- says what it did
 
 
 if __name__ == "__main__":

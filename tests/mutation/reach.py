@@ -54,8 +54,8 @@ class Watch:
                 self._found.setdefault(fault, {})[test] = round(self._seconds[test], 3)
 
     def pytest_sessionfinish(self) -> None:
-        told = {"files": sorted(self._files), "tests": self._found}
-        self._answer.write_text(json.dumps(told))
+        reported = {"files": sorted(self._files), "tests": self._found}
+        self._answer.write_text(json.dumps(reported))
 
 
 def statement(tree: ast.AST, line: int) -> tuple[list[ast.stmt], int] | None:

@@ -94,8 +94,8 @@ class Teller:
     def pytest_sessionstart(self) -> None:
         """Turn off hypothesis's shrinking: any failure counts."""
         phases = (Phase.explicit, Phase.generate)
-        house = settings.get_profile("house")
-        settings.register_profile("mutation", parent=house, phases=phases, print_blob=False)
+        project = settings.get_profile("house")
+        settings.register_profile("mutation", parent=project, phases=phases, print_blob=False)
         settings.load_profile("mutation")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -149,9 +149,9 @@ class Copy:
         since = begun
         while not os.waitpid(child, os.WNOHANG)[0]:
             time.sleep(0.02)
-            told = self._told.read_text()
-            if told != seen:
-                seen, since = told, time.monotonic()
+            text = self._told.read_text()
+            if text != seen:
+                seen, since = text, time.monotonic()
             is_hung = time.monotonic() - since > HANG_SECONDS
             if is_hung or time.monotonic() - begun > seconds:
                 os.killpg(child, signal.SIGKILL)
@@ -181,8 +181,8 @@ class Copy:
                 how += ["-x"] if stops else []
                 code = pytest.main([*how, *files], plugins=[Teller(self._told), *plugins])
             if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                with self._told.open("a") as told:
-                    told.write(ENDED + "\n")
+                with self._told.open("a") as reported:
+                    reported.write(ENDED + "\n")
         finally:
             os._exit(0)
 

@@ -129,7 +129,7 @@ async def typescript(place: Place, client: Official) -> str:
     return "it ended"
 
 
-class Kept(TokenStorage):
+class StoredTokens(TokenStorage):
     def __init__(self, place: Place) -> None:
         self._tokens: OAuthToken | None = None
         self._client = OAuthClientInformationFull(
@@ -174,7 +174,7 @@ async def python(place: Place, revision: str) -> str:
     provider = OAuthClientProvider(
         f"{place.url}/mcp",
         OAuthClientMetadata(client_name="python", redirect_uris=[AnyUrl(f"{place.back}/callback")]),
-        Kept(place),
+        StoredTokens(place),
         redirect_handler=redirected,
         callback_handler=called_back,
     )

@@ -285,9 +285,9 @@ async def test_connection_without_refresh_token_can_be_revoked(
 
 async def pair_of(here: OAuthEnv) -> tuple[str, str]:
     """Return the access token and the refresh token of the only stored account."""
-    (kept,) = await here.connections()
-    assert kept.refresh_token is not None
-    return kept.access_token, kept.refresh_token
+    (account,) = await here.connections()
+    assert account.refresh_token is not None
+    return account.access_token, account.refresh_token
 
 
 async def test_fifty_calls_with_expired_token_refresh_once_without_question(

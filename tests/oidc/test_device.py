@@ -161,8 +161,8 @@ async def test_another_person_with_same_account_name_is_reported_and_not_saved(
             "The name bob@acme.example now belongs to another account than the one that was "
             "connected. Nothing was saved."
         )
-        (kept,) = await here.connections()
-        assert kept.person_id == alice.person_id
+        (account,) = await here.connections()
+        assert account.person_id == alice.person_id
 
 
 async def test_replaced_account_is_named_before_confirmation(

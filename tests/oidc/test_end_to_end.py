@@ -44,9 +44,9 @@ async def test_client_requesting_the_named_scope_gets_accepted_token(
         alice = await newcomer(acme, "alice")
         async with httpx.AsyncClient() as client:
             refused = await client.post(env.mcp_url, json={})
-        told = re.search('scope="(.*?)"', refused.headers["www-authenticate"])
-        assert told is not None
-        got = await bearer_of(alice, env.mcp_url, scope=told[1])
+        reported = re.search('scope="(.*?)"', refused.headers["www-authenticate"])
+        assert reported is not None
+        got = await bearer_of(alice, env.mcp_url, scope=reported[1])
         headers = {"authorization": f"Bearer {got['access_token']}"}
         async with env.caller(MODERN, headers=headers) as caller:
             caller.begin("visit")

@@ -77,11 +77,11 @@ class Desk:
 
     async def arrive(self, departure: Redirect, back: str, **changes: Any) -> SignedIn:
         """Handle the provider's redirect. `changes` replace values that the browser stored."""
-        kept = {**cast("dict[str, Any]", departure.kept), **changes}
+        stored = {**cast("dict[str, Any]", departure.kept), **changes}
         arrival = CallbackParams(parameters=tuple(parse_qsl(urlsplit(back).query)))
         found = await self.metadata()
         return await self.lead(
-            self.way.finish(arrival, kept=kept, metadata=found, now=self.clock())
+            self.way.finish(arrival, kept=stored, metadata=found, now=self.clock())
         )
 
     async def sign_in(self, guest: Guest, **options: bool) -> SignedIn:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.crash.account_env import REFUNDS, AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, calling, held, open_process_pool
-from tests.outside.by_command import told
+from tests.outside.by_command import output_of
 from tests.outside.sales import KEPT_IN
 from tests.support.shared_stores import STORES
 from tests.support.ways import with_stores
@@ -60,6 +60,6 @@ async def _is_on_the_list(env: AccountEnv) -> bool:
     async with env.start(later=EIGHT_DAYS) as server:
         for _ in range(2):  # at the second check, the first one's work is done
             await server.says("looks")
-        rows = await told(env, "listed")
+        rows = await output_of(env, "listed")
     refunds = (await env.stripe(REFUNDS))["data"]
     return "result made, delivery not confirmed" in rows and refunds == []

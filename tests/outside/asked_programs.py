@@ -45,8 +45,8 @@ class AskedPrograms:
     async def ask(self, program: Mapping[str, str], **body: Any) -> dict[str, Any]:
         about = {"user": "ann", **body}
         answer = await self.http.post("/api/questions", json=about, headers=program)
-        told: dict[str, Any] = answer.json()
-        return told
+        data: dict[str, Any] = answer.json()
+        return data
 
     async def do(self, program: Mapping[str, str], asked: Mapping[str, Any], *also: str) -> None:
         """Do in a browser what the question's link asks for.

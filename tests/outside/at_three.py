@@ -117,7 +117,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
             id = "" if found is None else found[1]
             for what, given in (("line", id), ("link", link), ("provider's id", "co-1")):
                 shown = await called("show", given, home=home, extra=extra)
-                yield f"the id of the {what} leads to what became of it", _is_told(shown.out)
+                yield f"the id of the {what} leads to what became of it", _has_events(shown.out)
             listed = await called(
                 *("payments", "list", "--where", "session=co-1", "--json"), home=home, extra=extra
             )
@@ -130,7 +130,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
         yield "the page of monitoring has the same steps", all(each in page for each in HAPPENED)
 
 
-def _is_told(text: str) -> bool:
+def _has_events(text: str) -> bool:
     """Return True if the text has each event, in order."""
     places = [text.find(f"\t{each}") for each in HAPPENED]
     return "led_nowhere  1" in text and -1 not in places and places == sorted(places)

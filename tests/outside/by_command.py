@@ -43,13 +43,13 @@ WORK: dict[str, Callable[..., Coroutine[Any, Any, list[str]]]] = {
 }
 
 
-async def told(env: AccountEnv, *words: str) -> str:
+async def output_of(env: AccountEnv, *words: str) -> str:
     """Return the output of a command."""
-    (said,) = await told_at_once(env, words)
+    (said,) = await outputs_of(env, words)
     return said
 
 
-async def told_at_once(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
+async def outputs_of(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
     """Return the outputs of commands that start at the same moment in separate processes."""
     about = {
         "port": env.port,

@@ -8,7 +8,7 @@ import httpx
 
 from tests.crash.account_env import AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, Server, no_certificates, open_process_pool
-from tests.outside.by_command import told
+from tests.outside.by_command import output_of
 from tests.outside.sales import KEPT_IN
 from tests.support.shared_stores import STORES
 from tests.support.task_client import DECLARED, TaskClient
@@ -50,7 +50,7 @@ async def _is_refunded(process_pool: ProcessPool, store: str, leaves: Leaves) ->
             await leaves(env, server, client, task)
             (row,) = await env.records("payment")
             tail = row.id.removeprefix(row.owner)
-            said = await told(env, "refund", tail)
+            said = await output_of(env, "refund", tail)
             return "is refunded" in said and await env.statuses("payment") == ["refunded"]
 
 
@@ -64,7 +64,7 @@ async def _cancelled(env: AccountEnv, server: Server, client: TaskClient, task: 
 
 
 async def _purged(env: AccountEnv, server: Server, client: TaskClient, task: str) -> None:
-    await told(env, "purge")
+    await output_of(env, "purge")
     server.kill()
 
 

@@ -56,14 +56,14 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
             with tempfile.TemporaryDirectory() as folder:
                 home = Path(folder)
                 (home / "outside_tools.py").write_text(TOOLS)
-                for text in await _told(home, revision, legs=legs, number=calls):
-                    yield f"{revision}: held at SIGTERM, told to come again", _is_told(text)
+                for text in await _texts_at_shutdown(home, revision, legs=legs, number=calls):
+                    yield f"{revision}: held at SIGTERM, told to come again", _asks_to_repeat(text)
                 gone_on = await _going_on(home, revision, legs=legs, number=calls)
                 for number, text in enumerate(gone_on):
                     yield f"{revision}: goes on after the restart", text == f"{number} by ann"
 
 
-async def _told(home: Path, revision: str, *, legs: int, number: int) -> list[str]:
+async def _texts_at_shutdown(home: Path, revision: str, *, legs: int, number: int) -> list[str]:
     async with serving("outside_tools:mcp", home=home) as server:
         calls = await _held(server, revision, legs=legs, number=number)
         server.process.send_signal(signal.SIGTERM)
@@ -128,5 +128,5 @@ async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]
     return text
 
 
-def _is_told(text: str) -> bool:
+def _asks_to_repeat(text: str) -> bool:
     return text.startswith("Still waiting") and "call this tool again" in text

@@ -52,8 +52,8 @@ class Instances:
         return [line.split()[-1] for line in self.till.read_text().splitlines() if what in line]
 
     async def doctor(self) -> list[dict[str, Any]]:
-        told = await run("doctor", "--json", home=self.home, extra=self.extra)
-        found: list[dict[str, Any]] = json.loads(told.out)
+        result = await run("doctor", "--json", home=self.home, extra=self.extra)
+        found: list[dict[str, Any]] = json.loads(result.out)
         return found
 
 

@@ -24,7 +24,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         url = f"{here.url}/mcp"
                         yield (
                             f"another user can't answer, end or hear a session ({library})",
-                            await _is_kept_out(url, {}, {}, payment_env, thief=NOBODY),
+                            await _is_refused(url, {}, {}, payment_env, thief=NOBODY),
                         )
                         yield (
                             f"a foreign Last-Event-ID gives nothing ({library}, two users)",
@@ -37,7 +37,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     url = f"{here.url}/mcp"
                     yield (
                         f"another token can't answer, end or hear a session ({library})",
-                        await _is_kept_out(url, anns, bobs, payment_env),
+                        await _is_refused(url, anns, bobs, payment_env),
                     )
                     yield (
                         f"a foreign Last-Event-ID gives nothing ({library}, two tokens)",
@@ -45,7 +45,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     )
 
 
-async def _is_kept_out(
+async def _is_refused(
     url: str,
     owners: Mapping[str, str],
     thiefs: Mapping[str, str],
@@ -92,8 +92,8 @@ async def _gets_no_event(
     """Ask in the thief's own session for events of the opener's session, which must be refused."""
     session = await opened_session(url, headers=owners)
     own = await opened_session(url, uid=thief, headers=thiefs)
-    heard = await answered(url, message={"id": 3, "method": "tools/list"}, headers=session)
-    ids = [line[3:].strip() for line in heard.body.splitlines() if line.startswith("id:")]
+    received = await answered(url, message={"id": 3, "method": "tools/list"}, headers=session)
+    ids = [line[3:].strip() for line in received.body.splitlines() if line.startswith("id:")]
     tried: list[Answer] = []
     for id in ids or ["1"]:
         resuming = {**own, "last-event-id": id}

@@ -200,8 +200,10 @@ class _People:
         for _ in range(TRIES_AT_MOST):
             with suppress(httpx.HTTPError, WalkFailed, _PaidAlready):
                 if kind in ("visit", "both"):
-                    told = await at.browser.post(f"{at.url}/complete", params={"number": number})
-                    told.raise_for_status()
+                    response = await at.browser.post(
+                        f"{at.url}/complete", params={"number": number}
+                    )
+                    response.raise_for_status()
                 else:
                     await walk(at.browser, link, answers={}, also=[at.sandbox], say=_see)
                 return
@@ -230,7 +232,7 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
 
     text = "nothing"
     for _ in range(TRIES_AT_MOST):
-        told = ""
+        reported = ""
         try:
             async with (
                 httpx2.AsyncClient(
@@ -242,12 +244,12 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
                     elicitation_callback=cast("Any", show),
                 ) as client,
             ):
-                told = text_of(await client.call_tool(kind, {"number": number}))
+                reported = text_of(await client.call_tool(kind, {"number": number}))
         except (MCPError, httpx.HTTPError, httpx2.HTTPError, ExceptionGroup) as error:
-            if not told:  # with a result, only the end of the session failed
+            if not reported:  # with a result, only the end of the session failed
                 text = repr(error)
                 continue
-        text = told
+        text = reported
         link = re.search(r"http://\S+/e/\S+", text)
         if link is not None:
             people.show(link[0], kind=kind, number=number)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.crash.account_env import REFUNDS, AccountEnv
 from tests.crash.shop_env import calling, held, open_process_pool
-from tests.outside.by_command import told
+from tests.outside.by_command import output_of
 from tests.outside.sales import KEPT_IN, LEGACY, selling
 from webapp.connecting import utc_now
 from webapp.deadline import UNSURE
@@ -52,6 +52,6 @@ async def _is_restored(env: AccountEnv) -> None:
 async def _is_left_to_the_operator(env: AccountEnv) -> bool:
     """Wait until the sweeper decides. Return True if it left the payment to the operator."""
     while await env.statuses("payment") == ["open"]:
-        if "may have been used by a call that the store lost" in await told(env, "listed"):
+        if "may have been used by a call that the store lost" in await output_of(env, "listed"):
             return True
     return False

@@ -66,7 +66,7 @@ async def _judged(instances: Instances, before: list[str]) -> AsyncIterator[tupl
         return any(instances.which_logged("store.stepped_back"))
 
     yield "the log says that something is lost", await comes(is_noticed)
-    told = {each["subject"]: each["standing"] for each in await instances.doctor()}
-    yield "the doctor says so", told.get("step back") == "note"
+    reported = {each["subject"]: each["standing"] for each in await instances.doctor()}
+    yield "the doctor says so", reported.get("step back") == "note"
     instances.till.write_text("")
     yield "the same calls have the keys that they had", await instances.order("cake") == before

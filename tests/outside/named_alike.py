@@ -41,15 +41,17 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     await served.script(_VENDOR, name, owner)
                     late = await served.script(_VENDOR, name, owner, "shop")
                     yield f"{store}: the completion reaches its program", "late" in late.out
-                    told = await served.http.get(f"/api/questions/{first['id']}", headers=other)
-                    is_open = told.json()["status"] == "pending"
+                    response = await served.http.get(f"/api/questions/{first['id']}", headers=other)
+                    is_open = response.json()["status"] == "pending"
                     yield f"{store}: the other program's question stays open", is_open
                     ours = await served.ask(shop, **_visit(first["id"]))
                     yield f"{store}: an id of ours is refused as a name", "id" not in ours
                     for other_name in (first["id"], f"{name}:"):
                         await served.script(_VENDOR, other_name, owner, "shop")
-                        told = await served.http.get(f"/api/questions/{first['id']}", headers=other)
-                        is_open = told.json()["status"] == "pending"
+                        response = await served.http.get(
+                            f"/api/questions/{first['id']}", headers=other
+                        )
+                        is_open = response.json()["status"] == "pending"
                         yield f"{store}: nor is it completed by its id for another", is_open
                     await served.http.post(f"/api/questions/{first['id']}/cancel", headers=other)
 

@@ -146,12 +146,12 @@ async def _tried(
         asked = await look("ann", "hub", **MEMBER)
         yield "a member of the team is asked once", "/e/" in asked
         await _connect(ann, served, asked)
-        told = [await look(name, "hub", **MEMBER) for name in ("ann", "bob")]
-        yield "both members use one account of the team", _is_one(told, "octocat by key ")
+        reported = [await look(name, "hub", **MEMBER) for name in ("ann", "bob")]
+        yield "both members use one account of the team", _is_one(reported, "octocat by key ")
         yield "somebody else is asked", "/e/" in await look("carl", "hub")
 
-        told = [await look(name, "stock") for name in ("ann", "bob")]
-        yield "one service account for all callers", _is_one(told, "Stock by key ")
+        reported = [await look(name, "stock") for name in ("ann", "bob")]
+        yield "one service account for all callers", _is_one(reported, "Stock by key ")
 
         yield "an exchange asks nobody", "dan by key " in await look("dan", "crm")
         hub.is_mistaken = True

@@ -71,15 +71,15 @@ async def _buy(url: str, sandbox: str, browser: httpx.AsyncClient, *, number: in
         return ElicitResult(action="accept")
 
     async with Client(f"{url}/mcp", elicitation_callback=cast("Any", pay)) as client:
-        told = text_of(await client.call_tool("buy", {"number": number}))
+        text = text_of(await client.call_tool("buy", {"number": number}))
     await asyncio.gather(*people)
-    assert told.startswith(f"buy {number} "), told
+    assert text.startswith(f"buy {number} "), text
 
 
 async def _payments(home: Path, extra: dict[str, str]) -> int:
     """Return the number of payments that `elicit payments list` shows, with and without --open."""
     found = set[str]()
     for also in ((), ("--open",)):
-        told = await run("payments", "list", *also, "--json", home=home, extra=extra)
-        found |= {each["id"] for each in json.loads(told.out)}
+        result = await run("payments", "list", *also, "--json", home=home, extra=extra)
+        found |= {each["id"] for each in json.loads(result.out)}
     return len(found)

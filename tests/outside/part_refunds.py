@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.crash.account_env import REFUNDS, AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, calling, held, open_process_pool
-from tests.outside.by_command import told, told_at_once
+from tests.outside.by_command import output_of, outputs_of
 from tests.support.shared_stores import STORES
 
 FINDING = "XM2"
@@ -28,10 +28,10 @@ async def _is_one_refund(process_pool: ProcessPool, store: str) -> bool:
             open_market(process_pool, folder, address=address) as env,
         ):
             id = await paid_in_vain(env)
-            said = await told_at_once(env, ("refund", id, "3.00"), ("refund", id, "6.00"))
+            said = await outputs_of(env, ("refund", id, "3.00"), ("refund", id, "6.00"))
             refunds = (await env.stripe(REFUNDS))["data"]
             given = sum(one["amount"] for one in refunds)
-            rows = await told(env, "listed")
+            rows = await output_of(env, "listed")
             # Either command can be first, so the refunds are 3.00 or 6.00, and never 9.00.
             is_said = f"{given // 100}.00 EUR of it refunded" in rows
             return 0 < given <= 600 and is_said and all(said)

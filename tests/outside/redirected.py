@@ -42,8 +42,8 @@ class Tracker:
                 status = 302
                 headers.append((b"location", f"{asked['redirect_uri']}?{back}".encode()))
             case "/token":
-                status, told = 200, {"access_token": "a-token-of-anns", "token_type": "bearer"}
-                content = json.dumps(told).encode()
+                status, reported = 200, {"access_token": "a-token-of-anns", "token_type": "bearer"}
+                content = json.dumps(reported).encode()
             case "/me":
                 status, content = 200, b'{"id": 7, "login": "ann"}'
             case _:
@@ -99,8 +99,8 @@ async def _at(
                 method, proxy, headers=shop, follow_redirects=bool(reached.startswith(served.url))
             )
             yield f"{method}, {spelled}: shows no token", "a-token-of-anns" not in followed.text
-    told = (await served.http.get(f"/api/questions/{victim['id']}", headers=shop)).json()
-    yield "the question is still open", told["status"] == "pending"
+    data = (await served.http.get(f"/api/questions/{victim['id']}", headers=shop)).json()
+    yield "the question is still open", data["status"] == "pending"
     accounts = await served.http.get("/api/accounts?user=ann", headers=shop)
     yield "the account is still connected", account in accounts.text
     tracker.leads_to = "/issues/8"

@@ -21,10 +21,10 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
             for revision, mode in REVISIONS.items():
-                yield f"refunded, then paid ({revision})", await _is_kept_back(process_pool, mode)
+                yield f"refunded, then paid ({revision})", await _is_withheld(process_pool, mode)
 
 
-async def _is_kept_back(process_pool: ProcessPool, mode: str) -> bool:
+async def _is_withheld(process_pool: ProcessPool, mode: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         async with (
             open_market(process_pool, Path(folder)) as account_env,
@@ -47,8 +47,8 @@ async def _is_kept_back(process_pool: ProcessPool, mode: str) -> bool:
                 "currency": session["currency"],
                 "metadata": session["metadata"],
             }
-            await _tell(account_env, "charge.refunded", charge)
-            await _tell(account_env, "checkout.session.completed", session)
+            await _send_event(account_env, "charge.refunded", charge)
+            await _send_event(account_env, "checkout.session.completed", session)
             try:
                 delivered = await call.result()
             except AssertionError as error:  # the tool's error
@@ -56,7 +56,7 @@ async def _is_kept_back(process_pool: ProcessPool, mode: str) -> bool:
             return "refunded in the meantime" in delivered and account_env.work == []
 
 
-async def _tell(account_env: AccountEnv, kind: str, about: dict[str, Any]) -> None:
+async def _send_event(account_env: AccountEnv, kind: str, about: dict[str, Any]) -> None:
     event = {
         "id": f"evt_{kind.replace('.', '_')}",
         "object": "event",

@@ -98,8 +98,8 @@ async def _tried(store: str | None) -> AsyncIterator[tuple[str, bool]]:
                     yield vendor, await _is_asked_again(hub, client, person, ENDED[vendor])
                 wrong = OPERATORS["a wrong secret"]
                 yield "the operator's", await _is_the_operators(hub, client, person, wrong)
-                told = await run("doctor", home=home, extra=extra)
-                yield "doctor names it", "ELICIT_HUB_CLIENT_SECRET" in told.out
+                result = await run("doctor", home=home, extra=extra)
+                yield "doctor names it", "ELICIT_HUB_CLIENT_SECRET" in result.out
 
 
 def _set_up(home: Path, place: str, store: str | None) -> Mapping[str, str]:
@@ -132,8 +132,8 @@ async def _is_the_operators(
     if not await _connect(hub, client, person):
         return False
     said = await _said_when_refused(hub, client, reply)
-    are_told = all("operator" in each and "moment" not in each for each in said)
-    return are_told and not any("/e/" in each for each in said) and hub.refused == 1
+    are_reported = all("operator" in each and "moment" not in each for each in said)
+    return are_reported and not any("/e/" in each for each in said) and hub.refused == 1
 
 
 async def _connect(hub: Hub, client: Client, person: Person) -> bool:

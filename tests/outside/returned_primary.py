@@ -37,6 +37,6 @@ async def _once(home: Path, how: str) -> AsyncIterator[tuple[str, bool]]:
         is_old = await pair.written_on(pair.primary) == before
         yield "nothing is written to it", is_old
         yield "nobody is connected to it", await pair.connections_to(pair.primary) == 0
-        told = [each for each in await instances.doctor() if each["subject"] == "servers"]
-        says = [each["says"] for each in told if pair.cables[0].host in each["says"]]
+        reported = [each for each in await instances.doctor() if each["subject"] == "servers"]
+        says = [each["says"] for each in reported if pair.cables[0].host in each["says"]]
         yield "the doctor says that it was replaced", "on timeline 1" in "".join(says)

@@ -74,7 +74,7 @@ async def _with(store: str, *, number: int) -> AsyncIterator[tuple[str, bool]]:
             texts = await in_flight(at, restart, number=number)
             for case in judged(texts, home=home):
                 yield case
-            yield "each webhook arrives in the end", books.told == books.heard
+            yield "each webhook arrives in the end", books.sent == books.heard
             bought = sum(kind == "buy" for kind, _, _ in texts)
             yield "by the provider's books as much is paid as was bought", len(books.paid) == bought
             listed = await run("payments", "list", "--json", home=home, extra=both.settings)
@@ -86,13 +86,13 @@ class _Books:
 
     def __init__(self, sandbox: Sandbox, post: httpx.AsyncClient) -> None:
         self.sandbox = sandbox
-        self.told, self.heard, self.paid = set[str](), set[str](), set[str]()
+        self.sent, self.heard, self.paid = set[str](), set[str](), set[str]()
         self._post = post
         self.app = SandboxApp(sandbox, clock=utc_now, deliver=self._deliver)
 
     async def _deliver(self, request: httpx.Request) -> httpx.Response:
         event: dict[str, Any] = json.loads(request.content)
-        self.told.add(event["id"])
+        self.sent.add(event["id"])
         if event["type"] == "checkout.session.completed":
             self.paid.add(event["data"]["object"]["id"])
         reply = await self._post.send(request)

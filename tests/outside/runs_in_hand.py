@@ -15,7 +15,7 @@ from flows import Money, elicit
 from tests.crash.account_env import REFUNDS, AccountEnv, Customer, open_market
 from tests.crash.server import settings_of
 from tests.crash.shop_env import ProcessPool, no_certificates, open_process_pool
-from tests.outside.by_command import told
+from tests.outside.by_command import output_of
 from tests.outside.sales import KEPT_IN
 from tests.support.shared_stores import STORES
 from tests.support.ways import with_stores
@@ -123,7 +123,7 @@ async def _by_api(env: AccountEnv, browser: httpx.AsyncClient, payment: str) -> 
 
 async def _by_command(env: AccountEnv, browser: httpx.AsyncClient, payment: str) -> None:
     (row,) = await env.records("payment")
-    await told(env, "refund", row.id.removeprefix(row.owner))
+    await output_of(env, "refund", row.id.removeprefix(row.owner))
 
 
 TAKES: Mapping[str, Takes] = {"the page": _by_page, "the API": _by_api, "the command": _by_command}

@@ -30,9 +30,9 @@ class Sales:
 
     async def charges(self) -> int:
         """Return the number of paid sessions that were not refunded."""
-        told = [one["event"]["data"]["object"] for one in await self.env.carried()]
+        reported = [one["event"]["data"]["object"] for one in await self.env.carried()]
         given = (await self.env.stripe("/stripe/v1/refunds?limit=100"))["data"]
-        paid = {one["payment_intent"] for one in told if one.get("payment_status") == "paid"}
+        paid = {one["payment_intent"] for one in reported if one.get("payment_status") == "paid"}
         return len(paid - {one["payment_intent"] for one in given})
 
     async def session(self, page: str) -> Any:

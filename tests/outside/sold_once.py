@@ -22,10 +22,10 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                             server, "member", mode=LEGACY, arguments=tuesday
                         ) as second:
                             links.append(await _shown(second))
-                        told = [await _paid(sales, first, links)]
+                        reported = [await _paid(sales, first, links)]
                     async with calling(server, "member", mode=LEGACY, arguments=tuesday) as second:
-                        told.append(await second.result())
-                    is_one = len({one.split()[1] for one in told}) == await sales.charges() == 1
+                        reported.append(await second.result())
+                    is_one = len({one.split()[1] for one in reported}) == await sales.charges() == 1
                     yield f"{kept_in}: two calls, one receipt, one price paid", is_one
 
 

@@ -23,7 +23,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     await _claim(sales, there, "created", status="needs_response")
                     await sales.env.until("disputed", "payment")
                     async with calling(server, "buy", mode=LEGACY) as call:
-                        is_told = await _is_told(call)
+                        is_reported = await _fails_with_dispute(call)
                     async with calling(server, "buy", mode=LEGACY) as call:
                         link = await held(server, call, mode=LEGACY)
                         await _claim(sales, there, "closed", status="won")
@@ -31,11 +31,11 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         if not (await sales.customer.page(link)).heading.startswith("Paid"):
                             await sales.customer.walk(link)
                         await call.result()
-                    is_one = is_told and await sales.charges() == 1
+                    is_one = is_reported and await sales.charges() == 1
                     yield f"{kept_in}: a claim won while it is asked again, one price paid", is_one
 
 
-async def _is_told(call: Any) -> bool:
+async def _fails_with_dispute(call: Any) -> bool:
     """Return True if the call, which would use the disputed payment, fails with the dispute."""
     try:
         await call.result()

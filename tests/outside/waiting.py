@@ -61,12 +61,12 @@ class _Caller:
     async def gets_a_link(self) -> bool:
         listed = await self._post("tools/list", {})
         schemas = {tool["name"]: tool.get("outputSchema") for tool in listed["tools"]}
-        told = await self._call("form")
+        reported = await self._call("form")
         try:
-            jsonschema.validate(told.get("structuredContent"), schemas["form"])
+            jsonschema.validate(reported.get("structuredContent"), schemas["form"])
         except jsonschema.ValidationError:
             return False
-        return not told["isError"] and "/e/" in str(told["content"])
+        return not reported["isError"] and "/e/" in str(reported["content"])
 
     async def sends_nothing(self) -> bool:
         asked = await self._call("form")

@@ -100,20 +100,20 @@ async def test_tool_reports_progress(revision: str) -> None:
         await elicit.notify("The expense is approved")
         return "approved"
 
-    told = list[tuple[float, str | None]]()
+    reported = list[tuple[float, str | None]]()
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, message))
+        reported.append((progress, message))
 
     async with server_env(server) as env, env.caller(revision) as caller:
         call = asyncio.create_task(caller.client.call_tool("approve", {}, progress_callback=note))
         await env.complete(await caller.link())
         assert text_of(await soon(call)) == "approved"
-    words = [message for _, message in told if message and "expense" in message.lower()]
+    words = [message for _, message in reported if message and "expense" in message.lower()]
     assert words[0] == "Reading the expense"
     assert words[-1] == "The expense is approved"
     if revision == "legacy":  # on the newer revision, each request starts at 0
-        assert [step for step, _ in told] == sorted({step for step, _ in told})
+        assert [step for step, _ in reported] == sorted({step for step, _ in reported})
 
 
 async def test_tool_continues_if_client_did_not_request_progress(revision: str) -> None:

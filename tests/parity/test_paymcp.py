@@ -14,11 +14,11 @@ async def test_payment_provider_receives_no_session_or_owner_of_caller() -> None
         (row,) = await shop.env.pending()
         payer = await shop.person()
         there = await payer.go_on(shop.env.link_of(row))
-        told = json.dumps(await shop.session(there.rsplit("/", 1)[1])) + there
+        text = json.dumps(await shop.session(there.rsplit("/", 1)[1])) + there
         session_id = caller.headers["mcp-session-id"]
         assert len(session_id) >= 16
-        assert session_id not in told
-        assert row.owner not in told.replace(row.id, "")  # our ids start with the owner's tag
+        assert session_id not in text
+        assert row.owner not in text.replace(row.id, "")  # our ids start with the owner's tag
         await payer.press_there(there, "card")
         await shop.tell_all()
         assert "paid 9.00 EUR" in (await soon(call)).text

@@ -186,7 +186,7 @@ async def paid(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
     return asked
 
 
-async def kept(payment_env: PaymentEnv) -> list[tuple[str, str | None]]:
+async def webhook_statuses(payment_env: PaymentEnv) -> list[tuple[str, str | None]]:
     return [(hook.status, hook.why) for hook in await payment_env.webhooks()]
 
 

@@ -75,8 +75,8 @@ class PeopleEnv:
         caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", LEGACY, elicits=False)
         caller.headers |= {"authorization": f"Bearer {self.token(subject)}"}
         await caller.connect()
-        told = (await caller.call(tool, **arguments)).text
-        (result,) = re.findall(r"^data: (\{.*)$", told, re.MULTILINE)
+        response = (await caller.call(tool, **arguments)).text
+        (result,) = re.findall(r"^data: (\{.*)$", response, re.MULTILINE)
         said: str = json.loads(result)["result"]["content"][0]["text"]
         return said
 

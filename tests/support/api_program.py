@@ -56,14 +56,14 @@ class Program:
         """Ask a question, check that it was created, and return its state."""
         answer = await self.ask(body, user=user)
         assert answer.status_code == 201, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        data: dict[str, Any] = answer.json()
+        return data
 
     async def read(self, id: str, **query: Any) -> dict[str, Any]:
         answer = await self.call("GET", f"/{id}", params=query)
         assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        data: dict[str, Any] = answer.json()
+        return data
 
     async def at(self, path: str, *, method: str = "GET", **more: Any) -> httpx.Response:
         """Send a request to another resource than questions, such as `accounts/ID`."""
@@ -73,8 +73,8 @@ class Program:
         """Connect an account as the user, and return its id."""
         asked = await self.asked(ACCOUNT, user=user)
         await (await here.guest(user)).connect(asked["url"])
-        told = await self.read(asked["id"], wait=50)
-        id: str = told["account"]["id"]
+        answer = await self.read(asked["id"], wait=50)
+        id: str = answer["account"]["id"]
         return id
 
     async def paid(self, here: AskingEnv, *, user: str = "ann") -> dict[str, Any]:

@@ -239,10 +239,10 @@ async def ask_as_program(here: ApprovalEnv, order: str = "o8") -> Result:
 
     async def result(there: ApprovalEnv) -> str:
         async with program(there) as client:
-            told = (await client.get(f"/api/questions/{id}", params={"wait": 50})).json()
-        assert (told["approvals"], told["approvals_needed"]) == (2, 2)
-        assert told["comments"] == ["Checked"]
-        return f"{order} is paid back" if told["status"] == "accepted" else str(told)
+            answer = (await client.get(f"/api/questions/{id}", params={"wait": 50})).json()
+        assert (answer["approvals"], answer["approvals_needed"]) == (2, 2)
+        assert answer["comments"] == ["Checked"]
+        return f"{order} is paid back" if answer["status"] == "accepted" else str(answer)
 
     return result
 

@@ -16,7 +16,7 @@ def question(message: str = "Please go there.", url: str = URL, **more: Any) -> 
     return elicit.url(message, url, **more)
 
 
-class Told:
+class FixedAsker:
     """A fake asker that answers every question with a fixed outcome."""
 
     def __init__(self, outcome: Outcome[Any]) -> None:

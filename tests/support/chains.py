@@ -19,12 +19,12 @@ audited = partial(process, policies=AUDITED)
 async def audit_entries_of(service: Service, owner: str) -> list[Entry]:
     """Return every entry of the owner's audit chain, decrypted."""
     locker = await service.elicitations.owners.locker(owner)
-    told = list[Entry]()
+    reported = list[Entry]()
     for record in await service.elicitations.store.list(AUDIT, owner=owner, limit=1000):
         block = block_of(record)
         for number, stored in enumerate(block.entries, start=block.before.count + 1):
-            told.append(opened(locker, owner, number, stored.sealed))
-    return told
+            reported.append(opened(locker, owner, number, stored.sealed))
+    return reported
 
 
 async def put(store: Store, *records: Record) -> None:

@@ -29,10 +29,10 @@ async def contender(*arguments) -> AsyncIterator[Process]:
         await killed(process)
 
 
-async def heard(process):
+async def read_line(process):
     return json.loads(await process.stdout.readline())
 
 
-async def told(process):
+async def let_start(process):
     process.stdin.write(b"go\n")
     await process.stdin.drain()

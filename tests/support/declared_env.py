@@ -33,7 +33,7 @@ Data = dict[str, Any]
 class Case:
     """A provider with its requests, replies and webhooks.
 
-    `fetched` and `told` build a reply and a webhook for a status word of the provider. `words` and
+    `fetched` and `event` build a reply and a webhook for a status word of the provider. `words` and
     `events` map these words to the verdict that they must have.
     """
 
@@ -50,12 +50,12 @@ class Case:
     words: Mapping[str, SessionStatus]
     open_word: str
     over_word: str
-    told: Callable[[str], Data]
+    event: Callable[[str], Data]
     events: Mapping[str, SessionStatus]
     paid_event: str
     ignored: Data
     fetched_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
-    told_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    event_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     close: tuple[str, Any] | None = None
     refund: str | None = None
     refund_body: Data = field(default_factory=dict[str, Any])
@@ -82,7 +82,7 @@ class Case:
     def begun(self) -> Elicitation:
         before = self.prepared()
         departure, _ = run(self.gateway.begin(before, TRIP), reply(self.opened, 201))
-        return gateway_env.keeping(before, departure.kept)
+        return gateway_env.with_stored(before, departure.kept)
 
     def delivered(self, event: Data) -> Delivery:
         scheme, body = self.seller.declaration.scheme, msgspec.json.encode(event)
@@ -103,8 +103,8 @@ def put(data: Data, place: str, value: Any) -> Data:
 
 
 def seller(name: str, **fields: Any) -> DeclaredAccount:
-    told = {"secret": SECRET, "webhook_secrets": (HOOK_SECRET,), "is_live": False}
-    return DeclaredAccount(declaration=EXAMPLES[name], **{**told, **fields})
+    reported = {"secret": SECRET, "webhook_secrets": (HOOK_SECRET,), "is_live": False}
+    return DeclaredAccount(declaration=EXAMPLES[name], **{**reported, **fields})
 
 
 def eur(amount: int) -> Data:
@@ -207,7 +207,7 @@ square = Case(
         "account": ("order.location_id", "L2"),
     },
     close=("DELETE /v2/online-checkout/payment-links/LINK1", None),
-    told=_square_event,
+    event=_square_event,
     events={},
     paid_event="payment.updated COMPLETED",
     ignored=put(_square_event("x COMPLETED"), "type", "invoice.created"),
@@ -338,13 +338,13 @@ paddle = Case(
         "currency": ("data.currency_code", "USD"),
         "reference": ("data.custom_data.elicitation", "another"),
     },
-    told_at={
+    event_at={
         "amount": ("data.details.totals.grand_total", "90"),
         "currency": ("data.currency_code", "USD"),
         "session": ("data.id", "txn_2"),
     },
     close=("PATCH /transactions/txn_1", {"status": "canceled"}),
-    told=_paddle_event,
+    event=_paddle_event,
     events={
         "transaction.paid paid": SessionStatus.PAID,
         "transaction.completed completed": SessionStatus.PAID,
@@ -463,12 +463,12 @@ polar = Case(
         "currency": ("currency", "usd"),
         "reference": ("metadata.elicitation", "another"),
     },
-    told_at={
+    event_at={
         "amount": ("data.total_amount", 90),
         "currency": ("data.currency", "usd"),
         "session": ("data.checkout_id", "co-2"),
     },
-    told=_polar_event,
+    event=_polar_event,
     events={
         "order.paid paid": SessionStatus.PAID,
         "order.paid partially_refunded": SessionStatus.PAID,
@@ -567,7 +567,7 @@ lemon_squeezy = Case(
     words={},
     open_word="",
     over_word="",
-    told=_lemon_event,
+    event=_lemon_event,
     events={
         "order_created paid": SessionStatus.PAID,
         "order_created pending": SessionStatus.PENDING,
@@ -575,7 +575,7 @@ lemon_squeezy = Case(
         "order_created refunded": SessionStatus.PAID,
     },
     paid_event="order_created paid",
-    told_at={
+    event_at={
         "amount": ("data.attributes.total", 90),
         "currency": ("data.attributes.currency", "USD"),
         "session": ("meta.custom_data.elicitation", f"{ID}:2"),
@@ -654,13 +654,13 @@ coinbase = Case(
         "currency": ("data.pricing.local.currency", "USD"),
         "reference": ("data.metadata.elicitation", "another"),
     },
-    told_at={
+    event_at={
         "amount": ("event.data.pricing.local.amount", "0.90"),
         "currency": ("event.data.pricing.local.currency", "USD"),
         "session": ("event.data.id", "charge-2"),
     },
     close=("POST /charges/charge-1/cancel", None),
-    told=_coinbase_event,
+    event=_coinbase_event,
     events={
         "charge:confirmed COMPLETED": SessionStatus.PAID,
         "charge:pending PENDING": SessionStatus.PENDING,

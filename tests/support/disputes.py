@@ -4,13 +4,13 @@ from typing import Any
 
 from flows.payments.receipt import Payment
 from tests.support.paying import give_up
-from tests.support.payment_events import told
+from tests.support.payment_events import sent_event
 from tests.support.shop_env import Buying, Shop
 
 CREATED, CLOSED = "charge.dispute.created", "charge.dispute.closed"
 
 
-async def kept(shop: Shop, buy: Buying) -> Payment:
+async def unused_payment(shop: Shop, buy: Buying) -> Payment:
     """Return a payment that was paid and that no call has used."""
     await give_up(shop, buy)
     await buy.person.pay(buy.link)
@@ -32,7 +32,7 @@ def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]
         "status": "needs_response",
         **about,
     }
-    return told(kind, dispute, id=f"evt_{dispute['id']}_{kind.rsplit('.', 1)[1]}")
+    return sent_event(kind, dispute, id=f"evt_{dispute['id']}_{kind.rsplit('.', 1)[1]}")
 
 
 async def claimed(shop: Shop, payment: Payment, kind: str = CREATED, **about: Any) -> str:

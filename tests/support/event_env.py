@@ -55,7 +55,7 @@ class Receiver:
     def ids(self) -> list[str]:
         return [request.headers["webhook-id"] for request in self.requests]
 
-    def told(self, number: int = -1) -> dict[str, Any]:
+    def body_of(self, number: int = -1) -> dict[str, Any]:
         body: dict[str, Any] = json.loads(self.requests[number].content)
         return body
 
@@ -82,7 +82,7 @@ async def outbound_to(receiver: Any, *, resolved: str = PUBLIC) -> AsyncIterator
 
 
 @asynccontextmanager
-async def telling(
+async def serving_events(
     store: Store,
     clock: Clock,
     receiver: Any,
@@ -126,7 +126,7 @@ async def events_of(service: Service) -> list[OutgoingEvent]:
     return await service.elicitations.all(OutgoingEvent)
 
 
-async def told_of_one(service: Service, **about: object) -> None:
+async def send_one(service: Service, **about: object) -> None:
     """Ask a question and send the event about it."""
     await asked(service, **about)
     await service.events.sender.send_all()

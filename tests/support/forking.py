@@ -109,12 +109,12 @@ class Forks:
         server = await asyncio.to_thread(self._started, usual)
         order = {"module": module, "arguments": arguments, "folder": str(cwd), "environment": env}
         written = EARS.listen(name)
-        given, taken = os.pipe() if stdin == PIPE else (os.open(os.devnull, os.O_RDONLY), None)
+        given, used = os.pipe() if stdin == PIPE else (os.open(os.devnull, os.O_RDONLY), None)
         read, said = os.pipe() if stdout == PIPE else (None, os.dup(stdout))
         pid = server.fork(order, (given, said, written.fileno()))
         os.close(given)
         os.close(said)
-        return hear(await _opened(pid, stdin=taken, stdout=read), written)
+        return hear(await _opened(pid, stdin=used, stdout=read), written)
 
     def _started(self, environment: Mapping[str, str]) -> ForkServer:
         with self._turn:

@@ -56,12 +56,12 @@ def prepared(
     gateway: Gateway, elicitation: Elicitation, *, number: int = 1, context: RedirectContext = TRIP
 ) -> Elicitation:
     """Return the elicitation with an attempt whose request is stored and was not sent."""
-    kept = gateway.prepare(elicitation, context)
-    attempt = Attempt(number=number, browser="b", started_at=NOON, kept=kept)
+    stored = gateway.prepare(elicitation, context)
+    attempt = Attempt(number=number, browser="b", started_at=NOON, kept=stored)
     return replace(elicitation, attempt=attempt)
 
 
-def keeping(elicitation: Elicitation, kept: Any) -> Elicitation:
+def with_stored(elicitation: Elicitation, kept: Any) -> Elicitation:
     """Return the elicitation with this data stored in its attempt."""
     assert elicitation.attempt is not None
     return replace(
@@ -74,10 +74,10 @@ def begun(
 ) -> Elicitation:
     """Return the elicitation with an attempt that created a session."""
     before = prepared(gateway, elicitation, **options)
-    return keeping(before, replace(kept_in(before), session=session, url=url))
+    return with_stored(before, replace(stored_checkout(before), session=session, url=url))
 
 
-def kept_in(elicitation: Elicitation) -> StoredCheckout:
+def stored_checkout(elicitation: Elicitation) -> StoredCheckout:
     assert elicitation.attempt is not None
     return msgspec.convert(elicitation.attempt.kept, StoredCheckout)
 

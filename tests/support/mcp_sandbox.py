@@ -144,10 +144,10 @@ class SandboxEnv:
 
     async def look_through(self) -> None:
         """Check that no secret, token or key occurred in any message."""
-        told = bytes(self.tap.heard)
-        kept = [token for c in await self.connections() for token in (c.access_token,) if token]
-        for secret in (KEY, *kept, self.sandbox.client_secret, self.sandbox.stripe_key):
-            assert secret.encode() not in told, secret
+        reported = bytes(self.tap.heard)
+        account = [token for c in await self.connections() for token in (c.access_token,) if token]
+        for secret in (KEY, *account, self.sandbox.client_secret, self.sandbox.stripe_key):
+            assert secret.encode() not in reported, secret
 
 
 class Tap:

@@ -159,7 +159,7 @@ class Caller:
         self.client = client
         self.completed = completed  # ids of the complete notifications
         self.list_changes = 0  # number of list_changed notifications
-        self.told: list[str] = []  # messages of the forms in which somebody typed a code
+        self.code_prompts: list[str] = []  # messages of the forms in which somebody typed a code
         self.forms: list[Any] = []  # the tools' own forms that the client was asked to show
         self._shown = shown
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
@@ -380,7 +380,7 @@ class ServerEnv:
                 action, content = await slow()
                 return types.ElicitResult(action=cast("Any", action), content=content)
             if typed is not None and getattr(question, "url", None) is None:
-                caller.told.append(question.message)
+                caller.code_prompts.append(question.message)
                 return types.ElicitResult(action="accept", content={"code": await typed.get()})
             if fills and getattr(question, "url", None) is None:
                 caller.forms.append(question)

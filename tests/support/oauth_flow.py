@@ -90,13 +90,13 @@ def departed(
     Return the redirect and the elicitation that waits for the browser's return.
     """
     flow, asked = a_flow(provider), an_elicitation(provider, scopes=scopes, account=account)
-    kept = flow.prepare(asked, TRIP)
-    going = an_elicitation(provider, scopes=scopes, account=account, kept=kept)
+    stored = flow.prepare(asked, TRIP)
+    going = an_elicitation(provider, scopes=scopes, account=account, kept=stored)
     replies = [httpx.Response(200, json=metadata or METADATA)] if provider.discovers else []
     departure, _ = talked(flow.begin(going, TRIP), *replies)
     # Encode as JSON and decode, as a stored record is.
-    kept = msgspec.json.decode(msgspec.json.encode(departure.kept))
-    return departure, an_elicitation(provider, scopes=scopes, account=account, kept=kept)
+    stored = msgspec.json.decode(msgspec.json.encode(departure.kept))
+    return departure, an_elicitation(provider, scopes=scopes, account=account, kept=stored)
 
 
 def parameters_of(url: str) -> dict[str, list[str]]:
@@ -116,13 +116,13 @@ def granted(
 
 
 def id_token(away: Elicitation, **changes: Any) -> str:
-    kept: Any = away.attempt.kept if away.attempt else None
+    stored: Any = away.attempt.kept if away.attempt else None
     now = int(NOON.timestamp())
     claims = {
         "iss": ISSUER,
         "sub": "sub-1",
         "aud": "our id",
-        "nonce": kept["nonce"],
+        "nonce": stored["nonce"],
         "iat": now,
         "exp": now + 300,
         **changes,

@@ -23,7 +23,7 @@ def delivery(body: bytes) -> Delivery:
     return verify(STRIPE, body=body, headers=headers, secrets=[SECRET], now=NOON)
 
 
-def told(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def sent_event(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return an event as the provider sends it."""
     return {
         "id": "evt_1",
@@ -37,5 +37,5 @@ def told(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def event(kind: str, about: dict[str, Any], **changes: Any) -> Notice:
-    body = json.dumps(told(kind, about, **changes)).encode()
+    body = json.dumps(sent_event(kind, about, **changes)).encode()
     return StripeGateway(SELLER).read_notice(delivery(body))

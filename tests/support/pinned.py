@@ -26,9 +26,9 @@ def installing(name: str) -> Iterator[None]:
 def installed(pins: Path, name: str) -> Path:
     """Return the folder with the pinned packages. Install them if they are missing."""
     packages = BUILD / name
-    kept = packages / pins.name
+    stored = packages / pins.name
     with installing(name):
-        if kept.is_file() and kept.read_bytes() == pins.read_bytes():
+        if stored.is_file() and stored.read_bytes() == pins.read_bytes():
             return packages
         with tempfile.TemporaryDirectory(dir=BUILD, prefix=f"{name}.") as folder:
             subprocess.run(

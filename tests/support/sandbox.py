@@ -88,7 +88,7 @@ class Person:
 
     async def approve(self, provider: Provider = OIDC, **changes: str | None) -> dict[str, str]:
         """Press Approve, and return the callback's parameters."""
-        return told(await self.press(await self.open(provider, **changes)))
+        return redirect_parameters(await self.press(await self.open(provider, **changes)))
 
     async def token(self, provider: Provider = OIDC, **changes: str | None) -> httpx.Response:
         """Call the token endpoint with the client secret in the form. None removes a field."""
@@ -133,7 +133,7 @@ class Person:
         return await self.http.post("/control", json=wish, headers=bearer)
 
 
-def told(response: httpx.Response) -> dict[str, str]:
+def redirect_parameters(response: httpx.Response) -> dict[str, str]:
     """Return the parameters of a redirect to the callback. Each must occur once."""
     assert response.status_code == 303, response.text
     location = response.headers["location"]

@@ -16,7 +16,7 @@ from flows.payments.paypal.gateway import PayPalGateway
 from flows.payments.receipt import Payment
 from flows.payments.session import SessionStatus
 from tests.support import gateway_env
-from tests.support.gateway_env import BACK, NINE, kept_in
+from tests.support.gateway_env import BACK, NINE, stored_checkout
 from tests.support.sandbox_checkout import ServerEnv, checkout_env
 from webapp.http.client import Outbound
 
@@ -56,14 +56,14 @@ class Paying:
         now = self.env.clock()
         context = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
         departure = await self.run(self.gateway.begin(before, context))
-        return gateway_env.keeping(before, departure.kept)
+        return gateway_env.with_stored(before, departure.kept)
 
     async def repeated(self, elicitation: Elicitation) -> str:
         """Repeat a request whose reply was lost, and return its session."""
         assert elicitation.attempt is not None
-        kept = await self.run(self.gateway.repeat(elicitation, elicitation.attempt))
-        assert kept.session is not None
-        return kept.session
+        stored = await self.run(self.gateway.repeat(elicitation, elicitation.attempt))
+        assert stored.session is not None
+        return stored.session
 
     async def fetched(self, elicitation: Elicitation) -> ProviderSession:
         return await self.run(self.gateway.fetch(elicitation, session_of(elicitation)))
@@ -121,10 +121,10 @@ async def paying_at(name: str) -> AsyncIterator[Paying]:
 
 
 def session_of(elicitation: Elicitation) -> str:
-    session = kept_in(elicitation).session
+    session = stored_checkout(elicitation).session
     assert session is not None
     return session
 
 
 def page_of(elicitation: Elicitation) -> str | None:
-    return kept_in(elicitation).url
+    return stored_checkout(elicitation).url

@@ -32,14 +32,14 @@ def sessions_of(store: Any, clock: Clock, **changes: Any) -> Sessions:
 
 def jar(*set_cookies: str) -> dict[str, str]:
     """Return the cookies that a browser sends after these Set-Cookie headers."""
-    kept: dict[str, str] = {}
+    stored: dict[str, str] = {}
     for header in set_cookies:
         for name, morsel in SimpleCookie(header).items():
             if morsel["max-age"] == "0":
-                kept.pop(name, None)
+                stored.pop(name, None)
             else:
-                kept[name] = morsel.value
-    return kept
+                stored[name] = morsel.value
+    return stored
 
 
 async def signed_in(

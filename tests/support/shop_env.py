@@ -234,7 +234,7 @@ class Shop:
         self.processing: Literal["wait", "return"] = "wait"
         self.title: str | None = None  # the tool's, from the next restart on
         self.provider: str | None = None  # the payment provider, or None for the checkout
-        self.body: Body = _told
+        self.body: Body = _paid_text
         self.bodies = 0
         self.given: list[Receipt] = []
         self.env: ServerEnv
@@ -514,7 +514,7 @@ async def buying(shop: "Shop", *, revision: str = LEGACY) -> AsyncIterator[Buyin
         yield Buying(shop=shop, caller=caller, call=call, link=link, person=person)
 
 
-async def _told(receipt: Receipt) -> str:
+async def _paid_text(receipt: Receipt) -> str:
     return f"paid {receipt.price}"
 
 

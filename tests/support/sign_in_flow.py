@@ -38,8 +38,8 @@ def departed(found: Metadata | None = None) -> tuple[dict[str, list[str]], Any]:
     """Return the parameters of the redirect, and the browser's data after a JSON round trip."""
     departure, _ = talked(sign_in().begin(found or metadata(), now=NOON))
     assert isinstance(departure, Redirect)
-    kept = msgspec.json.decode(msgspec.json.encode(departure.kept))
-    return parse_qs(urlsplit(departure.url).query), kept
+    stored = msgspec.json.decode(msgspec.json.encode(departure.kept))
+    return parse_qs(urlsplit(departure.url).query), stored
 
 
 def arrived(kept: Any, **changes: str | None) -> CallbackParams:

@@ -50,8 +50,10 @@ class Habits:
     reply: Mapping[str, Any] = field(default_factory=dict[str, Any])
     nest: str | None = None  # the member that holds the token
     callback: Mapping[str, str] = field(default_factory=dict[str, str])
-    error: Mapping[str, str] = field(default_factory=dict[str, str])  # instead of a code
-    authorize: str | None = None  # the addresses that it has, if a test checks them
+    error: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # in the callback, instead of a code
+    authorize: str | None = None  # and two more addresses, if a test checks them
     token: str | None = None
     refresh: str | None = None
     person: tuple[str, str] | None = None  # method and address
@@ -59,7 +61,7 @@ class Habits:
     bearer: str = "Bearer"
     metadata: Mapping[str, Any] | None = None
     userinfo: Mapping[str, Any] | None = None
-    scopes: str | None = None  # of the reply; None: as asked
+    scopes: str | None = None  # the scopes in replies; None: the requested scopes
     replies: str = "json"  # or form: the format of the token endpoint's replies
 
 
@@ -331,11 +333,11 @@ def walk(
     )
     flow = OauthFlow({provider.name: client})
     trip = RedirectContext(number=1, return_url=RETURN, state="the-state", now=NOON, tenant=tenant)
-    kept: Any = flow.prepare(an_elicitation(provider, scopes=scopes), trip)
-    going = an_elicitation(provider, scopes=scopes, kept=kept)
+    stored: Any = flow.prepare(an_elicitation(provider, scopes=scopes), trip)
+    going = an_elicitation(provider, scopes=scopes, kept=stored)
     redirect = led(flow.begin(going, trip), server)
-    kept = msgspec.json.decode(msgspec.json.encode(redirect.kept))
-    away = an_elicitation(provider, scopes=scopes, kept=kept)
+    stored = msgspec.json.decode(msgspec.json.encode(redirect.kept))
+    away = an_elicitation(provider, scopes=scopes, kept=stored)
     arrival = server.authorized(redirect.url)
     code, members = flow.code_of(away, arrival), flow.members_of(away, arrival)
     grant = led(flow.finish(away, code=code, now=NOON, callback=members), server)
@@ -353,8 +355,8 @@ def walk(
         tools=(),
         access_token=grant.tokens.access_token,
         refresh_token=grant.tokens.refresh_token,
-        token=kept["token"],
-        client_auth=kept["client_auth"],
+        token=stored["token"],
+        client_auth=stored["client_auth"],
         issuer=grant.issuer,
     )
     if not refreshes:

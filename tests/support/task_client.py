@@ -109,16 +109,16 @@ class TaskClient:
                 text = line.removeprefix("data:").strip()
                 if not text.startswith("{"):
                     continue
-                told: dict[str, Any] = json.loads(text)
-                if told.get("id") == id and "method" not in told:
-                    if "error" in told:
-                        raise Refused(told["error"])
-                    result: dict[str, Any] = told["result"]
+                data: dict[str, Any] = json.loads(text)
+                if data.get("id") == id and "method" not in data:
+                    if "error" in data:
+                        raise Refused(data["error"])
+                    result: dict[str, Any] = data["result"]
                     return result
-                if "id" in told:
-                    self.asked.put_nowait(told["params"])
+                if "id" in data:
+                    self.asked.put_nowait(data["params"])
                     answer = await self.answers.get()
-                    await self._post({"id": told["id"], "result": answer})
+                    await self._post({"id": data["id"], "result": answer})
         raise AssertionError(f"{method} had no answer: {response.status_code}")
 
     async def call(self, tool: str, **arguments: Json) -> dict[str, Any]:

@@ -103,8 +103,8 @@ async def done(person: AskedPerson, *kinds: str) -> None:
     """Ask each of these questions and accept it."""
     for kind in kinds:
         ACTS[kind](person)
-        heard = await person.call(f"ask_{kind}")
-        assert not heard.is_error, heard.text
+        result = await person.call(f"ask_{kind}")
+        assert not result.is_error, result.text
 
 
 class Elsewhere:

@@ -21,7 +21,7 @@ B = TypeVar("B")
 
 
 def with_stores(cases: Sequence[A], stores: Sequence[B], *, whole: bool) -> Iterable[tuple[A, B]]:
-    """Return each case with each store, or else with one store, in turn.
+    """Return each case with each store if `whole`, otherwise each case with the next store.
 
     There are at least as many cases as stores, so that each store is used.
     """

@@ -86,7 +86,7 @@ def _seconds_of(work: Work, *, for_at_least: float = _SECONDS_AT_LEAST) -> float
         began = time.thread_time()
         for _ in range(calls):
             work()
-        taken = time.thread_time() - began
-        if taken >= max(for_at_least, _SECONDS_AT_LEAST):
-            return taken / calls
+        used = time.thread_time() - began
+        if used >= max(for_at_least, _SECONDS_AT_LEAST):
+            return used / calls
         calls *= 4

@@ -242,7 +242,7 @@ async def served(
             await here.aclose()
 
 
-def told(records: Sequence[logging.LogRecord], *events: str) -> str:
+def logged_texts(records: Sequence[logging.LogRecord], *events: str) -> str:
     """Return the texts of these events in the log, as one text."""
     names = ("why", "fix", "error", "http_status", "description")
     return "\n".join(

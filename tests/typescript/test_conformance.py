@@ -66,7 +66,7 @@ async def test_conformance_is_not_worse_with_elicit_serve(
     port = free_port()
     named = {"ELICIT_ORIGINS": f"http://127.0.0.1:{port}"}
     async with (
-        running.serving(f"{EVERYTHING}:by_the_protocol", home=tmp_path / "a") as beside,
+        running.serving(f"{EVERYTHING}:by_the_protocol", home=tmp_path / "a") as other,
         running.serving(
             f"{EVERYTHING}:with_our_verbs", home=tmp_path / "b", port=port, extra=named
         ) as through,
@@ -74,7 +74,7 @@ async def test_conformance_is_not_worse_with_elicit_serve(
         with_us, with_verbs = await asyncio.gather(
             *(
                 checked(newer_node, f"{url}/mcp", revision, tmp_path / str(number))
-                for number, url in enumerate((beside.url, through.url))
+                for number, url in enumerate((other.url, through.url))
             )
         )
     passed = {name for name, checks in without.items() if not any(checks.values())}

@@ -70,9 +70,9 @@ async def test_immediate_answer_is_ignored(node: str, official: Official, server
     ):
         caller.begin("ask")
         await caller.asked()
-        told = await caller.result()
-        assert code_of(told) == NOBODY
-        await answer(env, told)
+        result = await caller.result()
+        assert code_of(result) == NOBODY
+        await answer(env, result)
         assert text_of(await caller.call("ask")) == "hello Ada"
     assert says(f"TypeScript, `{official.library}`", official.revision, "declines at once", NOBODYS)
 
@@ -101,12 +101,12 @@ async def test_never_answering_client_gets_link(node: str, official: Official, s
         first.begin("ask")
         await first.asked()
         if official.revision == OLDER:
-            told = await first.result()
+            result = await first.result()
         else:  # `first` hangs and `second` is asked again, so `third` gets the link
             second.begin("ask")
             await second.asked()
-            told = await third.call("ask")
-        await answer(env, told)
+            result = await third.call("ask")
+        await answer(env, result)
         assert text_of(await third.call("ask")) == "hello Ada"
         await first.kill()
         await second.kill()
@@ -132,9 +132,9 @@ async def test_immediate_decline_in_inspector_is_ignored(
     async with server_env(server, min_answer=MINUTE) as env:
         inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
         async with inspector.connected("one"):
-            told = await inspector.decline("one", await inspector.asked("one", "ask"))
-            assert code_of(told) == NOBODY
-            await answer(env, told)
+            data = await inspector.decline("one", await inspector.asked("one", "ask"))
+            assert code_of(data) == NOBODY
+            await answer(env, data)
             assert text_of(await inspector.call("one", "ask")) == "hello Ada"
     assert says("Inspector, `mcpdo`", revision, "declines at once", NOBODYS)
 
@@ -146,8 +146,8 @@ async def test_later_decline_in_inspector_counts(
     async with server_env(server, min_answer=timedelta(milliseconds=1)) as env:
         inspector = Inspector(node=newer_node, home=tmp_path, url=env.mcp_url, revision=revision)
         async with inspector.connected("one"):
-            told = await inspector.decline("one", await inspector.asked("one", "ask"))
-            assert code_of(told) == DECLINED
+            answer = await inspector.decline("one", await inspector.asked("one", "ask"))
+            assert code_of(answer) == DECLINED
     assert says("Inspector, `mcpdo`", revision, "declines later", NO)
 
 

@@ -41,15 +41,15 @@ def application(**changes: Any) -> App:
 async def test_application_starts_responds_and_stops_with_lifespan() -> None:
     settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0)
     app = create_app(settings, MCPServer("my tools"))
-    told = asyncio.Queue[Message]()
+    reported = asyncio.Queue[Message]()
     said = asyncio.Queue[Message]()
     async with asyncio.timeout(300):
-        living = asyncio.create_task(app({"type": "lifespan"}, told.get, said.put))
-        await told.put({"type": "lifespan.startup"})
+        living = asyncio.create_task(app({"type": "lifespan"}, reported.get, said.put))
+        await reported.put({"type": "lifespan.startup"})
         assert (await said.get())["type"] == "lifespan.startup.complete"
         async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
             assert (await client.get("/health")).json() == {"status": "ok"}
-        await told.put({"type": "lifespan.shutdown"})
+        await reported.put({"type": "lifespan.shutdown"})
         assert (await said.get())["type"] == "lifespan.shutdown.complete"
         await living
 

@@ -98,10 +98,10 @@ async def test_demo_prints_no_escape_sequence_of_tool(capsys: pytest.CaptureFixt
 
 def test_no_other_code_writes_to_standard_output_or_error() -> None:
     # finding: S4
-    house = Path(__file__).parents[2] / "webapp"
+    project = Path(__file__).parents[2] / "webapp"
     writing = {
-        str(path.relative_to(house))
-        for path in house.rglob("*.py")
+        str(path.relative_to(project))
+        for path in project.rglob("*.py")
         for line in path.read_text("utf-8").splitlines()
         if "sys.stdout.write" in line or "sys.stderr.write" in line or " print(" in line
     }

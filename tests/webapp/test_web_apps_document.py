@@ -36,11 +36,11 @@ async def test_first_sample_shows_link_to_account_of_user(
 
 
 async def test_second_sample_requests_user_code_until_correct() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     codes = iter(["wrong", "right"])
 
     async def send(user: str, words: str) -> None:
-        told.append(words)
+        reported.append(words)
 
     async def code_from(user: str) -> str:
         return next(codes)
@@ -65,4 +65,4 @@ async def test_second_sample_requests_user_code_until_correct() -> None:
         _wrong=wrong,
     )
     await sample["show"](link)
-    assert told == ["https://shop.example/e/x", "Look again."]
+    assert reported == ["https://shop.example/e/x", "Look again."]

@@ -41,7 +41,7 @@ class Customer(Guest):
         text = (await self.person.browser.get(self._url)).text
         return text.split('href="')[1].split('"')[0]
 
-    async def told(self, user: str) -> str:
+    async def page_of(self, user: str) -> str:
         await eventually(lambda: user in self._shop.told)
         return (await self.person.browser.get(self._url)).text
 
@@ -89,7 +89,7 @@ async def test_user_connects_pays_types_key_and_gets_report(
         second = await customer.next_link("ann", after=first)
         await customer.pay(second)
         await customer.type(await customer.next_link("ann", after=second))
-        assert "9.00 EUR was paid, and the key has 30 characters." in await customer.told("ann")
+        assert "9.00 EUR was paid, and the key has 30 characters." in await customer.page_of("ann")
 
 
 async def test_other_user_cannot_open_link_and_sees_sign_in(
@@ -109,4 +109,4 @@ async def test_other_user_cannot_open_link_and_sees_sign_in(
         page = await bob.person.visit(link)
         assert (page.status, page.heading) == (403, "This link belongs to someone else")
         await ann.decline(link)
-        assert "The person declined" in await ann.told("ann")
+        assert "The person declined" in await ann.page_of("ann")

@@ -50,7 +50,7 @@ PROXIED_AT_ONCE: Final = 8  # per program
 PROXIED_AT_ONCE_IN_ALL: Final = 32  # all programs share the outbound HTTP client
 _AUTHORIZATION: Final = "Authorization"
 _FOUND: Final = "elicit_url.requester"
-_ROOM: Final = "elicit_url.room"
+_SLOT: Final = "elicit_url.room"
 HELD_BACK: Final = "held_back"
 _BAD: Final = (401, "has expired, is damaged, or was issued for another server")
 _REFUSED: Final = {
@@ -176,9 +176,9 @@ class Places:
                 del self._in_use[key]
 
 
-def room_in(scope: Any) -> ExitStack:
+def slot_of(scope: Any) -> ExitStack:
     """Return a context that occupies a slot for open requests until the response is sent."""
-    found: ExitStack = scope.setdefault(_ROOM, ExitStack())
+    found: ExitStack = scope.setdefault(_SLOT, ExitStack())
     return found
 
 
@@ -214,7 +214,7 @@ class RequiresScope:
     async def __call__(self, connection: _AnyConnection, _: BaseRouteHandler) -> None:
         request = cast("AnyRequest", connection)
         found = await _found(request, _paces(request), or_person=self.or_person)
-        if not room_in(connection.scope).enter_context(_paces(request).open.one_more(found.who)):
+        if not slot_of(connection.scope).enter_context(_paces(request).open.one_more(found.who)):
             raise TooManyOpen
         if found.key is not None and not self.scopes:
             raise NotAllowed(

@@ -34,7 +34,7 @@ from webapp.api.access import (
     RequiresScope,
     TokenUses,
     requester,
-    room_in,
+    slot_of,
 )
 from webapp.api.accounts import (
     ProviderFailed,
@@ -111,7 +111,7 @@ def api_routes(
         if scope["type"] != "http" or RESOURCES.isdisjoint(scope["path"].split("/", 3)[2:3]):
             await app(scope, receive, send)
             return
-        with working(f"{scope['method']} /api", tracer=tracer), room_in(scope):
+        with working(f"{scope['method']} /api", tracer=tracer), slot_of(scope):
             await answer_from(api(), scope, receive, send, parts=parts)
 
     return route

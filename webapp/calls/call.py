@@ -249,7 +249,7 @@ class Call:
         if run.result is not None:
             if await is_refunded(self.elicitations, self.kinds, run):
                 self.used.drop_accounts()
-                return await self.run.begin_anew()
+                return await self.run.restart()
             await self.repeat(run, run.result)
         return run
 

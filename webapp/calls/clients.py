@@ -115,7 +115,7 @@ class McpClients:
         self.sent_questions: OrderedDict[str, SentQuestion] = OrderedDict()
         self.limits, self.silence = limits, limits.silence
         self.min_answer = settings.min_answer
-        elicitations.subscribers.append(self._hear)
+        elicitations.subscribers.append(self._on_change)
 
     @property
     def now(self) -> datetime:
@@ -228,7 +228,7 @@ class McpClients:
         ids = self._elicitations.rows.ids
         return ids.client(client.owner, name=client.name, release=client.release)
 
-    async def _hear(self, record: Record) -> None:
+    async def _on_change(self, record: Record) -> None:
         """Drop the cached record, because another process has written it."""
         if record.kind == KINDS[ClientRecord]:
             self._known.pop(record.id, None)
@@ -326,7 +326,7 @@ class AskedClient:
     def has_link(self, id: str) -> bool:
         return self._is(id, SentState.LINKED)
 
-    def has_heard_of(self, id: str) -> bool:
+    def is_known_question(self, id: str) -> bool:
         """Return True if the client replied to this question, or its person has the link."""
         sent = self._clients.sent_questions.get(id)
         return sent is not None and sent.state is not SentState.OUT

@@ -68,7 +68,7 @@ class Endings:
         self._kinds = kinds
         self._completing = completing.refusing(_CANNOT_ASK)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self.servers: Collection[str] = ()
         # The latest endings that callbacks of this process received, for the test kit.
         self.ran = deque[Ending](maxlen=100)
@@ -172,7 +172,7 @@ class Endings:
         task.add_done_callback(lambda _: self._tasks.pop(row.id, None))
 
     async def _attempted(self, row: EndingCallback) -> None:
-        async with self._room:
+        async with self._slots:
             try:
                 await self._attempt(row)
             except Conflict:  # another process claimed the callback, or its owner was erased

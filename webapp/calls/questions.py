@@ -38,7 +38,7 @@ from webapp.elicitations.aliases import give_alias, must_be_alias
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import still_applies
-from webapp.kinds.quotas import Room
+from webapp.kinds.quotas import Admission
 from webapp.records.values import Standing, Value
 from webapp.stores import Conflict
 from webapp.telemetry.work import note, traceparent, working
@@ -222,7 +222,7 @@ class Questions:
             self._kinds.rules.know(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
-                if self._elicitations.plugins.hear_starts:
+                if self._elicitations.plugins.see_starts:
                     await self._elicitations.plugins.started(current)
             return current
 
@@ -270,9 +270,9 @@ class Questions:
                 new = await self._new(asking, join, run, previous, standing=standing, worded=worded)
                 if new is None:
                     continue
-                worded, room, current = new
-                superseded = room.superseded
-                changed += [current, *room.rows_for(current), *map(states.release_key, previous)]
+                worded, quota, current = new
+                superseded = quota.superseded
+                changed += [current, *quota.rows_for(current), *map(states.release_key, previous)]
             elif not current.status.is_final and current.waiter != self._call.leg:
                 current = self._joined(question, current, run)
                 changed.append(current)
@@ -322,8 +322,8 @@ class Questions:
         *,
         standing: Standing | None,
         worded: Question[Any] | None,
-    ) -> tuple[Question[Any] | None, Room, Elicitation] | None:
-        """Return a new elicitation, its `Room`, and the question as the plugins have changed it.
+    ) -> tuple[Question[Any] | None, Admission, Elicitation] | None:
+        """Return a new elicitation, its `Admission`, and the question as changed by plugins.
 
         The plugins change a question only once, even if the write is repeated. Return None if the
         first write was refused. The caller then looks for a question that has ended and may have
@@ -336,22 +336,22 @@ class Questions:
             raise _AnsweredMeanwhile(outcome)
         question, step, plugins = asking.question, asking.step, self._elicitations.plugins
         admit = partial(
-            self._kinds.quotas.room,
+            self._kinds.quotas.admit,
             run,
             client_id=self._call.caller.client,
             tool=self._tool,
             standing=standing,
         )
         try:
-            if worded is None and plugins.hear_asking:
+            if worded is None and plugins.see_questions:
                 is_for_user = self._call.caller.is_user
-                worded, room = await plugins.asking(
+                worded, quota = await plugins.asking(
                     question, tool=self._tool, owner=run.owner, is_for_user=is_for_user, admit=admit
                 )
             else:
-                room = await admit()
+                quota = await admit()
             asked = question if worded is None else worded
-            return worded, room, await self._start(asked, step, join, run, previous)
+            return worded, quota, await self._start(asked, step, join, run, previous)
         except ElicitError:
             if standing is None:
                 raise
@@ -390,7 +390,7 @@ class Questions:
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
         """Return the owner's row if the row shows that there is no question to join, else None."""
         is_perhaps_asked = question.key is not None or is_for_good(question.request)
-        if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.hear_asking:
+        if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.see_questions:
             return None
         return await self._kinds.quotas.standing(run.owner)
 

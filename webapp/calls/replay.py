@@ -367,7 +367,7 @@ def _listen() -> None:
     """Add the audit hook of this process, which Python cannot remove again."""
     if not _has_hook:
         _has_hook.append(True)
-        sys.addaudithook(_heard)
+        sys.addaudithook(_on_audit_event)
 
 
 _has_hook: list[bool] = []
@@ -386,7 +386,7 @@ _EFFECTS: Final = {
 }
 
 
-def _heard(event: str, args: tuple[Any, ...]) -> None:
+def _on_audit_event(event: str, args: tuple[Any, ...]) -> None:
     if event != "open" and event not in _EFFECTS:
         return
     current = _watched.get()

@@ -111,7 +111,7 @@ class CurrentRun:
         elif self.value.version:
             raise Erased(self.value.id)
 
-    async def begin_anew(self) -> Run:
+    async def restart(self) -> Run:
         """Replace the run with a new one, because the old result does not apply to this call."""
         async with self._lock:
             await self._leave(self.value)

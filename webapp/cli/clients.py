@@ -39,7 +39,7 @@ async def forget_client(service: Service, id: str) -> list[str]:
     there = {tail_of(one): one for one in await service.clients.all()}
     meant = the_one(id, there, what="client", shown_by="clients list")
     await service.clients.forget(meant.id)
-    return ["The client is forgotten: the server sends it the next question again."]
+    return ["The client is forgotten. The server sends forms and links to that client again."]
 
 
 async def clear_clients(service: Service) -> list[str]:

@@ -30,7 +30,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="the id of an event, as elicit events list shows it, or its beginning",
     )
     meant.add_argument(
-        "--given-up", metavar="NAME", help="send all events that an address has not received"
+        "--given-up",
+        metavar="NAME",
+        help="send again all events that the server has given up sending to an address",
     )
     does(replaying, replay_events)
     testing = commands.add_parser("test", help="send a test event to an address")

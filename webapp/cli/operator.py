@@ -37,6 +37,7 @@ from webapp.settings.settings import DEFAULT_PORT, Settings
 from webapp.stores import Record
 
 NAMED_AT_MOST = 5
+OWNERS_SHOWN_BY = "questions list (or clients list, pending)"  # the lists with a column for owners
 T = TypeVar("T")
 
 
@@ -196,7 +197,7 @@ async def owner_of(service: Service, who: str) -> str:
             return owner
         raise CommandRefused("Nothing was ever stored for that subject of that issuer.")
     there = {each.owner: each.owner async for page in pages(store, DATA_KEY) for each in page}
-    return the_one(who, there, what="owner", shown_by="payments (or pending, approvals, clients)")
+    return the_one(who, there, what="owner", shown_by=OWNERS_SHOWN_BY)
 
 
 async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Record]]:

@@ -38,8 +38,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--open",
         dest="only_open",
         action="store_true",
-        help="only payments that you have to check: paid but neither used nor refunded, "
-        "disputed, inquired about by a bank, or with a failed refund",
+        help="only payments that are not finished: paid but neither used nor refunded, still on "
+        "their way, without a known outcome, disputed, inquired about by a bank, or with an "
+        "unfinished or failed refund",
     )
     lists(listing, list_payments, of=PaymentRow)
     showing = commands.add_parser("show", help="show one payment in full")

@@ -149,7 +149,7 @@ async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
             return False
         row = Row(owner=found.owner, kind=found.kind, id=found.id, version=found.version)
         try:
-            fresh = Locker(*unwrapped(ring, stored).keys).sealed_anew(row, found.sealed)
+            fresh = Locker(*unwrapped(ring, stored).keys).resealed(row, found.sealed)
         except Unreadable:
             return None
         if fresh is None:

@@ -161,7 +161,7 @@ async def _marked(backup: BackupFile) -> Scan:
 
 
 def _must_be_one_key(file: KeyFile, key: Path) -> None:
-    """Raise CommandRefused if there is no key file, or the server's lacks the backup's secrets."""
+    """Raise CommandRefused if no key file exists, or the server's key file lacks a secret."""
     if not key.exists():
         if not file.path.exists():
             raise CommandRefused(
@@ -170,8 +170,8 @@ def _must_be_one_key(file: KeyFile, key: Path) -> None:
             )
     elif file.path.exists() and not _values(KeyFile(key)) <= _values(file):
         raise CommandRefused(
-            f"{file.path} is a different key than {key}: move it away first, and keep it: only "
-            "that key decrypts the data that was encrypted with it."
+            f"{file.path} holds another key than {key}. First move {file.path} to a safe place: "
+            "no other key decrypts the data that was encrypted with it."
         )
 
 

@@ -19,7 +19,7 @@ from webapp.printing import tell
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import load, place_of
 from webapp.serving.http_server import annex_of, loop_factory, serve_http
-from webapp.serving.reloading import THIS_PROGRAM, serve_anew
+from webapp.serving.reloading import THIS_PROGRAM, serve_again
 from webapp.serving.supervising import Parent, supervise
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_URL, Settings
 from webapp.workers.relay import make_private
@@ -154,7 +154,7 @@ def _reload(options: argparse.Namespace, settings: Settings, listener: socket.so
         )
     arguments = _again(options)
     arguments += [f"--{name}" for name in ("sandbox", "replay") if getattr(options, name)]
-    return serve_anew(arguments, listener, folder=Path.cwd())
+    return serve_again(arguments, listener, folder=Path.cwd())
 
 
 def _again(options: argparse.Namespace) -> list[str]:

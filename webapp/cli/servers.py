@@ -65,7 +65,7 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
         found = await elicitations.read(KnownServer, owner=SERVICE, id=id)
         if found is None:
             raise CommandRefused(
-                f"No server is named {printed(name)}: elicit servers list shows them."
+                f"No server is named {printed(name)}: elicit servers list shows the names."
             )
         return [] if found.place == place else [_moved(found, place, service)]
 

@@ -87,10 +87,10 @@ class Plugins:
         }
         self._patience = patience
         self._running = set[asyncio.Task[None]]()
-        self.hear_starts = bool(self._hooks["after", "start"])
-        self.hear_ends = bool(self._hooks["after", "settle"])
+        self.see_starts = bool(self._hooks["after", "start"])
+        self.see_ends = bool(self._hooks["after", "settle"])
         said = {hook.stage.value for hook in hooks if not hook.is_too_late}
-        self.hear_asking, self.hear_answers = ProposedQuestion in said, GivenAnswer in said
+        self.see_questions, self.see_answers = ProposedQuestion in said, GivenAnswer in said
 
     async def asking(
         self,
@@ -202,7 +202,7 @@ class Plugins:
             )
             return
         assert elicitation.settled_at is not None
-        is_visible = elicitation.status is Status.ACCEPTED and is_heard(elicitation.kind)
+        is_visible = elicitation.status is Status.ACCEPTED and is_seen_by_hooks(elicitation.kind)
         question = SettledQuestion(
             **_facts_of(elicitation),
             id=elicitation.id,
@@ -340,7 +340,7 @@ class _Onward(Generic[ValueT]):
                 limit.reschedule(loop.time() + remaining)
 
 
-def is_heard(kind: str) -> bool:
+def is_seen_by_hooks(kind: str) -> bool:
     """Return True if hooks see the answers to questions of this kind.
 
     Hooks see only answers that a client's own form may collect, and never secrets.

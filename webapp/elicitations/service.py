@@ -448,7 +448,7 @@ class Elicitations:
         if changed.status.is_final:
             _log.info("elicitation.settled", extra={**_log_fields(changed), "status": status})
             self.observer.settled(changed.kind, status)
-            if self.plugins.hear_ends:
+            if self.plugins.see_ends:
                 self.plugins.settled(changed)
         else:
             _log.info("elicitation.changed", extra={**_log_fields(changed), "status": status})

@@ -32,12 +32,12 @@ async def listen(elicitations: Elicitations) -> None:
             if isinstance(watch, Choosing):
                 watch.choose(partial(_is_wanted, elicitations))
             async for record in watch:
-                await _hear(elicitations, record)
+                await _apply(elicitations, record)
             return  # the store is closed
         except StoreUnavailable as error:
             _log.warning("store.watch_failed", extra={"why": error.why})
         await asyncio.sleep(LISTEN_AGAIN_SECONDS)
-        await _hear(elicitations, None)
+        await _apply(elicitations, None)
 
 
 def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
@@ -54,7 +54,7 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
     return elicitations.recent.get(id) is not None or elicitations.waiters.has(owner_of(id))
 
 
-async def _hear(elicitations: Elicitations, record: Record | Look | None) -> None:
+async def _apply(elicitations: Elicitations, record: Record | Look | None) -> None:
     if not isinstance(record, Record):
         # After a missed message no waiter may wait forever, and no row may be sealed under a
         # destroyed data key. Other caches can stay: a write that is based on a stale copy is
@@ -76,8 +76,8 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
     elif record.kind == DATA_KEY:
         elicitations.owners.forget(record.owner)
     elicitations.recent.forget(record.id)
-    for hear in elicitations.subscribers:
-        await hear(record)
+    for subscriber in elicitations.subscribers:
+        await subscriber(record)
     if elicitations.waiters.has(record.id) or elicitations.waiters.has(record.owner):
         try:
             await _wake_waiters(elicitations, record)

@@ -55,13 +55,13 @@ class Backlog:
         self._at_most = at_most
         self._waiting = defaultdict[str, set[str]](set)  # the ids of waiting events, by address
         # status changes received while the store is being read
-        self._heard: dict[str, str] | None = None
+        self._received: dict[str, str] | None = None
         self._has_missed = asyncio.Event()
         self._logged_at: dict[str, datetime] = {}
         self.ended: frozenset[str] = frozenset()
         self.not_kept = Counter[str]()  # events not stored since these counts were last saved
 
-    def has_room(self, address: str) -> bool:
+    def can_add(self, address: str) -> bool:
         """Return True if one more event can be stored for the address."""
         return len(self._waiting[address]) < self._at_most
 
@@ -76,8 +76,8 @@ class Backlog:
 
     def update(self, id: str, *, status: str) -> None:
         """Update the count from an event's status, written by any process."""
-        if self._heard is not None:
-            self._heard[id] = status
+        if self._received is not None:
+            self._received[id] = status
         self._put(id, status)
 
     def counts(self) -> Mapping[str, int]:
@@ -85,7 +85,7 @@ class Backlog:
 
     async def follow(self) -> None:
         """Keep the counts current. Runs until cancelled."""
-        self._elicitations.subscribers.append(self._hear_record)
+        self._elicitations.subscribers.append(self._on_change)
         self._elicitations.on_gap.append(self._has_missed.set)
         while True:
             self._has_missed.clear()
@@ -103,7 +103,7 @@ class Backlog:
     async def read_through(self) -> None:
         """Count all waiting events in the store. Changes during the read override the rows read."""
         store, loop = self._elicitations.store, asyncio.get_running_loop()
-        self._heard = {}
+        self._received = {}
         waiting, after = list[str](), None
         try:
             began = loop.time()
@@ -115,12 +115,12 @@ class Backlog:
             self._waiting.clear()
             for id in waiting:
                 self._put(id, "waiting")
-            for id, status in self._heard.items():
+            for id, status in self._received.items():
                 self._put(id, status)
         finally:
-            self._heard = None
+            self._received = None
 
-    async def _hear_record(self, record: Record) -> None:
+    async def _on_change(self, record: Record) -> None:
         if record.kind == KIND:
             self.update(record.id, status=record.status)
 
@@ -178,7 +178,7 @@ class EventOutbox:
         )
         found = list[OutgoingEvent]()
         for value, event_type, address in wanted:
-            if len(found) < at_most and self._backlog.has_room(address.name):
+            if len(found) < at_most and self._backlog.can_add(address.name):
                 found.append(self._event(value, event_type, address))
             else:
                 self._backlog.leave_out(address.name)

@@ -414,7 +414,7 @@ class Edge:
                 await _slow_down(exchange.send, TooOften(wait))
                 return
         if exchange.has_unread_body:
-            receive = exchange.hear
+            receive = exchange.next_message
         await self._routes.get(segment, self._app)(admitted, receive, exchange.send)
 
 

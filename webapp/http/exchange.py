@@ -223,10 +223,10 @@ class Exchange(ClientConnection):
     paths, and `suffix` is a header's name and the text to put after its value. `status` is None
     until the response starts.
 
-    `has_unread_body` is True until `hear` has received the last part of the request's body. If it
-    is still True when the client is refused or redirected, a short body is read before the response
-    starts. Otherwise a proxy written in Go, such as Caddy, sometimes drops the response, because it
-    starts before the proxy has sent the whole request.
+    `has_unread_body` is True until `next_message` has received the last part of the request's body.
+    If it is still True when the client is refused or redirected, a short body is read before the
+    response starts. Otherwise a proxy written in Go, such as Caddy, sometimes drops the response,
+    because it starts before the proxy has sent the whole request.
 
     In `run`, the exchange also finds out if the client disconnected before the last byte.
     """
@@ -289,7 +289,7 @@ class Exchange(ClientConnection):
         if self._pump is None:
             # The app reads its body at its own pace; reading ahead would disable the server's
             # back-pressure.
-            message = await self.hear()
+            message = await self.next_message()
             if message["type"] == "http.request" and not message.get("more_body", False):
                 self._start_pump()
             return message
@@ -349,7 +349,7 @@ class Exchange(ClientConnection):
         while True:
             message: Message | Exception
             try:
-                message = await self.hear()
+                message = await self.next_message()
             except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
                 message = error
             self._pumped.append(message)
@@ -357,7 +357,7 @@ class Exchange(ClientConnection):
             if isinstance(message, Exception) or message["type"] == "http.disconnect":
                 return
 
-    async def hear(self) -> Message:
+    async def next_message(self) -> Message:
         """Receive the next message, and detect whether a disconnect means that the client was lost.
 
         Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`

@@ -127,8 +127,8 @@ class Arriving(_Base):
         else:
             self.app = _noting(self.app, self.loop.create_task(_searched(transport)))
         is_own = peer is not None and peer.uid == os.getuid()
-        room = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
-        if len(self.connections) > room:
+        at_most = self._arrivals.connections + (self._arrivals.own_user if is_own else 0)
+        if len(self.connections) > at_most:
             _log.warning("connection.no_room", extra={"connections": len(self.connections)})
             self._turn_away(HTTPStatus.SERVICE_UNAVAILABLE)
         else:

@@ -80,7 +80,7 @@ class ApiKeys:
         self._elicitations = elicitations
         self._ids = set[str]()  # ids of all keys: those of the last list and newer ones
         self._listed_at = float("-inf")
-        elicitations.subscribers.append(self._hear)
+        elicitations.subscribers.append(self._on_change)
         elicitations.on_gap.append(self._forget)
 
     async def new(
@@ -160,7 +160,7 @@ class ApiKeys:
                 await self._elicitations.write(replace(found, used_at=now))
         return found
 
-    async def _hear(self, record: Record) -> None:
+    async def _on_change(self, record: Record) -> None:
         if record.kind == KINDS[ApiKey]:
             self._ids.add(record.id)
 

@@ -388,7 +388,7 @@ class Identity:
             access=Access.OTHER_PERSON if is_signed_in else Access.SIGN_IN, viewer=viewer
         )
 
-    async def kept_up(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
+    async def renewed_cookies(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
         """Return the Set-Cookie headers that extend a session in use, if it is time for that."""
         session = await self.sessions.of(cookies)
         renewed = None if session is None else self.sessions.renewed(session)

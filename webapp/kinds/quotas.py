@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Admission:
     """The permission for one more question: the questions it supersedes, and the owner's row."""
 
     superseded: tuple[Elicitation, ...]
@@ -129,9 +129,9 @@ class Quotas:
         there = [one for one in found.open if now < one.expires_at and not has_ended(one.id)]
         return replace(found, open=tuple(there))
 
-    async def room(
+    async def admit(
         self, run: Run, *, client_id: str, tool: ToolCall, standing: Standing | None = None
-    ) -> Room:
+    ) -> Admission:
         """Check the quotas for another question of this run. Raises TooManyPending.
 
         `standing` is the owner's row if the caller has just read it.
@@ -151,7 +151,7 @@ class Quotas:
         if len(there) >= limit:
             raise TooManyPending(limit=limit)
         await self._total.add_one()
-        return Room(
+        return Admission(
             superseded=tuple(superseded),
             standing=replace(standing, open=tuple(there)),
             session=session,

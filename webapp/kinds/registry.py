@@ -14,7 +14,7 @@ from flows.oauth.provider import Client
 from flows.question import Link, Request
 from flows.requests import AccountRequest
 from flows.schema.schema import Fault, check
-from webapp.elicitations.plugins import is_heard
+from webapp.elicitations.plugins import is_seen_by_hooks
 from webapp.elicitations.question_kind import AskedBy, QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -169,7 +169,7 @@ class Kinds:
         kind = self.on_page(asked.kind)
         assert kind is not None, asked.kind
         self.rules.refused.pop(asked.id, None)
-        if self.plugins.hear_answers:
+        if self.plugins.see_answers:
             return self._completed(kind, asked, answer, proof, ticks=ticks)
         return kind.complete(asked, answer, proof, ticks=ticks)
 
@@ -177,7 +177,7 @@ class Kinds:
         self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind
     ) -> Json:
         """Return the answer after the plugins have removed parts of it. Raises InvalidAnswer."""
-        if not is_heard(asked.kind) or asked.status.is_final:
+        if not is_seen_by_hooks(asked.kind) or asked.status.is_final:
             return answer
         schema = by.schema(asked)
 

@@ -129,29 +129,31 @@ class Counted:
     """The warnings of the last minute, and how often each has repeated."""
 
     def __init__(self) -> None:
-        self._kept: dict[object, _Trouble] = {}
+        self._troubles: dict[object, _Trouble] = {}
 
     def is_first(self, record: logging.LogRecord, now: float) -> bool:
         """Return True if the record must be written now. Otherwise count it and return False."""
         if record.levelno < logging.WARNING:
             return True
-        known = self._kept.get(key := _key(record))
+        known = self._troubles.get(key := _key(record))
         if known is None:
-            if len(self._kept) < TROUBLES_AT_MOST:
-                self._kept[key] = _Trouble(now)
+            if len(self._troubles) < TROUBLES_AT_MOST:
+                self._troubles[key] = _Trouble(now)
             return True
         known.count(record)
         return False
 
     def due(self, now: float) -> list[logging.LogRecord]:
         """Return the last record, with counts, of each problem that repeated and is due."""
-        if not self._kept:
+        if not self._troubles:
             return []
-        over = [(key, each) for key, each in self._kept.items() if each.is_due(now)]
+        over = [(key, each) for key, each in self._troubles.items() if each.is_due(now)]
         for key, each in over:
-            del self._kept[key]
+            del self._troubles[key]
             if each.last is not None and now != float("inf"):
-                self._kept[key] = _Trouble(now)  # the problem continues: write the next line later
+                self._troubles[key] = _Trouble(
+                    now
+                )  # the problem continues: the next line comes later
         return [line for _, each in over if (line := each.summary()) is not None]
 
 

@@ -46,7 +46,7 @@ _SWEEP_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRoom:
+class SessionLimits:
     """Limits: numbers of open sessions, and the seconds after which an unused session ends."""
 
     for_all: int = 10_000  # the library's own limit
@@ -71,7 +71,7 @@ class ClientSession:
 
 @dataclass(slots=True, kw_only=True)
 class Shares:
-    room: SessionRoom = field(default_factory=SessionRoom)
+    limits: SessionLimits = field(default_factory=SessionLimits)
     _sessions: dict[ClientSession, None] = field(default_factory=dict[ClientSession, None])
     _counts: Counter[str] = field(default_factory=Counter[str])
     _nameless: int = 0
@@ -80,16 +80,16 @@ class Shares:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def has_room(self, sender: Sender) -> bool:
+    def can_open(self, sender: Sender) -> bool:
         """Return True if the sender may open one more session now."""
-        room, used = self.room, self._counts[sender.share]
+        limits, used = self.limits, self._counts[sender.share]
         if sender.is_nameless:
-            if used >= room.for_address or self._nameless >= room.for_nameless:
+            if used >= limits.for_address or self._nameless >= limits.for_nameless:
                 return False
-        elif used >= room.for_person:
+        elif used >= limits.for_person:
             return False
-        reserved = 0 if sender.is_own_user else room.for_own_user
-        return len(self._sessions) < room.for_all - reserved
+        reserved = 0 if sender.is_own_user else limits.for_own_user
+        return len(self._sessions) < limits.for_all - reserved
 
     def open(self, sender: Sender, *, user: object, now: float) -> ClientSession:
         """Count and return a new session, before the library opens it."""
@@ -127,8 +127,8 @@ class Shares:
         return (each for each in sessions if not each.in_flight)
 
     def _ends_at(self, session: ClientSession) -> float:
-        room = self.room
-        return session.used_at + (room.idle if session.has_called else room.idle_without_call)
+        limits = self.limits
+        return session.used_at + (limits.idle if session.has_called else limits.idle_without_call)
 
 
 SESSION_HEADER = b"mcp-session-id"
@@ -147,7 +147,7 @@ class OpenedSessions:
         *,
         sender: Callable[[Mapping[str, Any]], Sender | None],
         streams: Streams,
-        room: SessionRoom | None = None,
+        limits: SessionLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Wrap the library's application `app`. `clock` returns seconds.
@@ -158,7 +158,7 @@ class OpenedSessions:
         self._sender = sender
         self._streams = streams
         self._clock = clock
-        self._shares = Shares(room=room or SessionRoom())
+        self._shares = Shares(limits=limits or SessionLimits())
         self._open_ones: dict[str, ClientSession] = {}
         self._ids: dict[ClientSession, str] = {}
 
@@ -206,7 +206,7 @@ class OpenedSessions:
     async def _open(
         self, scope: Scope, receive: Receive, send: Send, exchange: Exchange, *, sender: Sender
     ) -> None:
-        if not await self._make_room(sender):
+        if not await self._end_longest_unused(sender):
             _log.warning("session.no_room", extra={"nameless": sender.is_nameless})
             await refuse(
                 send,
@@ -271,14 +271,14 @@ class OpenedSessions:
         session.in_flight -= 1
         session.used_at = self._clock()
 
-    async def _make_room(self, sender: Sender) -> bool:
+    async def _end_longest_unused(self, sender: Sender) -> bool:
         for session in self._shares.unused(self._clock()):
             await self._end(session)
-        if not self._shares.has_room(sender) and not sender.is_nameless:
+        if not self._shares.can_open(sender) and not sender.is_nameless:
             unused = self._shares.longest_unused_of(sender)
             if unused is not None:
                 await self._end(unused)
-        return self._shares.has_room(sender)
+        return self._shares.can_open(sender)
 
     async def _end(self, session: ClientSession) -> None:
         """End the session at the library with the request that its client would send."""

@@ -191,7 +191,7 @@ class Streams(EventStore):
             del self._open[stream]
             self._ended[stream] = shelf
         stream.wake()
-        self._make_room(shelf, now)
+        self._forget_oldest(shelf, now)
         return event.id
 
     async def replay_events_after(
@@ -274,7 +274,7 @@ class Streams(EventStore):
             finalize(here.session, self._forget, here.session.shelf)
         return here.session.shelf
 
-    def _make_room(self, shelf: _Shelf, now: datetime) -> None:
+    def _forget_oldest(self, shelf: _Shelf, now: datetime) -> None:
         while self._ended:
             oldest, its_shelf = next(iter(self._ended.items()))
             if oldest.ended_at is None or now < oldest.ended_at + STORED_FOR:

@@ -33,7 +33,7 @@ from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
 from webapp.oauth.importing import Importing
-from webapp.oauth.keeping import Keeping
+from webapp.oauth.keep_alive import KeepAlive
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
 
@@ -86,7 +86,7 @@ class Accounts:
             failures=self.failures,
             flow=self.flow,
         )
-        self.keeping = Keeping(
+        self.keep_alive = KeepAlive(
             elicitations=elicitations, connections=self.connections, keys=self.keys
         )
         self.importing = Importing(

@@ -179,7 +179,7 @@ class Importing:
 
     def _client(self, line: ConnectedElsewhere) -> tuple[Client, Json]:
         if NAME.fullmatch(line.provider) is None:
-            raise LineRefused("provider: it is no name of a provider.")
+            raise LineRefused("provider: this is not the name of a provider.")
         try:
             client = self._clients.of(line.provider)
         except ElicitError as error:  # only a tool's code declares it, or it has no credentials

@@ -175,18 +175,23 @@ def _names_of(row: Found) -> tuple[str, ...]:
 async def _by_link(service: Service, token: str, *, server: str) -> Elicitation:
     """Return the question of a link, which may have expired. Raises CommandRefused."""
     tokens, now = Tokens(service.elicitations.owners.ring, origin=server), service.clock()
-    for days in range((RECORD_KEPT + LINK_OUTLIVES) // timedelta(days=1) + 2):
+    longer = service.elicitations.rows.retention_overrides.get(Elicitation, timedelta())
+    stored_for = RECORD_KEPT + max(longer, timedelta())
+    for days in range((stored_for + LINK_OUTLIVES) // timedelta(days=1) + 2):
         try:
             then = now - timedelta(days=days)
             claims = tokens.read(token, purpose=Purpose.LINK, now=then)
         except InvalidToken as error:
-            if error.reason != "expired":
+            if error.reason not in ("expired", "malformed"):  # a token of another day is malformed
                 break
             continue
         found = await service.elicitations.get(claims.id)
         if found is not None:
             return found
-        raise CommandRefused("The question of this link was erased: questions are kept 30 days.")
+        raise CommandRefused(
+            "The question of this link was erased: ELICIT_KEEP_RECORDS sets how long ended "
+            "questions are stored."
+        )
     raise CommandRefused(
         f"No server of this store created this link at {printed(server)}: copy the whole link, and "
         "set ELICIT_SECRET to the server's secret."
@@ -203,9 +208,10 @@ def _nothing(id: str) -> CommandRefused:
             "question, for elicit show."
         )
     return CommandRefused(
-        f"Nothing is stored under {printed(id)}. Questions and webhooks are stored for 30 days, "
-        "payments for ten years: elicit questions list, payments list, webhooks list and events "
-        "list show them."
+        f"Nothing is stored under {printed(id)}. The lists show what is stored: elicit questions "
+        "list, payments list, webhooks list, events list. ELICIT_KEEP_RECORDS, "
+        "ELICIT_KEEP_WEBHOOKS and ELICIT_KEEP_EVENTS set how long ended questions, webhooks and "
+        "events are stored."
     )
 
 

@@ -20,7 +20,7 @@ from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback
-from flows.payments.session import is_paid_otherwise, kept_of, terms_of
+from flows.payments.session import checkout_of, is_paid_otherwise, terms_of
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder_forms import (
     decided_view,
@@ -290,7 +290,7 @@ class PageBuilder:
     def _not_paid(self) -> NotPaid | None:
         """Return a view if the person came back without paying, or the payment page has closed."""
         attempt = self._elicitation.attempt
-        kept = kept_of(attempt)
+        kept = checkout_of(attempt)
         if attempt is None or kept is None or kept.session is None:
             return None
         is_closed = kept.url is None

@@ -40,7 +40,7 @@ from flows.payments.session import (
     StoredCheckout,
     UnresolvedPayment,
     UnresolvedStatus,
-    kept_of,
+    checkout_of,
     sessions_of,
     terms_of,
 )
@@ -136,7 +136,7 @@ class Checkouts:
                 raise
             await self._elicitations.change(elicitation.id, _refused)
             return
-        latest = kept_of(elicitation.attempt)
+        latest = checkout_of(elicitation.attempt)
         if latest is None or latest.session is None:
             return
         is_theirs = latest.url is not None and not self._blocks_new_page(elicitation, browser)
@@ -417,7 +417,7 @@ class Checkouts:
         """
         failure: Failed | None = None
         for attempt in (elicitation.attempt, *elicitation.former):
-            known = kept_of(attempt)
+            known = checkout_of(attempt)
             if attempt is None or known is None or attempt.trouble == "refused":
                 continue
             if known.session is None:
@@ -475,7 +475,7 @@ class Checkouts:
     def _is_past(self, elicitation: Elicitation) -> bool:
         """Return True if all checkouts of the elicitation have expired at the provider."""
         now = self._elicitations.clock().timestamp()
-        stored = [kept_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
+        stored = [checkout_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
         return all(one is None or one.expires_at < now for one in stored)
 
     async def _talk(self, talk: attempts.Talk[T]) -> T:

@@ -41,7 +41,7 @@ from flows.payments.gateway import (
     Signs,
     Traces,
     UnsignedNotice,
-    heard,
+    with_returns,
 )
 from flows.payments.receipt import Payment
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
@@ -372,7 +372,7 @@ class Webhooks:
             raise Mismatch("amount", session=found.id)
         now = self._elicitations.clock()
         await self._payments.ledger.change(
-            payment.owner, payment.id, lambda current: heard(current, found, now=now)
+            payment.owner, payment.id, lambda current: with_returns(current, found, now=now)
         )
         return "asked"
 

@@ -41,10 +41,10 @@ from flows.payments.gateway import (
     Notice,
     ProviderSession,
     Signs,
-    heard,
     paid_row,
     verify_notice,
     verify_session,
+    with_returns,
 )
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
@@ -97,7 +97,7 @@ class Verification:
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
             payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
         await self._elicitations.run_to_completion(self._act(elicitation, found, verified, payment))
-        await self._hear(elicitation, found)
+        await self._record_returns(elicitation, found)
         return verified
 
     async def apply_notice(
@@ -125,7 +125,7 @@ class Verification:
             payment = paid_row(elicitation, session, id=id, at=seller.api, now=now, unused=unused)
         done = await self._act(elicitation, session, verified, payment, hook=hook)
         if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
-            await self._hear(elicitation, session)
+            await self._record_returns(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
 
     async def must_be_unpaid(self, elicitation: Elicitation) -> None:
@@ -153,14 +153,14 @@ class Verification:
         if session.state is SessionStatus.PAID:
             await self._unresolved.paid_otherwise(elicitation, session)
 
-    async def _hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
+    async def _record_returns(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
         id = await self._ledger.id_for(elicitation, session)
         payment = await self._ledger.read(elicitation.owner, id)
         now = self._elicitations.clock()
-        if payment is not None and heard(payment, session, now=now) != payment:
+        if payment is not None and with_returns(payment, session, now=now) != payment:
             owner, id = payment.owner, payment.id
-            await self._ledger.change(owner, id, lambda p: heard(p, session, now=now))
+            await self._ledger.change(owner, id, lambda p: with_returns(p, session, now=now))
 
     async def _act(
         self,
@@ -322,7 +322,7 @@ class Verification:
 
 def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
     """Return the event of a stored webhook."""
-    return hook.said or gateway.kept_notice(hook.body.encode())
+    return hook.said or gateway.stored_notice(hook.body.encode())
 
 
 def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:

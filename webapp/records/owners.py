@@ -74,7 +74,7 @@ class Locker:
     def open(self, row: Row, sealed: bytes) -> bytes:
         return self._open(row, sealed)[0]
 
-    def sealed_anew(self, row: Row, sealed: bytes) -> bytes | None:
+    def resealed(self, row: Row, sealed: bytes) -> bytes | None:
         """Return the bytes sealed with the newest key, for the row's next version.
 
         Return None if `sealed` is already sealed with the newest key.

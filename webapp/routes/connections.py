@@ -360,7 +360,7 @@ async def start_reconnecting(
     )
     join = elicitations.owners.pepper.tag("join", "reconnect", connection.id, size=18)
 
-    async def asked_afresh() -> list[Elicitation]:
+    async def new_question() -> list[Elicitation]:
         held = await elicitations.holder(Elicitation, owner=owner, key=join)
         if held is not None and not held.status.is_final:
             if elicitations.clock() < held.expires_at:
@@ -370,7 +370,7 @@ async def start_reconnecting(
         new = replace(new, is_for_user=is_for_user)
         return [new] if held is None else [states.release_key(held), new]
 
-    written = await elicitations.write_afresh(asked_afresh)
+    written = await elicitations.write_afresh(new_question)
     if written:
         return await elicitations.get(written[-1].id)
     return await elicitations.holder(Elicitation, owner=owner, key=join)

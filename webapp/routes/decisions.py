@@ -250,8 +250,8 @@ async def _shown(
         reason=asked.why if asked.status is Status.DECLINED else None,
         came_late=came_late,
     )
-    kept_up = await page.service.identity.kept_up(page.cookies)
-    return page.answers.page(view, status=status, cookies=(*page.new_cookies, *kept_up))
+    renewed = await page.service.identity.renewed_cookies(page.cookies)
+    return page.answers.page(view, status=status, cookies=(*page.new_cookies, *renewed))
 
 
 async def _list(page: PageRequest, person: Deciding, name: str) -> InboxList:

@@ -62,12 +62,12 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     locale = page.answers.locale(page.request)
     shown = _shown(page, elicitation, token=token, locale=locale)
     view = await shown.view(is_bound=page.is_bound(elicitation))
-    kept_up = await page.service.identity.kept_up(page.cookies)
+    renewed = await page.service.identity.renewed_cookies(page.cookies)
     targets = _form_targets(elicitation)
     return page.answers.page(
         view,
         form_targets=targets,
-        cookies=(*page.new_cookies, *kept_up),
+        cookies=(*page.new_cookies, *renewed),
         for_user=elicitation.is_for_user,
     )
 
@@ -214,7 +214,7 @@ async def _submit_answer(
             faults = [Fault(path=one["path"], message=one["message"]) for one in refused.details]
         else:
             # The stored answer is comparable unless a plugin changed it or delivery deleted it.
-            is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
+            is_known = ended.content is not None and not page.service.kinds.plugins.see_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
     view = await shown.with_updates(
         shown.start_typed(form_of(schema, values=page.form, faults=faults))

@@ -182,9 +182,9 @@ def updates(page: PageRequest, of: Theirs, found: Sequence[ListedRow]) -> Update
 
 
 async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
-    kept_up = await page.service.identity.kept_up(page.cookies)
+    renewed = await page.service.identity.renewed_cookies(page.cookies)
     targets = sign_in_targets(page.service)
-    return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *kept_up))
+    return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *renewed))
 
 
 @get(["/connections/live", "/payments/live", "/inbox/live", "/activity/live"])

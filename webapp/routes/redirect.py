@@ -24,7 +24,7 @@ from flows.oauth.provider import Client
 from flows.oauth.token_errors import TokenRefused, needs_operator
 from flows.payments.gateway import has_open_page_elsewhere
 from flows.payments.responses import KeyUsed
-from flows.payments.session import StoredCheckout, kept_of
+from flows.payments.session import StoredCheckout, checkout_of
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import QuestionKind
 from webapp.service import Service
@@ -244,5 +244,5 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
 
 def _is_superseded(elicitation: Elicitation, stored: Json) -> bool:
     """Return True if the latest attempt has another checkout than `stored`, or none."""
-    mine, latest = msgspec.convert(stored, StoredCheckout), kept_of(elicitation.attempt)
+    mine, latest = msgspec.convert(stored, StoredCheckout), checkout_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

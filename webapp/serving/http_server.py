@@ -55,7 +55,7 @@ async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime)
     """Record the origin of a new name. Raises CommandRefused if the name has another origin."""
     id = known_server_id(owners, name)
     fresh = KnownServer(id=id, owner=SERVICE, name=name, place=place, since=now)
-    known = await _kept(owners, fresh)
+    known = await _stored_or_new(owners, fresh)
     if known.place != place:
         raise CommandRefused(
             f"A server named {printed(name)!r} was served from {printed(known.place)} so far, but "
@@ -71,7 +71,7 @@ def known_server_id(owners: Owners, name: str) -> str:
     return owners.pepper.tag("server", name, size=18)
 
 
-async def _kept(owners: Owners, fresh: KnownServer) -> KnownServer:
+async def _stored_or_new(owners: Owners, fresh: KnownServer) -> KnownServer:
     """Return the stored record of the name, or store `fresh`."""
     rows = Rows(owners)
     found = await rows.read(KnownServer, owner=SERVICE, id=fresh.id)

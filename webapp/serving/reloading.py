@@ -30,7 +30,7 @@ _WRONGLY_ASKED = 2  # exit status of a wrong command line, which no file change 
 _Files = Mapping[str, tuple[int, int]]
 
 
-def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> int:
+def serve_again(arguments: Sequence[str], listener: socket, *, folder: Path) -> int:
     """Run `elicit` with these arguments on the socket until a signal arrives.
 
     Restarts the command when a Python, template or TOML file in the folder changes. Returns the

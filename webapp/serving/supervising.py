@@ -63,7 +63,7 @@ class Parent:
         worker drains and ends when the parent is gone.
         """
 
-        def tell_parent() -> None:
+        def report_start() -> None:
             loop = asyncio.get_running_loop()
             with suppress(OSError):
                 self._link.send(encode(lines) + b"\n")
@@ -74,7 +74,7 @@ class Parent:
 
             loop.add_reader(self._link, gone)
 
-        return tell_parent
+        return report_start
 
 
 class _Worker:
@@ -166,7 +166,7 @@ class Workers:
         for worker in self._all():
             worker.stop()
 
-    def start_anew(self) -> None:
+    def replace_all(self) -> None:
         """Replace the workers one after the other."""
         self._anew.set()
 
@@ -334,7 +334,7 @@ async def supervise(
             sandbox=None if annex is None else annex.sandbox,
             announce=lambda lines: tell("\n".join(lines)),
         )
-        stack.enter_context(_told_by_signals(workers))
+        stack.enter_context(_handling_signals(workers))
         if annex is None:
             return await workers.run()
         pages = await outside_pages(stack, annex.sandbox, settings)
@@ -349,13 +349,13 @@ async def supervise(
 
 
 @contextmanager
-def _told_by_signals(workers: Workers) -> Generator[None]:
+def _handling_signals(workers: Workers) -> Generator[None]:
     """Within this block, SIGTERM and SIGINT end the workers, and SIGHUP restarts them."""
     loop = asyncio.get_running_loop()
     handlers: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGINT: workers.stop,
         signal.SIGTERM: workers.stop,
-        signal.SIGHUP: workers.start_anew,
+        signal.SIGHUP: workers.replace_all,
     }
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)

@@ -13,7 +13,7 @@ one owner, all or none. The implementations are:
 - `memory` is SQLite without a file, for tests and for servers that may lose their records.
 
 `opening` chooses an implementation by the address. `moving` moves a store: it sets a fence, reads
-with `scan` and writes the copies with `load`. The fence is stored in the place itself, so it also
+with `scan` and writes the copies with `load`. The fence is stored in the store itself, so it also
 stops processes of an older version. `backup_file` writes all rows to a file with `scan`,
 and restores the file with `load`.
 

@@ -100,7 +100,9 @@ class PostgresChanges:
         for watch in tuple(self._watches):
             watch.notify(why)
 
-    def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
+    def _on_notification(
+        self, _connection: object, _process: int, _channel: str, payload: object
+    ) -> None:
         if not self._watches or self._is_ended:
             return
         try:
@@ -137,7 +139,7 @@ class PostgresChanges:
     async def _connect(self) -> PostgresConnection:
         connection = await self._server.listening()
         try:
-            await connection.add_listener(_CHANNEL, self._hear)
+            await connection.add_listener(_CHANNEL, self._on_notification)
         except ERRORS as error:
             connection.terminate()
             raise self._server.unavailable(error) from None

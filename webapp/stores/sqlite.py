@@ -308,7 +308,7 @@ class SqliteStore(SqliteRecords):
         """See Store."""
         self._refuse_if_closed()
         try:
-            await asyncio.to_thread(self._file.must_have_room)
+            await asyncio.to_thread(self._file.must_have_space)
         except OSError as error:
             raise unavailable(self._file.path, error) from error
         await self._writer.check()

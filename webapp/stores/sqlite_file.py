@@ -128,7 +128,7 @@ class OpenedFile:
             self._is_noticed = False
             _log.warning("store.is_back", extra={"path": str(self.path)})
 
-    def must_have_room(self) -> None:
+    def must_have_space(self) -> None:
         """Raise StoreUnavailable if the disk is almost full, or OSError."""
         free = shutil.disk_usage(self.path.parent).free
         if free < FREE_BYTES_AT_LEAST:

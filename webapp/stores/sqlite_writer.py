@@ -54,7 +54,7 @@ _LOAD = """
 INSERT INTO records (owner, kind, id, status, key, due_at, erase_at, version, sealed)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_MAKE_ROOM = "DELETE FROM records WHERE owner = ? AND kind = ? AND id = ?"
+_DELETE = "DELETE FROM records WHERE owner = ? AND kind = ? AND id = ?"
 
 
 def fence_of(connection: sqlite3.Connection) -> str | None:
@@ -88,7 +88,7 @@ def load_copies(connection: sqlite3.Connection, records: Sequence[Record]) -> No
     is_fenced = fence_of(connection) is not None
     if is_fenced:
         connection.execute("UPDATE fence SET is_open = 1")
-    connection.executemany(_MAKE_ROOM, [(each.owner, each.kind, each.id) for each in records])
+    connection.executemany(_DELETE, [(each.owner, each.kind, each.id) for each in records])
     connection.executemany(_LOAD, rows_of(records))
     if is_fenced:
         connection.execute("UPDATE fence SET is_open = 0")

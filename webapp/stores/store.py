@@ -260,7 +260,7 @@ def check_records(records: tuple[Record, ...]) -> None:
     if len(records) > 1:
         _check_together(records)
         if len({record.owner for record in records}) > 1:
-            raise ValueError("one write holds records of one owner")
+            raise ValueError("the records of a write must have the same owner")
 
 
 def check_copies(records: tuple[Record, ...]) -> None:
@@ -268,26 +268,26 @@ def check_copies(records: tuple[Record, ...]) -> None:
     _check_each(records)
     _check_together(records)
     if not all(record.version for record in records):
-        raise ValueError("a copied record has the version of its original, which is 1 or more")
+        raise ValueError("a copied record must have its original's version, which is 1 or more")
 
 
 def _check_each(records: tuple[Record, ...]) -> None:
     for record in records:
         if len(record.sealed) > SEALED_LIMIT_BYTES:
-            raise ValueError(f"{len(record.sealed)} bytes are sealed in a record, 65536 at most")
+            raise ValueError(f"{len(record.sealed)} sealed bytes, {SEALED_LIMIT_BYTES} at most")
         if not 0 <= record.version < VERSION_AT_MOST:
-            raise ValueError("a record's version is 0 or the one that was read")
+            raise ValueError("a record's version must be 0, or the version that was read")
         check_time(record.due_at, record.erase_at)
 
 
 def _check_together(records: tuple[Record, ...]) -> None:
     if len(records) > RECORDS_AT_MOST:
-        raise ValueError(f"one write holds {len(records)} records, {RECORDS_AT_MOST} at most")
+        raise ValueError(f"a write has {len(records)} records, {RECORDS_AT_MOST} at most")
     if len({(record.owner, record.kind, record.id) for record in records}) < len(records):
-        raise ValueError("one write holds each record once")
+        raise ValueError("a write contains the same record twice")
     keys = [(record.owner, record.kind, record.key) for record in records if record.key is not None]
     if len(set(keys)) < len(keys):
-        raise ValueError("one write gives a key to one record")
+        raise ValueError("two records of a write have the same key")
 
 
 def check_time(*moments: datetime | None) -> None:

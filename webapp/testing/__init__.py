@@ -28,7 +28,7 @@ from typing import TypeAlias
 from webapp.calls.replay import ReplayedCall, ReplayedLines
 from webapp.testing.in_process import elicit_person
 from webapp.testing.person import AskedPerson
-from webapp.testing.told import (
+from webapp.testing.received import (
     Heard,
     NeverAsked,
     OutsideReached,

@@ -22,7 +22,7 @@ from webapp.demo.walker import Page, WalkedForm, walk
 from webapp.sandbox.authorization.granted import PEOPLE, person_of
 from webapp.service import Service
 from webapp.testing._application import URL, TestedApplication
-from webapp.testing.told import Told
+from webapp.testing.received import Told
 
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
 Do: TypeAlias = Callable[["Errand"], Awaitable[ElicitResult]]
@@ -70,7 +70,7 @@ class Errand:
         return self.app.service
 
     @property
-    def told(self) -> Told:
+    def asks(self) -> Told:
         return self.app.asked_of[self.asked.id]
 
     async def open(self) -> Page:
@@ -242,7 +242,7 @@ async def decide(errand: Errand, *, by: Sequence[str], approves: bool, words: st
     people = tuple(by) or _approvers(errand, voting)[:missing]
     if not people:
         raise AssertionError(
-            f"Nobody in [approvers.{voting.approver}] is left to decide {errand.told.message!r}."
+            f"Nobody in [approvers.{voting.approver}] is left to decide {errand.asks.message!r}."
         )
     for person in people:
         async with errand.app.browser() as browser:
@@ -301,7 +301,7 @@ async def delegate(errand: Errand, *, by: str | None, to: str) -> ElicitResult:
             form = next((one for one in page.forms if one.action.endswith("/delegate")), None)
             if form is None:
                 raise AssertionError(
-                    f"{person} cannot hand over {errand.told.message!r}. Write `delegate`: True in "
+                    f"{person} cannot hand over {errand.asks.message!r}. Write `delegate`: True in "
                     f"the table {voting.approver!r} of approvers. A person who has approved or "
                     "handed over the request cannot do so."
                 )
@@ -337,7 +337,7 @@ async def _request_of(
             break
     else:
         raise AssertionError(
-            f"{subject or 'The user of this machine'} cannot decide {errand.told.message!r}: the "
+            f"{subject or 'The user of this machine'} cannot decide {errand.asks.message!r}: the "
             f"request waits for {' or '.join(voting.names(app.clock()))}. Add the subject to that "
             "table of approvers."
         )

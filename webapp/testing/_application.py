@@ -42,7 +42,7 @@ from webapp.records.values import KINDS, Alias
 from webapp.sandbox.settings import Sandbox
 from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
-from webapp.testing.told import LastCall, Told
+from webapp.testing.received import LastCall, Told
 
 if TYPE_CHECKING:
     from webapp.service import Service

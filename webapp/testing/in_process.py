@@ -39,7 +39,7 @@ from webapp.sweeper import fall_due
 from webapp.testing._acts import Act
 from webapp.testing._application import MODERN, URL, PersonClient, TestedApplication, must_be_client
 from webapp.testing.person import AskedPerson
-from webapp.testing.told import NeverAsked, OutsideReached, StillOpen, Told
+from webapp.testing.received import NeverAsked, OutsideReached, StillOpen, Told
 from webapp.testing.webhooks import ProviderWebhooks
 
 SANDBOX_URL = "http://127.0.0.1:8766"
@@ -214,7 +214,9 @@ class _SimulatedPerson(AskedPerson):
         if not asked.status.is_final:
             says = str(self._app.last_call)
             is_done = id in self._done
-            await self._fail(asked, StillOpen(self._told(asked), is_done=is_done, last_call=says))
+            await self._fail(
+                asked, StillOpen(self._received(asked), is_done=is_done, last_call=says)
+            )
 
     def must_be_done(self) -> None:
         """Raise the first failure of the test that was not raised yet.
@@ -236,7 +238,7 @@ class _Listener:
         self._started = started
 
     @after("start")
-    async def hear(self, question: StartedQuestion) -> None:
+    async def on_start(self, question: StartedQuestion) -> None:
         await self._started(question)
 
 

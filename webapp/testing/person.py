@@ -33,7 +33,7 @@ from webapp.testing._application import (
     calling_as,
 )
 from webapp.testing.planned import PlannedActions
-from webapp.testing.told import (
+from webapp.testing.received import (
     Heard,
     Told,
     UnexpectedForm,
@@ -314,7 +314,7 @@ class AskedPerson(PlannedActions):
         if act is None:
             planned = self._plan.popleft() if self._plan else None
             says = planned.says if isinstance(planned, Act) else planned and planned.value
-            return await self._fail(asked, UnexpectedQuestion(self._told(asked), planned=says))
+            return await self._fail(asked, UnexpectedQuestion(self._received(asked), planned=says))
         if self._client.subject is not None:
             await self._app.sign_in(self._browser, self._client.subject)
         errand = Errand(
@@ -336,7 +336,7 @@ class AskedPerson(PlannedActions):
         except Exception as error:  # noqa: BLE001 - also of the test's own function: `call` raises it
             return await self._fail(errand.asked, error)
 
-    def _told(self, asked: Elicitation) -> Told:
+    def _received(self, asked: Elicitation) -> Told:
         return self._app.asked_of.get(asked.id) or Told.of(asked)
 
     async def _planned_for(self, asked: Elicitation) -> Act | None:

@@ -12,7 +12,7 @@ from flows.elicitation.traits import traits_of
 from webapp.testing import _acts as acts
 from webapp.testing._acts import ACCEPT, VALUE, Act, Do, Errand, Pause
 from webapp.testing._application import TestedApplication
-from webapp.testing.told import Told
+from webapp.testing.received import Told
 from webapp.testing.webhooks import ProviderWebhooks
 
 
@@ -143,7 +143,7 @@ class PlannedActions:
 
         async def do(errand: Errand) -> ElicitResult:
             await errand.go_on()
-            await then(errand.told)
+            await then(errand.asks)
             return ACCEPT
 
         self._will("continue to the address of a visit", do, "url")

@@ -40,7 +40,7 @@ from flows.payments.responses import (
     unreadable,
     written,
 )
-from flows.payments.session import Malformed, SessionStatus, StoredCheckout, kept_of, terms_of
+from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
 from flows.webhooks.signatures import Delivery, Scheme
 
 OPENING = "open its payment page"
@@ -163,9 +163,9 @@ class DeclaredGateway:
         return refund_in(reply, self.seller, price=rest)
 
     def read_notice(self, delivery: Delivery) -> Notice:
-        return self.kept_notice(delivery.body)
+        return self.stored_notice(delivery.body)
 
-    def kept_notice(self, body: bytes) -> Notice:
+    def stored_notice(self, body: bytes) -> Notice:
         return notice_in(body, self.seller)
 
     def trace(self, payment: str) -> Talk[str | None]:
@@ -243,7 +243,7 @@ class DeclaredGateway:
 
     def _known(self, elicitation: Elicitation, session: str) -> Values:
         attempts = (elicitation.attempt, *elicitation.former)
-        stored = [one for one in map(kept_of, attempts) if one and one.session == session]
+        stored = [one for one in map(checkout_of, attempts) if one and one.session == session]
         return {
             **self.seller.own,
             "session": session,

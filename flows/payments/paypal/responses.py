@@ -26,7 +26,7 @@ from flows.payments.responses import (
     refund_made,
     unreadable,
 )
-from flows.payments.session import Id, Malformed, SessionStatus, kept_of, terms_of
+from flows.payments.session import Id, Malformed, SessionStatus, checkout_of, terms_of
 
 TAKEN = frozenset({"COMPLETED", "PARTIALLY_REFUNDED", "REFUNDED", "REVERSED"})
 CAN_BE_PAID = frozenset({"CREATED", "SAVED", "APPROVED", "PAYER_ACTION_REQUIRED"})
@@ -216,7 +216,7 @@ def lapsed(
     """Return the session of an order that expired unpaid, or None if the reply says otherwise."""
     terms = terms_of(elicitation)
     for attempt in (elicitation.attempt, *elicitation.former):
-        stored = kept_of(attempt)
+        stored = checkout_of(attempt)
         if (
             stored is None
             or stored.session != session

@@ -324,7 +324,7 @@ class StripeGateway:
     def read_notice(self, delivery: Delivery) -> Notice:
         return notice_in(delivery.body)
 
-    def kept_notice(self, body: bytes) -> Notice:
+    def stored_notice(self, body: bytes) -> Notice:
         return notice_in(body)
 
     def trace(self, payment: str) -> Talk[str | None]:

@@ -250,11 +250,11 @@ def test_open_question_cannot_be_claimed_or_released(status: Status) -> None:
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_outcome_is_claimed_by_a_single_request_at_a_time(status: Status) -> None:
-    taken = states.claim(elicitation(status), run="r1", leg="l1", now=NOON)
-    assert taken.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
+    claimed = states.claim(elicitation(status), run="r1", leg="l1", now=NOON)
+    assert claimed.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
     for run in ("r1", "r2"):
         with pytest.raises(NotPossible):
-            states.claim(taken, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
+            states.claim(claimed, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
 
 
 def test_settling_can_claim_outcome_for_waiting_request() -> None:
@@ -336,8 +336,8 @@ def test_unused_outcome_is_wiped_when_its_time_is_up(status: Status) -> None:
     stored_until = (
         NOON + LIFE + (traits_of("url").stored_for if status is Status.ACCEPTED else timedelta())
     )
-    kept, last = swept(before, until=stored_until - timedelta(microseconds=1))
-    assert (kept.content, kept.holds_key, last) == (before.content, True, stored_until)
+    stored, last = swept(before, until=stored_until - timedelta(microseconds=1))
+    assert (stored.content, stored.holds_key, last) == (before.content, True, stored_until)
     after, last = swept(before, until=stored_until)
     assert (after.content, after.holds_key, after.status, last) == (None, False, status, None)
 
@@ -385,15 +385,15 @@ def test_record_is_stored_thirty_days_after_its_end() -> None:
 
 def test_changes_leave_unrelated_fields_unchanged() -> None:
     before = accepted(leg="l1", run="r1")
-    kept = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
+    stored = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
     for after in (
         states.renew(before, leg="l1", now=NOON),
         states.release(before, leg="l1"),
         states.deliver(before, run="r1", now=NOON),
         states.release_key(before),
     ):
-        assert {name: getattr(after, name) for name in kept} == {
-            name: getattr(before, name) for name in kept
+        assert {name: getattr(after, name) for name in stored} == {
+            name: getattr(before, name) for name in stored
         }
 
 

@@ -60,9 +60,9 @@ def test_code_differs_for_another_browser_question_number_or_server() -> None:
 
 def test_stored_binding_does_not_contain_the_code() -> None:
     shown = user_code(BOUND)
-    kept = msgspec.json.encode(BOUND).decode()
-    assert shown not in kept
-    assert shown.replace("-", "") not in kept
+    stored = msgspec.json.encode(BOUND).decode()
+    assert shown not in stored
+    assert shown.replace("-", "") not in stored
 
 
 @pytest.mark.parametrize("spelt", ["{}", "  {} ", "({})", "{}."])

@@ -52,10 +52,10 @@ def test_digest_of_secret_question_depends_on_each_part() -> None:
 
 def test_stored_terms_contain_all_data_for_the_page() -> None:
     request = secret(elicit.secret("Your key.", Acme, name="acme"))
-    kept = msgspec.convert(msgspec.json.decode(msgspec.json.encode(request.terms)), SecretTerms)
-    assert kept.name == "acme"
-    assert isinstance(kept.schema, dict)
-    assert schema_of(kept.schema).fields == request.schema.fields
+    stored = msgspec.convert(msgspec.json.decode(msgspec.json.encode(request.terms)), SecretTerms)
+    assert stored.name == "acme"
+    assert isinstance(stored.schema, dict)
+    assert schema_of(stored.schema).fields == request.schema.fields
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\n", "ü", "x" * 65])

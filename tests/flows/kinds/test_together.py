@@ -10,14 +10,14 @@ from flows.elicitation.states import Status
 from flows.errors import Declined, Expired, InvalidQuestion, NoAsker
 from flows.kinds.together import Together
 from flows.question import Outcome, Question, asking
-from tests.support.askers import Told
+from tests.support.askers import FixedAsker
 
 NAME = elicit.form("Who are you?")
 SURE = elicit.confirm("Sure?")
 VISIT = elicit.url("Go there", "https://shop.example/")
 
 
-class Asker(Told):
+class Asker(FixedAsker):
     """An asker that returns the given outcomes, one for each question."""
 
     def __init__(self, *outcomes: Outcome[Any]) -> None:
@@ -76,10 +76,10 @@ async def test_declined_confirm_returns_false_instead_of_raising() -> None:
 
 
 async def test_outcomes_returns_every_outcome_without_raising() -> None:
-    told = (yes("Ada"), no(), no(Status.EXPIRED))
-    asker = Asker(*told)
+    reported = (yes("Ada"), no(), no(Status.EXPIRED))
+    asker = Asker(*reported)
     with asking(asker):
-        assert await elicit.together(NAME, SURE, VISIT).outcomes() == told
+        assert await elicit.together(NAME, SURE, VISIT).outcomes() == reported
     assert asker.stops == [False]
 
 

@@ -43,7 +43,7 @@ def exchanged(said: dict[str, Any], who: dict[str, Any] = OCTOCAT, **departing: 
     return granted(github, away, *replies)[0]
 
 
-def kept_in(away: Elicitation) -> Any:
+def stored_in(away: Elicitation) -> Any:
     return away.attempt and away.attempt.kept
 
 
@@ -53,8 +53,8 @@ class TestTheWayOut:
         departure, away = departed()
         assert departure.url.startswith("https://github.com/login/oauth/authorize?")
         sent = parameters_of(departure.url)
-        kept = kept_in(away)
-        digest = hashlib.sha256(kept["verifier"].encode()).digest()
+        stored = stored_in(away)
+        digest = hashlib.sha256(stored["verifier"].encode()).digest()
         assert sent == {
             "response_type": ["code"],
             "client_id": ["our id"],
@@ -66,11 +66,11 @@ class TestTheWayOut:
         }
 
     def test_each_attempt_has_its_own_hidden_verifier(self) -> None:
-        kept: list[Any] = [a_flow().prepare(an_elicitation(), TRIP) for _ in range(2)]
-        assert kept[0]["verifier"] != kept[1]["verifier"]
-        assert 64 <= len(kept[0]["verifier"]) <= 128
+        stored: list[Any] = [a_flow().prepare(an_elicitation(), TRIP) for _ in range(2)]
+        assert stored[0]["verifier"] != stored[1]["verifier"]
+        assert 64 <= len(stored[0]["verifier"]) <= 128
         departure, away = departed()
-        assert kept[0]["verifier"] not in departure.url + repr(departure) + repr(away)
+        assert stored[0]["verifier"] not in departure.url + repr(departure) + repr(away)
 
     def test_wanted_account_is_sent_as_login_hint(self) -> None:
         departure, _ = departed(account="octocat")
@@ -84,28 +84,28 @@ class TestTheWayOut:
         departure, away = departed(ACME, scopes=("email",))
         assert departure.url.startswith(f"{ISSUER}/authorize?tenant=a")
         sent = parameters_of(departure.url)
-        kept = kept_in(away)
+        stored = stored_in(away)
         assert sent["tenant"] == ["a b"]
         assert sent["scope"] == ["openid email"]
-        assert sent["nonce"] == [kept["nonce"]]
-        assert kept["token"] == f"{ISSUER}/token"
-        assert kept["jwks"] == f"{ISSUER}/jwks"
+        assert sent["nonce"] == [stored["nonce"]]
+        assert stored["token"] == f"{ISSUER}/token"
+        assert stored["jwks"] == f"{ISSUER}/jwks"
 
     def test_metadata_url_is_built_from_issuer_without_double_slash(self) -> None:
         provider = openid("acme", ISSUER + "/")
         flow = a_flow(provider)
-        kept = flow.prepare(an_elicitation(provider), TRIP)
-        talk = flow.begin(an_elicitation(provider, kept=kept), TRIP)
+        stored = flow.prepare(an_elicitation(provider), TRIP)
+        talk = flow.begin(an_elicitation(provider, kept=stored), TRIP)
         assert next(talk).url == f"{ISSUER}/.well-known/openid-configuration"
 
     def test_issuer_supporting_only_client_secret_post_gets_post(self) -> None:
         post = {"token_endpoint_auth_methods_supported": ["private_key_jwt", "client_secret_post"]}
         _, away = departed(ACME, metadata=METADATA | post)
-        kept = kept_in(away)
-        assert kept["client_auth"] == "post"
+        stored = stored_in(away)
+        assert stored["client_auth"] == "post"
         _, away = departed(ACME)
-        kept = kept_in(away)
-        assert kept["client_auth"] == "basic"
+        stored = stored_in(away)
+        assert stored["client_auth"] == "basic"
 
     def test_google_is_asked_for_offline_access(self) -> None:
         metadata = METADATA | {"issuer": google.issuer}
@@ -192,14 +192,14 @@ class TestTheExchange:
             github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
         )
         exchange, probe = asked
-        kept = kept_in(away)
+        stored = stored_in(away)
         assert (exchange.method, str(exchange.url)) == ("POST", github.token)
         assert exchange.headers["Accept"] == "application/json"
         assert {key: value[0] for key, value in parse_qs(exchange.content.decode()).items()} == {
             "grant_type": "authorization_code",
             "code": "the-code",
             "redirect_uri": CALLBACK,
-            "code_verifier": kept["verifier"],
+            "code_verifier": stored["verifier"],
             "client_id": "our id",
             "client_secret": "our:secret/%",
         }
@@ -227,7 +227,7 @@ class TestTheExchange:
         _, away = departed(provider)
         talk = a_flow(provider).finish(away, code="the-code", now=NOON)
         exchange = next(talk)
-        kept = kept_in(away)
+        stored = stored_in(away)
         scheme, _, pair = exchange.headers["Authorization"].partition(" ")
         assert scheme == "Basic"
         assert base64.b64decode(pair) == b"our%20id:our%3Asecret%2F%25"
@@ -235,7 +235,7 @@ class TestTheExchange:
             "grant_type": "authorization_code",
             "code": "the-code",
             "redirect_uri": CALLBACK,
-            "code_verifier": kept["verifier"],
+            "code_verifier": stored["verifier"],
         }
 
     def test_fewer_granted_scopes_are_reported_with_covered_scopes(self) -> None:

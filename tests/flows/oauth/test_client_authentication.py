@@ -98,8 +98,8 @@ def pushes(client: Client, server: Server) -> Any:
 
 
 def redeems(client: Client, server: Server) -> Any:
-    kept = left(client, server).kept
-    away = an_elicitation(client.provider, kept=kept)
+    stored = left(client, server).kept
+    away = an_elicitation(client.provider, kept=stored)
     return server.run(OauthFlow({"acme": client}).finish(away, code="the-code", now=NOON))
 
 

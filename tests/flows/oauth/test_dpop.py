@@ -59,8 +59,8 @@ def left(provider: Provider = PROVIDER) -> tuple[str, Elicitation, Any]:
     flow = a_flow(provider)
     going = an_elicitation(provider, kept=flow.prepare(an_elicitation(provider), TRIP))
     departure, _ = talked(flow.begin(going, TRIP))
-    kept: Any = msgspec.json.decode(msgspec.json.encode(departure.kept))
-    return departure.url, an_elicitation(provider, kept=kept), kept["dpop_key"]
+    stored: Any = msgspec.json.decode(msgspec.json.encode(departure.kept))
+    return departure.url, an_elicitation(provider, kept=stored), stored["dpop_key"]
 
 
 def proof_in(request: httpx.Request, key: str) -> dict[str, Any]:

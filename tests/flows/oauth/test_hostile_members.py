@@ -159,10 +159,10 @@ def exchanging(kind: Any) -> Any:
 
 
 def finishing(provider: Provider) -> Any:
-    kept: Any = a_flow(provider).prepare(an_elicitation(provider), TRIP)
+    stored: Any = a_flow(provider).prepare(an_elicitation(provider), TRIP)
     if provider.discovers:
-        kept = departed(provider)[0].kept
-    away = an_elicitation(provider, kept=kept)
+        stored = departed(provider)[0].kept
+    away = an_elicitation(provider, kept=stored)
     return a_flow(provider).finish(away, code="the-code", now=NOON)
 
 

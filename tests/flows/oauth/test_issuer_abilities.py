@@ -83,8 +83,8 @@ def test_account_of_server_without_openid_connect_is_connected() -> None:
     provider = Provider(
         name="acme", label="Acme", issuer=ISSUER, discovers=True, api=ISSUER, person=probe
     )
-    kept = a_flow(provider).prepare(an_elicitation(provider), TRIP)
-    going = an_elicitation(provider, kept=kept)
+    stored = a_flow(provider).prepare(an_elicitation(provider), TRIP)
+    going = an_elicitation(provider, kept=stored)
     said = {key: value for key, value in METADATA.items() if key not in ("jwks_uri", "userinfo")}
     departure, _ = talked(
         a_flow(provider).begin(going, TRIP), httpx.Response(404), httpx.Response(200, json=said)
@@ -181,9 +181,9 @@ ED = OKPKey.generate_key("Ed25519", parameters={"kid": "ed"})
 
 
 def signed(away: Elicitation, key: Any, algorithm: str, *, kid: str | None, **changes: Any) -> str:
-    kept: Any = away.attempt.kept if away.attempt else None
+    stored: Any = away.attempt.kept if away.attempt else None
     now = int(NOON.timestamp())
-    claims = {"iss": ISSUER, "sub": "sub-1", "aud": "our id", "nonce": kept["nonce"]}
+    claims = {"iss": ISSUER, "sub": "sub-1", "aud": "our id", "nonce": stored["nonce"]}
     claims |= {"iat": now, "exp": now + 300, "name": "Ada", **changes}
     header = {"alg": algorithm} | ({} if kid is None else {"kid": kid})
     return jwt.encode(header, claims, key, registry=Signatures(algorithms=[algorithm]))

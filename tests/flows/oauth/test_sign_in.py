@@ -44,17 +44,17 @@ def key_set() -> httpx.Response:
 
 
 def test_sign_in_redirect_contains_state_nonce_and_challenge() -> None:
-    asked, kept = departed()
+    asked, stored = departed()
     assert asked["response_type"] == ["code"]
     assert asked["client_id"] == ["our id"]
     assert asked["redirect_uri"] == [BACK]
     assert asked["scope"] == ["openid profile"]
     assert asked["tenant"] == ["a"]
     assert asked["code_challenge_method"] == ["S256"]
-    assert asked["state"] == [kept["state"]]
-    assert asked["nonce"] == [kept["nonce"]]
-    assert kept["verifier"] not in str(asked)
-    assert len(kept["state"]) >= 22
+    assert asked["state"] == [stored["state"]]
+    assert asked["nonce"] == [stored["nonce"]]
+    assert stored["verifier"] not in str(asked)
+    assert len(stored["state"]) >= 22
 
 
 def test_two_sign_ins_share_no_secret_values() -> None:
@@ -63,8 +63,8 @@ def test_two_sign_ins_share_no_secret_values() -> None:
 
 
 def test_code_is_exchanged_with_verifier_and_person_is_identified() -> None:
-    _, kept = departed()
-    signed_in, (exchange, keys) = came_back(kept, reply(kept), key_set())
+    _, stored = departed()
+    signed_in, (exchange, keys) = came_back(stored, reply(stored), key_set())
     whole = SignedIn(issuer=ISSUER, subject="alice", label="alice@example", sub="alice")
     assert replace(signed_in, id_token="") == whole
     assert signed_in.id_token
@@ -76,56 +76,56 @@ def test_code_is_exchanged_with_verifier_and_person_is_identified() -> None:
         "grant_type": ["authorization_code"],
         "code": ["the-code"],
         "redirect_uri": [BACK],
-        "code_verifier": [kept["verifier"]],
+        "code_verifier": [stored["verifier"]],
     }
     assert keys.url == f"{ISSUER}/jwks"
 
 
 def test_issuer_supporting_only_client_secret_post_gets_secret_in_form() -> None:
     found = metadata(token_endpoint_auth_methods_supported=["client_secret_post"])
-    _, kept = departed(found)
-    _, (exchange, _) = came_back(kept, reply(kept), key_set(), found=found)
+    _, stored = departed(found)
+    _, (exchange, _) = came_back(stored, reply(stored), key_set(), found=found)
     assert parse_qs(exchange.content.decode())["client_secret"] == ["our:secret/%"]
     assert "authorization" not in exchange.headers
 
 
 def test_token_caller_and_browser_of_same_person_have_same_subject() -> None:
-    _, kept = departed()
+    _, stored = departed()
     entra = {"sub": "pairwise-for-this-client", "oid": "o", "tid": "t"}
-    signed_in, _ = came_back(kept, reply(kept, **entra), key_set(), claim=ENTRA)
+    signed_in, _ = came_back(stored, reply(stored, **entra), key_set(), claim=ENTRA)
     caller = {"sub": "pairwise-for-another", "oid": "o", "tid": "t"}
     assert signed_in.subject == subject_of(caller, claim=ENTRA)
 
 
 @pytest.mark.parametrize("missing", ENTRA)
 def test_sign_in_without_configured_claim_fails(missing: str) -> None:
-    _, kept = departed()
+    _, stored = departed()
     said = {"oid": "o", "tid": "t"} | {missing: None}
     with pytest.raises(Unnamed, match=r"no usable oid, tid\.") as error:
-        came_back(kept, reply(kept, **said), key_set(), claim=ENTRA)
+        came_back(stored, reply(stored, **said), key_set(), claim=ENTRA)
     assert "ELICIT_SUBJECT_CLAIM" in str(error.value.fix)
 
 
 def test_name_is_fetched_from_userinfo_if_id_token_has_none() -> None:
     found = metadata(userinfo_endpoint=f"{ISSUER}/userinfo")
-    _, kept = departed(found)
+    _, stored = departed(found)
     userinfo = httpx.Response(200, json={"sub": "alice", "name": "Alice", "oid": "another's"})
-    replies = (reply(kept, preferred_username=None), key_set(), userinfo)
-    signed_in, requests = came_back(kept, *replies, found=found)
+    replies = (reply(stored, preferred_username=None), key_set(), userinfo)
+    signed_in, requests = came_back(stored, *replies, found=found)
     assert (signed_in.subject, signed_in.label) == ("alice", "Alice")
     assert requests[2].headers["authorization"] == "Bearer at"
 
 
 def test_userinfo_never_determines_the_subject() -> None:
     found = metadata(userinfo_endpoint=f"{ISSUER}/userinfo")
-    _, kept = departed(found)
-    nameless = reply(kept, preferred_username=None)
+    _, stored = departed(found)
+    nameless = reply(stored, preferred_username=None)
     of_mallory = httpx.Response(200, json={"sub": "mallory", "name": "Mallory"})
     with pytest.raises(Failed):
-        came_back(kept, nameless, key_set(), of_mallory, found=found)
+        came_back(stored, nameless, key_set(), of_mallory, found=found)
     adding = httpx.Response(200, json={"sub": "alice", "oid": "o", "tid": "t"})
     with pytest.raises(Failed):
-        came_back(kept, nameless, key_set(), adding, found=found, claim=ENTRA)
+        came_back(stored, nameless, key_set(), adding, found=found, claim=ENTRA)
 
 
 @pytest.mark.parametrize(
@@ -141,44 +141,44 @@ def test_userinfo_never_determines_the_subject() -> None:
     ],
 )
 def test_invalid_callback_is_refused(changes: dict[str, str | None], reason: str) -> None:
-    _, kept = departed()
+    _, stored = departed()
     with pytest.raises(Mixed) as mixed:
-        came_back(kept, arrival=arrived(kept, **changes))
+        came_back(stored, arrival=arrived(stored, **changes))
     assert mixed.value.reason == reason
 
 
 @pytest.mark.parametrize("name", ["code", "state", "iss", "error"])
 def test_callback_with_repeated_parameter_is_refused(name: str) -> None:
-    _, kept = departed()
+    _, stored = departed()
     twice = ((name, "a"), (name, "a"))
     with pytest.raises(Mixed):
-        came_back(kept, arrival=CallbackParams(parameters=(*arrived(kept).parameters, *twice)))
+        came_back(stored, arrival=CallbackParams(parameters=(*arrived(stored).parameters, *twice)))
 
 
 def test_callback_without_promised_issuer_is_refused() -> None:
     found = metadata(authorization_response_iss_parameter_supported=True)
-    _, kept = departed(found)
+    _, stored = departed(found)
     with pytest.raises(Mixed):
-        came_back(kept, found=found)
-    came_back(kept, reply(kept), key_set(), found=found, arrival=arrived(kept, iss=ISSUER))
+        came_back(stored, found=found)
+    came_back(stored, reply(stored), key_set(), found=found, arrival=arrived(stored, iss=ISSUER))
 
 
 def test_callback_without_stored_sign_in_is_refused() -> None:
-    _, kept = departed()
-    nothings: tuple[Any, ...] = (None, {}, {"state": kept["state"]}, [])
+    _, stored = departed()
+    nothings: tuple[Any, ...] = (None, {}, {"state": stored["state"]}, [])
     for nothing in nothings:
         with pytest.raises(Mixed):
-            came_back(nothing, arrival=arrived(kept))
+            came_back(nothing, arrival=arrived(stored))
 
 
 def test_access_denied_raises_denied_and_other_errors_raise_failed() -> None:
-    _, kept = departed()
+    _, stored = departed()
     with pytest.raises(Denied):
-        came_back(kept, arrival=arrived(kept, code=None, error="access_denied"))
+        came_back(stored, arrival=arrived(stored, code=None, error="access_denied"))
     with pytest.raises(Failed, match=r"refused \(server_error\)"):
-        came_back(kept, arrival=arrived(kept, code=None, error="server_error"))
+        came_back(stored, arrival=arrived(stored, code=None, error="server_error"))
     with pytest.raises(Failed, match=r"refused\.$"):
-        came_back(kept, arrival=arrived(kept, code=None, error="<b>"))
+        came_back(stored, arrival=arrived(stored, code=None, error="<b>"))
 
 
 @pytest.mark.parametrize(
@@ -192,20 +192,20 @@ def test_access_denied_raises_denied_and_other_errors_raise_failed() -> None:
     ],
 )
 def test_id_token_for_another_purpose_is_refused(changes: dict[str, Any]) -> None:
-    _, kept = departed()
+    _, stored = departed()
     with pytest.raises(Failed):
-        came_back(kept, reply(kept, **changes), key_set())
+        came_back(stored, reply(stored, **changes), key_set())
 
 
 def test_nonce_with_lone_surrogate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # finding: S32
-    _, kept = departed()
+    _, stored = departed()
     claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
     # No library writes this nonce, but JSON can contain it.
     said = {**claims, "nonce": "half \ud800"}
     monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_, **_options: said)
     with pytest.raises(Failed, match="issued for another sign-in"):
-        came_back(kept, reply(kept), key_set())
+        came_back(stored, reply(stored), key_set())
 
 
 def test_repr_of_sign_in_hides_secrets() -> None:

@@ -52,8 +52,8 @@ def begin(elicitation: Elicitation, *replies: httpx.Response) -> Redirect:
 
 
 def form_of(elicitation: Elicitation) -> dict[str, str]:
-    kept = msgspec.convert(STRIPE.prepare(elicitation, TRIP), StoredCheckout)
-    return dict(parse_qsl(kept.request, strict_parsing=True))
+    stored = msgspec.convert(STRIPE.prepare(elicitation, TRIP), StoredCheckout)
+    return dict(parse_qsl(stored.request, strict_parsing=True))
 
 
 def test_complete_request_is_stored_before_sending() -> None:
@@ -85,8 +85,8 @@ def test_suffix_of_card_statement_is_sent_without_prefix(
     statement: str | None, sent: str | None
 ) -> None:
     gateway = StripeGateway(dataclasses.replace(SELLER, statement=statement))
-    kept = msgspec.convert(gateway.prepare(asked(), TRIP), StoredCheckout)
-    form = dict(parse_qsl(kept.request, strict_parsing=True))
+    stored = msgspec.convert(gateway.prepare(asked(), TRIP), StoredCheckout)
+    form = dict(parse_qsl(stored.request, strict_parsing=True))
     assert form.get("payment_intent_data[statement_descriptor_suffix]") == sent
 
 

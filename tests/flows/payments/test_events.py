@@ -13,7 +13,7 @@ from flows.errors import InvalidQuestion
 from flows.payments.claims import disputed
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.reader import notice_in
-from flows.payments.gateway import ProviderSession, heard
+from flows.payments.gateway import ProviderSession, with_returns
 from flows.payments.receipt import (
     ASKED,
     CLAIM,
@@ -78,11 +78,11 @@ def event(kind: str = "checkout.updated", **says: Any) -> bytes:
     return msgspec.json.encode({"type": kind, "data": checkout(**says)})
 
 
-def told(payment: Payment, body: bytes) -> Payment:
+def after_notice(payment: Payment, body: bytes) -> Payment:
     """Return the payment after a verified notice with this body."""
     notice = notice_in(body, OWN)
     if notice.session is not None:
-        return heard(payment, notice.session, now=NOON)
+        return with_returns(payment, notice.session, now=NOON)
     assert notice.news is not None
     if notice.news.dispute is not None:
         id, stage = notice.subject or "", notice.news.dispute
@@ -101,7 +101,7 @@ def asked(payment: Payment, **says: Any) -> Payment:
         is_live=True,
         **says,
     )
-    return heard(payment, session, now=NOON)
+    return with_returns(payment, session, now=NOON)
 
 
 NOTICES = [
@@ -126,9 +126,9 @@ def test_notices_in_any_order_and_repeated_lead_to_same_payment(
     for before in BEFORE:
         straight = crossed = before
         for one in notices:
-            straight = told(straight, one)
+            straight = after_notice(straight, one)
         for one in (*shuffled, *again):
-            crossed = told(crossed, one)
+            crossed = after_notice(crossed, one)
         assert crossed == straight
 
 
@@ -136,31 +136,37 @@ def test_notices_in_any_order_and_repeated_lead_to_same_payment(
 def test_older_notice_changes_nothing(notices: list[bytes]) -> None:
     payment = row()
     for one in notices:
-        payment = told(payment, one)
-    assert told(payment, event()) == payment
+        payment = after_notice(payment, one)
+    assert after_notice(payment, event()) == payment
 
 
 def test_older_notice_does_not_undo_chargeback() -> None:
-    taken = told(row(), event(refunded=100, charged_back=800))
-    assert (taken.status, taken.refunded) == (DISPUTED, 100)
-    assert told(taken, event(refunded=100)) == taken
+    used = after_notice(row(), event(refunded=100, charged_back=800))
+    assert (used.status, used.refunded) == (DISPUTED, 100)
+    assert after_notice(used, event(refunded=100)) == used
 
 
 def test_won_claim_ends_chargeback() -> None:
-    taken = told(row(), event(charged_back=900))
-    assert told(taken, event("claim.won")).status is OPEN
-    assert told(told(row(), event("claim.won")), event(charged_back=900)).status is OPEN
+    used = after_notice(row(), event(charged_back=900))
+    assert after_notice(used, event("claim.won")).status is OPEN
+    assert (
+        after_notice(after_notice(row(), event("claim.won")), event(charged_back=900)).status
+        is OPEN
+    )
 
 
 def test_dispute_won_after_a_loss_is_won_but_a_permanent_loss_stays_disputed() -> None:
     for kinds in (["claim.lost", "claim.won"], ["claim.won", "claim.lost"]):
         payment = row()
         for kind in kinds:
-            payment = told(payment, event(kind))
+            payment = after_notice(payment, event(kind))
         assert payment.status is OPEN
         assert payment.disputes == {f"{CLAIM}pay-1": Dispute.WON}
-        assert told(payment, event("claim.gone")).status is DISPUTED
-        assert told(told(row(), event("claim.gone")), event(kinds[1])).status is DISPUTED
+        assert after_notice(payment, event("claim.gone")).status is DISPUTED
+        assert (
+            after_notice(after_notice(row(), event("claim.gone")), event(kinds[1])).status
+            is DISPUTED
+        )
 
 
 # Answers of the provider.
@@ -168,40 +174,40 @@ def test_dispute_won_after_a_loss_is_won_but_a_permanent_loss_stays_disputed() -
 
 def test_fetch_without_claim_data_ends_no_claim() -> None:
     for before in (
-        told(row(), event("claim.lost")),
-        told(row(), event(charged_back=900)),
+        after_notice(row(), event("claim.lost")),
+        after_notice(row(), event(charged_back=900)),
         asked(row(), charged_back=900),
     ):
         assert asked(before) == before
 
 
 def test_fetch_with_claim_data_ends_only_fetched_claims() -> None:
-    for before in (told(row(), event(charged_back=900)), asked(row(), charged_back=900)):
+    for before in (after_notice(row(), event(charged_back=900)), asked(row(), charged_back=900)):
         back = asked(before, charged_back=0)
         assert (back.status, back.disputes) == (OPEN, {"co-1": Dispute.WON})
         assert asked(back, charged_back=900).status is DISPUTED
-        assert told(back, event(charged_back=900)).status is DISPUTED
+        assert after_notice(back, event(charged_back=900)).status is DISPUTED
     for kind in ("claim.opened", "claim.lost"):
-        claimed = told(row(), event(kind))
+        claimed = after_notice(row(), event(kind))
         assert asked(claimed, charged_back=0) == claimed
 
 
 def test_claim_found_by_fetch_is_ended_by_its_event() -> None:
-    assert told(asked(row(), charged_back=900), event("claim.won")).status is OPEN
+    assert after_notice(asked(row(), charged_back=900), event("claim.won")).status is OPEN
 
 
 def test_second_claim_found_by_fetch_is_ended_by_later_fetch() -> None:
-    won = told(told(row(), event("claim.opened")), event("claim.won"))
+    won = after_notice(after_notice(row(), event("claim.opened")), event("claim.won"))
     second = asked(won, charged_back=900)
     assert second.status is DISPUTED
     assert second.disputes[f"{ASKED}co-1"] is Dispute.LOST
-    assert told(second, event("claim.won")) == second
+    assert after_notice(second, event("claim.won")) == second
     assert asked(second, charged_back=0).status is OPEN
 
 
 def test_reply_without_refunds_or_disputes_changes_nothing() -> None:
     assert asked(row(), charged_back=0) == row()
-    assert told(row(), event()) == row()
+    assert after_notice(row(), event()) == row()
 
 
 # Disputes that go back and forth.
@@ -224,7 +230,7 @@ def test_claim_that_goes_back_and_forth_ends_the_same_in_any_order(
     for order in permutations(events):
         payment = row()
         for one in (*order, *order):  # each event comes twice
-            payment = told(payment, one)
+            payment = after_notice(payment, one)
         assert payment.status is status
         assert [*payment.disputes] == [f"{CLAIM}pay-1"]
 
@@ -250,12 +256,12 @@ class Refunds:
 
     idempotency: str | None = None
     fetch: str = "GET /checkouts/{session}"
-    is_told: bool = False
+    is_reported: bool = False
     body: str = "{reason}"
 
     def declare(self) -> ProviderDeclaration:
         own = OWN.declaration
-        fetched = replace(own.fetched, refunded="refunded" if self.is_told else None)
+        fetched = replace(own.fetched, refunded="refunded" if self.is_reported else None)
         return replace(
             own,
             idempotency=self.idempotency,
@@ -267,7 +273,11 @@ class Refunds:
 
 @pytest.mark.parametrize(
     "refunds",
-    [Refunds(), Refunds(is_told=True, fetch="GET /checkouts/{handle}"), Refunds(body="{payment}")],
+    [
+        Refunds(),
+        Refunds(is_reported=True, fetch="GET /checkouts/{handle}"),
+        Refunds(body="{payment}"),
+    ],
 )
 def test_declaration_with_repeatable_refund_is_refused(refunds: Refunds) -> None:
     with pytest.raises(
@@ -282,7 +292,7 @@ def test_declaration_with_repeatable_refund_is_refused(refunds: Refunds) -> None
         Refunds(idempotency="X-Key"),
         Refunds(body="{digest}"),
         Refunds(body="{key}"),
-        Refunds(is_told=True),
+        Refunds(is_reported=True),
     ],
 )
 def test_declaration_with_idempotent_or_reported_refund_is_accepted(refunds: Refunds) -> None:

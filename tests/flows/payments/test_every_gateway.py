@@ -34,7 +34,7 @@ from tests.support.checkout_replies import (
     mollie_payment,
     paypal_order,
 )
-from tests.support.gateway_env import ID, NINE, NO_ANSWERS, TRIP, T, kept_in, reply
+from tests.support.gateway_env import ID, NINE, NO_ANSWERS, TRIP, T, reply, stored_checkout
 
 SANDBOX = "http://127.0.0.1:8766/there"
 
@@ -132,11 +132,11 @@ def test_stored_bytes_are_sent_with_idempotency_key_of_attempt(case: Case) -> No
     assert before.attempt is not None
     departure, [request] = case.run(case.gateway.begin(before, TRIP), reply(case.opened(), 201))
     assert f"{request.method} {request.url}" == case.call
-    assert request.content == kept_in(before).request.encode()
+    assert request.content == stored_checkout(before).request.encode()
     assert case.headers.items() <= dict(request.headers).items()
     assert departure.url == case.page
-    kept = replace(kept_in(before), session=case.session, url=case.page)
-    assert departure.kept == msgspec.to_builtins(kept)
+    stored = replace(stored_checkout(before), session=case.session, url=case.page)
+    assert departure.kept == msgspec.to_builtins(stored)
     after = replace(before, attempt=replace(before.attempt, kept=departure.kept))
     assert sessions_of(after) == (case.session,)
     assert "hidden" not in str(departure.kept)
@@ -149,8 +149,8 @@ def test_lost_reply_is_repeated_with_same_bytes_and_key(case: Case) -> None:
     assert attempt is not None
     _, first = case.run(case.gateway.begin(before, TRIP), reply(case.opened(), 201))
     later = replace(before, former=(attempt,), attempt=replace(attempt, number=2))
-    kept, again = case.run(case.gateway.repeat(later, attempt), reply(case.opened()))
-    assert kept.session == case.session
+    stored, again = case.run(case.gateway.repeat(later, attempt), reply(case.opened()))
+    assert stored.session == case.session
     assert [(one.content, one.headers) for one in again] == [
         (one.content, one.headers) for one in first
     ]

@@ -23,10 +23,10 @@ from flows.payments.gateway import (
     ProviderSession,
     Signs,
     forget_page,
-    heard,
     open_page,
     verify_notice,
     verify_session,
+    with_returns,
 )
 from flows.payments.mollie.gateway import mollie
 from flows.payments.money import Money
@@ -39,9 +39,9 @@ from flows.payments.stripe.gateway import StripeGateway, stripe
 from flows.payments.stripe.messages import charge_amount, listed_session, neutral, read_session
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env, signing
-from tests.support.checkouts import session as told
+from tests.support.checkouts import session as session_of
 from tests.support.clock import NOON
-from tests.support.gateway_env import ID, TRIP, kept_in, reply, run
+from tests.support.gateway_env import ID, TRIP, reply, run, stored_checkout
 
 OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
@@ -115,21 +115,21 @@ def paid_row(**changes: Any) -> Payment:
 
 
 def test_refund_found_by_fetch_is_recorded_in_ledger() -> None:
-    assert heard(paid_row(), found(id="tr_1"), now=NOON) == paid_row()
-    part = heard(paid_row(), found(id="tr_1", refunded=400), now=NOON)
+    assert with_returns(paid_row(), found(id="tr_1"), now=NOON) == paid_row()
+    part = with_returns(paid_row(), found(id="tr_1", refunded=400), now=NOON)
     assert (part.status, part.refunded) == (ReceiptStatus.OPEN, 400)
-    whole = heard(part, found(id="tr_1", refunded=900), now=NOON)
+    whole = with_returns(part, found(id="tr_1", refunded=900), now=NOON)
     assert whole.status is ReceiptStatus.REFUNDED
-    assert heard(whole, found(id="tr_1", refunded=900), now=NOON) == whole
-    assert heard(part, found(id="tr_1", refunded=0), now=NOON) == part
+    assert with_returns(whole, found(id="tr_1", refunded=900), now=NOON) == whole
+    assert with_returns(part, found(id="tr_1", refunded=0), now=NOON) == part
 
 
 def test_chargeback_disputes_payment_and_its_end_reopens_payment() -> None:
-    gone = heard(paid_row(), found(id="tr_1", charged_back=900), now=NOON)
+    gone = with_returns(paid_row(), found(id="tr_1", charged_back=900), now=NOON)
     assert gone.status is ReceiptStatus.DISPUTED
-    back = heard(gone, found(id="tr_1", charged_back=0), now=NOON)
+    back = with_returns(gone, found(id="tr_1", charged_back=0), now=NOON)
     assert back.status is ReceiptStatus.OPEN
-    again = heard(back, found(id="tr_1", charged_back=900), now=NOON)
+    again = with_returns(back, found(id="tr_1", charged_back=900), now=NOON)
     assert again.status is ReceiptStatus.DISPUTED
 
 
@@ -174,7 +174,7 @@ def test_only_exact_price_in_stripe_units_counts_as_paid(
     changes: dict[str, Json], price: Money
 ) -> None:
     with suppress(Malformed):
-        session = read_session(told(**changes, status="complete", payment_status="paid"))
+        session = read_session(session_of(**changes, status="complete", payment_status="paid"))
         counted = (session.amount_total, session.currency)
         what = {
             "session": session.id == "cs_test_1",
@@ -195,7 +195,7 @@ def event(**changes: Any) -> Any:
         "type": "checkout.session.completed",
         "created": 1,
         "livemode": False,
-        "data": {"object": told(status="complete", payment_status="paid")},
+        "data": {"object": session_of(status="complete", payment_status="paid")},
     }
     body = msgspec.json.encode({**fields, **changes})
     headers = signing.stripe(body, secret="whsec_one", now=NOON)
@@ -212,7 +212,7 @@ def test_refund_event_is_read_as_payment_change() -> None:
     assert notice.news == PaymentChange(returned=400, currency="EUR", at=at)
     assert (notice.payment, notice.session) == ("pi_1", None)
     assert (notice.subject, notice.transition) == ("ch_1", "ch_1 charge.refunded 400 None")
-    assert STRIPE.kept_notice(delivery.body) == notice
+    assert STRIPE.stored_notice(delivery.body) == notice
 
 
 @pytest.mark.parametrize("created", [253402300800, 10**18, 10**19])
@@ -225,7 +225,7 @@ def test_event_with_time_too_late_for_a_date_is_refused_or_ignored(created: int)
 
 @pytest.mark.parametrize("expires_at", [-1, 253402300800, 10**18, 10**19])
 def test_listed_session_with_impossible_expiry_has_no_expiry(expires_at: int) -> None:
-    named = {**told(), "client_reference_id": ID, "expires_at": expires_at}
+    named = {**session_of(), "client_reference_id": ID, "expires_at": expires_at}
     listed = listed_session(named)
     assert listed is not None
     assert listed.closes_at is None
@@ -263,13 +263,13 @@ def test_notice_of_another_mode_settles_nothing() -> None:
 def test_stripe_session_status_is_mapped_to_session_state(
     changes: dict[str, Any], state: SessionStatus, failed: SessionStatus
 ) -> None:
-    session = read_session(told(**changes))
+    session = read_session(session_of(**changes))
     assert neutral(session).state is state
     for kind, wanted in (
         ("checkout.session.completed", state),
         ("checkout.session.async_payment_failed", failed),
     ):
-        notice = STRIPE.read_notice(event(type=kind, data={"object": told(**changes)}))
+        notice = STRIPE.read_notice(event(type=kind, data={"object": session_of(**changes)}))
         assert notice.session is not None
         assert notice.session.state is wanted
 
@@ -292,7 +292,7 @@ def test_failed_delayed_payment_is_found_by_fetch(
     status: str, changes: dict[str, Any], state: SessionStatus
 ) -> None:
     intent = {"id": "pi_1", "object": "payment_intent", "status": status}
-    answer = told(**{"status": "complete", "payment_intent": intent, **changes})
+    answer = session_of(**{"status": "complete", "payment_intent": intent, **changes})
     found, [asked] = run(STRIPE.fetch(begun(), "cs_test_1"), reply(answer))
     assert asked.url.params.multi_items() == [("expand[]", "payment_intent.latest_charge")]
     assert (found.state, found.payment) == (state, "pi_1")
@@ -300,7 +300,7 @@ def test_failed_delayed_payment_is_found_by_fetch(
 
 @pytest.mark.parametrize("intent", ["pi_1", None, {"id": "pi_1"}, {"id": "pi_1", "status": "new"}])
 def test_payment_without_intent_status_is_pending(intent: Json) -> None:
-    answer = told(status="complete", payment_intent=intent, payment_intent_status="canceled")
+    answer = session_of(status="complete", payment_intent=intent, payment_intent_status="canceled")
     assert run(STRIPE.fetch(begun(), "cs_test_1"), reply(answer))[0].state is PENDING
 
 
@@ -309,14 +309,14 @@ def test_payment_without_intent_status_is_pending(intent: Json) -> None:
     [{"amount_total": None}, {"currency": None}, {"currency": "xxx"}, {"amount_total": 10**13}],
 )
 def test_missing_stripe_amount_or_currency_is_none(changes: dict[str, Any]) -> None:
-    assert neutral(read_session(told(**changes))).amount is None
+    assert neutral(read_session(session_of(**changes))).amount is None
 
 
 def charged_back(**charge: Json) -> Json:
     """Return a paid session as Stripe sends it, with its full charge."""
     whole = {"id": "ch_1", "object": "charge", "amount_refunded": 0, "disputed": False, **charge}
     intent = {"id": "pi_1", "object": "payment_intent", "status": "succeeded"}
-    return told(
+    return session_of(
         status="complete", payment_status="paid", payment_intent={**intent, "latest_charge": whole}
     )
 
@@ -358,7 +358,7 @@ def test_stripe_fetch_reports_dispute_stage(
     assert (asked.url.path, asked.url.params["payment_intent"]) == ("/v1/disputes", "pi_1")
     assert [(one.id, one.stage) for one in found.claims] == [("dp_1", dispute)]
     payment = gateway_env.payment("stripe", session="cs_test_1", payment_intent="pi_1")
-    now = heard(payment, found, now=NOON)
+    now = with_returns(payment, found, now=NOON)
     assert now.status is becomes
     # The event of the same dispute changes nothing further.
     assert claims.disputed(now, "dp_1", dispute, at=NOON) == now
@@ -395,7 +395,7 @@ def test_stripe_payment_is_traced_to_its_question() -> None:
 
 
 def test_stripe_collect_only_fetches_the_session() -> None:
-    session, [asked] = run(STRIPE.collect(begun(), "cs_test_1"), reply(told()))
+    session, [asked] = run(STRIPE.collect(begun(), "cs_test_1"), reply(session_of()))
     assert (session.state, asked.method) == (OPEN, "GET")
 
 
@@ -416,11 +416,13 @@ def test_gateways_route_each_question_to_its_own_provider() -> None:
         )
     before = gateway_env.prepared(STRIPE, gateway_env.asked("stripe"))
     assert before.attempt is not None
-    assert isinstance(run(gateways.begin(before, TRIP), reply(told()))[0], Redirect)
-    assert run(gateways.repeat(before, before.attempt), reply(told()))[0].session == "cs_test_1"
-    assert run(gateways.fetch(begun(), "cs_test_1"), reply(told()))[0].state is OPEN
-    assert run(gateways.collect(begun(), "cs_test_1"), reply(told()))[0].state is OPEN
-    assert run(gateways.close(begun(), "cs_test_1"), reply(told(status="expired")))[0]
+    assert isinstance(run(gateways.begin(before, TRIP), reply(session_of()))[0], Redirect)
+    assert (
+        run(gateways.repeat(before, before.attempt), reply(session_of()))[0].session == "cs_test_1"
+    )
+    assert run(gateways.fetch(begun(), "cs_test_1"), reply(session_of()))[0].state is OPEN
+    assert run(gateways.collect(begun(), "cs_test_1"), reply(session_of()))[0].state is OPEN
+    assert run(gateways.close(begun(), "cs_test_1"), reply(session_of(status="expired")))[0]
     with pytest.raises(Failed, match="has no payment"):
         next(
             gateways.refund(
@@ -453,10 +455,10 @@ def test_repr_of_sellers_hides_secrets() -> None:
 
 def test_checkout_is_reused_until_shortly_before_closing() -> None:
     elicitation = begun()
-    kept = kept_in(elicitation)
-    assert open_page(elicitation, now=NOON) == kept
-    until = datetime.fromtimestamp(kept.expires_at, UTC)
-    assert open_page(elicitation, now=until - timedelta(minutes=2, seconds=1)) == kept
+    stored = stored_checkout(elicitation)
+    assert open_page(elicitation, now=NOON) == stored
+    until = datetime.fromtimestamp(stored.expires_at, UTC)
+    assert open_page(elicitation, now=until - timedelta(minutes=2, seconds=1)) == stored
     assert open_page(elicitation, now=until - timedelta(minutes=2)) is None
     assert open_page(gateway_env.asked("stripe"), now=NOON) is None
 
@@ -464,7 +466,7 @@ def test_checkout_is_reused_until_shortly_before_closing() -> None:
 def test_checkout_closed_early_is_not_reused() -> None:
     closed = forget_page(begun(), "cs_test_1")
     assert open_page(closed, now=NOON) is None
-    assert kept_in(closed).session == "cs_test_1"
+    assert stored_checkout(closed).session == "cs_test_1"
     assert forget_page(closed, "cs_test_1") == closed
     assert forget_page(begun(), "cs_test_2") == begun()
     assert forget_page(gateway_env.asked("stripe"), "cs_test_1") == gateway_env.asked("stripe")

@@ -30,7 +30,7 @@ from tests.support.checkout_replies import MOLLIE_PAGE as PAGE
 from tests.support.checkout_replies import MOLLIE_SELLER as SELLER
 from tests.support.checkout_replies import mollie_payment as payment
 from tests.support.clock import NOON
-from tests.support.gateway_env import BACK, ID, NINE, TRIP, kept_in, reply, run
+from tests.support.gateway_env import BACK, ID, NINE, TRIP, reply, run, stored_checkout
 
 OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
@@ -89,9 +89,9 @@ def refunded(
 
 
 def test_complete_request_is_stored_before_sending() -> None:
-    kept = kept_in(prepared())
-    assert (kept.session, kept.url) == (None, None)
-    assert msgspec.json.decode(kept.request) == {
+    stored = stored_checkout(prepared())
+    assert (stored.session, stored.url) == (None, None)
+    assert msgspec.json.decode(stored.request) == {
         "amount": eur("9.00"),
         "description": "Premium report & more",
         "redirectUrl": f"{BACK}?state=s-1",
@@ -102,21 +102,21 @@ def test_complete_request_is_stored_before_sending() -> None:
 
 
 def test_unreachable_server_sends_no_webhook_url() -> None:
-    kept = msgspec.convert(MollieGateway(mollie(KEY)).prepare(asked(), TRIP), dict[str, Any])
-    assert "webhookUrl" not in msgspec.json.decode(kept["request"])
+    stored = msgspec.convert(MollieGateway(mollie(KEY)).prepare(asked(), TRIP), dict[str, Any])
+    assert "webhookUrl" not in msgspec.json.decode(stored["request"])
 
 
 def test_checkout_is_reused_until_mollie_expiry() -> None:
     until = NOON + timedelta(minutes=40)
-    kept = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).kept
+    stored = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).kept
     before = prepared()
     assert before.attempt is not None
-    opened = replace(before, attempt=replace(before.attempt, kept=kept))
-    assert kept_in(opened).expires_at == until.timestamp()
-    assert GATEWAY.prepare(opened, TRIP) == kept
+    opened = replace(before, attempt=replace(before.attempt, kept=stored))
+    assert stored_checkout(opened).expires_at == until.timestamp()
+    assert GATEWAY.prepare(opened, TRIP) == stored
     assert run(GATEWAY.begin(opened, TRIP)) == (Redirect(url=PAGE), [])
     late = dataclasses.replace(TRIP, now=until - timedelta(minutes=1))
-    assert GATEWAY.prepare(opened, late) != kept
+    assert GATEWAY.prepare(opened, late) != stored
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_checkout_is_reused_until_mollie_expiry() -> None:
 def test_amount_is_sent_with_decimals_of_provider(price: Money, value: str) -> None:
     elicitation = begun(asked(price))
     amount = {"currency": price.currency, "value": value}
-    assert msgspec.json.decode(kept_in(elicitation).request)["amount"] == amount
+    assert msgspec.json.decode(stored_checkout(elicitation).request)["amount"] == amount
     paid = fetch(payment("paid", amount=amount), elicitation)
     assert verify_session(elicitation, paid, seller=SELLER) is PAID
 
@@ -413,7 +413,7 @@ def test_webhook_names_only_the_payment_to_fetch() -> None:
 
 
 def test_webhook_url_contains_our_reference() -> None:
-    url = msgspec.json.decode(kept_in(prepared()).request)["webhookUrl"]
+    url = msgspec.json.decode(stored_checkout(prepared()).request)["webhookUrl"]
     said = notice(b"id=tr_1", httpx.URL(url).query.decode())
     assert said is not None
     assert said.reference == ID

@@ -18,7 +18,7 @@ from flows.elicitation.flow import Redirect, Talk
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, InvalidQuestion
 from flows.payments.claims import disputed
-from flows.payments.gateway import ProviderSession, UnsignedNotice, heard, verify_session
+from flows.payments.gateway import ProviderSession, UnsignedNotice, verify_session, with_returns
 from flows.payments.money import Money
 from flows.payments.paypal.gateway import (
     ORDER_LIFE,
@@ -39,7 +39,7 @@ from tests.support.checkout_replies import PAYPAL_SELLER as SELLER
 from tests.support.checkout_replies import PAYPAL_TOKEN as TOKEN
 from tests.support.checkout_replies import paypal_order as order
 from tests.support.clock import NOON
-from tests.support.gateway_env import BACK, ID, NINE, TRIP, T, kept_in, reply
+from tests.support.gateway_env import BACK, ID, NINE, TRIP, T, reply, stored_checkout
 
 OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
 
@@ -105,9 +105,9 @@ def refunded(
 
 
 def test_complete_request_is_stored_before_sending() -> None:
-    kept = kept_in(prepared())
-    assert (kept.session, kept.url) == (None, None)
-    assert msgspec.json.decode(kept.request) == {
+    stored = stored_checkout(prepared())
+    assert (stored.session, stored.url) == (None, None)
+    assert msgspec.json.decode(stored.request) == {
         "intent": "CAPTURE",
         "purchase_units": [
             {
@@ -145,8 +145,8 @@ def test_already_paid_order_is_recorded_without_checkout_url() -> None:
     before = prepared()
     assert before.attempt is not None
     attempt = before.attempt
-    kept, _ = run(lambda g: g.repeat(before, attempt), reply(order("COMPLETED", capture())))
-    assert (kept.session, kept.url) == ("ORDER1", None)
+    stored, _ = run(lambda g: g.repeat(before, attempt), reply(order("COMPLETED", capture())))
+    assert (stored.session, stored.url) == ("ORDER1", None)
     with pytest.raises(Failed, match="no payment page"):
         begin(before, reply(order("COMPLETED", capture())))
 
@@ -205,7 +205,7 @@ def test_refused_new_access_token_is_requested_only_once() -> None:
 def test_amount_is_sent_with_decimals_of_provider(price: Money, value: str) -> None:
     elicitation = begun(asked(price))
     amount = {"currency_code": price.currency, "value": value}
-    request = msgspec.json.decode(kept_in(elicitation).request)
+    request = msgspec.json.decode(stored_checkout(elicitation).request)
     assert request["purchase_units"][0]["amount"] == amount
     paid = order("COMPLETED", capture(amount=amount), unit={"amount": amount})
     assert verify_session(elicitation, fetch(paid, elicitation), seller=SELLER) is PAID
@@ -225,7 +225,7 @@ def test_unchargeable_price_is_refused_before_question(price: Money) -> None:
 
 
 def test_long_description_is_cut_to_provider_limit() -> None:
-    request = msgspec.json.decode(kept_in(prepared(asked(what="ä" * 100))).request)
+    request = msgspec.json.decode(stored_checkout(prepared(asked(what="ä" * 100))).request)
     assert request["purchase_units"][0]["description"] == "ä" * 63
 
 
@@ -266,13 +266,13 @@ def test_order_id_stays_within_its_path_segment() -> None:
 
 def test_approved_order_is_captured_once_and_then_fetched() -> None:
     paid = order("COMPLETED", capture())
-    session, [asked_first, taken, asked_again] = collect(
+    session, [asked_first, claimed, asked_again] = collect(
         begun(number=2), reply(order("APPROVED")), reply(paid, 201), reply(paid)
     )
     assert (asked_first.method, asked_again.method) == ("GET", "GET")
-    assert (taken.method, taken.url.path) == ("POST", "/v2/checkout/orders/ORDER1/capture")
-    assert taken.headers["PayPal-Request-Id"] == f"{ID}:2:ORDER1"
-    assert (taken.content, taken.headers["Content-Type"]) == (b"{}", "application/json")
+    assert (claimed.method, claimed.url.path) == ("POST", "/v2/checkout/orders/ORDER1/capture")
+    assert claimed.headers["PayPal-Request-Id"] == f"{ID}:2:ORDER1"
+    assert (claimed.content, claimed.headers["Content-Type"]) == (b"{}", "application/json")
     assert "Content-Type" not in asked_first.headers
     assert (session.state, session.payment, session.amount) == (PAID, "CAPTURE1", 900)
     assert verify_session(begun(), session, seller=SELLER) is PAID
@@ -395,8 +395,12 @@ def test_missing_order_before_its_expiry_raises_failed(answer: httpx.Response) -
 def test_order_of_earlier_attempt_expires_at_its_own_time() -> None:
     first = begun().attempt
     assert first is not None
-    kept = replace(kept_in(begun()), session="ORDER2", expires_at=kept_in(begun()).expires_at + 60)
-    latest = replace(first, number=2, kept=msgspec.to_builtins(kept))
+    stored = replace(
+        stored_checkout(begun()),
+        session="ORDER2",
+        expires_at=stored_checkout(begun()).expires_at + 60,
+    )
+    latest = replace(first, number=2, kept=msgspec.to_builtins(stored))
     both = replace(begun(), attempt=latest, former=(first,))
     session, _ = run(lambda g: g.fetch(both, "ORDER1"), missing(CLOSES_AT))
     assert session.state is CLOSED
@@ -408,8 +412,8 @@ def test_order_expired_before_its_id_was_known_opens_no_checkout() -> None:
     before = prepared()
     assert before.attempt is not None
     attempt = before.attempt
-    kept, _ = run(lambda g: g.repeat(before, attempt), missing(CLOSES_AT))
-    assert kept == kept_in(before)
+    stored, _ = run(lambda g: g.repeat(before, attempt), missing(CLOSES_AT))
+    assert stored == stored_checkout(before)
     with pytest.raises(Failed, match="no payment page"):
         begin(before, missing(CLOSES_AT))
 
@@ -419,7 +423,7 @@ def test_missing_order_does_not_change_its_disputed_payment() -> None:
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     lost = disputed(paid, "ORDER1", Dispute.LOST)
-    assert heard(lost, session, now=CLOSES_AT) == lost
+    assert with_returns(lost, session, now=CLOSES_AT) == lost
 
 
 def test_fetch_does_not_capture() -> None:

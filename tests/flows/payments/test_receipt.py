@@ -110,10 +110,10 @@ def test_receipt_never_becomes_open_again_and_spent_or_refunded_is_final() -> No
 
 
 def test_status_change_sets_its_time_and_reason_only() -> None:
-    taken = receipts.claim(paid())
-    assert taken == paid(TAKEN)
-    assert receipts.spend(taken, NOON) == paid(SPENT, spent_at=NOON)
-    begun = refunds.begin(taken, NOON, reason="no seats", run="r")
+    claimed = receipts.claim(paid())
+    assert claimed == paid(TAKEN)
+    assert receipts.spend(claimed, NOON) == paid(SPENT, spent_at=NOON)
+    begun = refunds.begin(claimed, NOON, reason="no seats", run="r")
     later = NOON + REFUND_AGAIN_AFTER
     assert begun == paid(
         REFUNDING, reason="no seats", refund_by="r", refund_at=later, is_refund_begun=True
@@ -224,7 +224,7 @@ PaymentChange = st.one_of(
 def test_provider_changes_in_any_order_lead_to_same_payment(
     news: list[tuple[str, Any]], ends: Dispute, data: st.DataObject
 ) -> None:
-    def told(payment: Payment, one: tuple[str, Any]) -> Payment:
+    def changed_by(payment: Payment, one: tuple[str, Any]) -> Payment:
         name, said = one
         if name == "refund":
             return receipts.partly_refunded(payment, NOON, amount=said)
@@ -234,10 +234,10 @@ def test_provider_changes_in_any_order_lead_to_same_payment(
     for before in (paid(), paid(SPENT, spent_at=NOON)):
         straight = before
         for one in news:
-            straight = told(straight, one)
+            straight = changed_by(straight, one)
         crossed = before
         for one in data.draw(st.permutations(news)):
-            crossed = told(crossed, one)
+            crossed = changed_by(crossed, one)
         assert (crossed.status, crossed.refunded) == (straight.status, straight.refunded)
         assert crossed.disputes == straight.disputes
 

@@ -1,4 +1,4 @@
-"""Habits of real providers: each is played by a server that insists on it."""
+"""Habits of real providers: a simulated server insists on each of them."""
 
 import re
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_nothing_is_refused_after_consent_that_could_have_been_refused_before(ha
 
 
 @pytest.mark.parametrize("habit", [*PLAYED, *KNOWN])
-def test_catalogue_declares_the_habits_that_it_is_an_example_of(habit: str) -> None:
+def test_built_in_providers_declare_the_habits_that_name_them(habit: str) -> None:
     row = PLAYED.get(habit) or KNOWN[habit]
     keys = re.findall(r"^([a-z_]+) = ", row.declares, re.MULTILINE)
     for name in {*row.at} & CATALOGUE.keys():
@@ -60,7 +60,7 @@ def test_page_of_habits_is_up_to_date() -> None:
     assert DOCUMENT.read_text("utf-8") == document(), "write it again: python -m tests.habits"
 
 
-def test_each_habit_that_another_test_plays_has_that_test() -> None:
+def test_habits_name_tests_that_exist() -> None:
     tests = Path(__file__).parents[2].rglob("test_*.py")
     names = {name for each in tests for name in re.findall(r"def (test_\w+)\(", each.read_text())}
     assert {row.test for row in KNOWN.values()} <= names

@@ -213,7 +213,7 @@ def test_repeated_signature_header_during_key_rotation_is_accepted() -> None:
 
 @pytest.mark.parametrize("message", ["", "{ts}", "{body}{body}", "{body}{x}", "{body}{}"])
 def test_a_scheme_signs_the_body_once_and_nothing_unknown(message: str) -> None:
-    with pytest.raises(ValueError, match=r"a message has \{body\} once"):
+    with pytest.raises(ValueError, match=r"must contain \{body\} once"):
         Scheme(name="loose", signature_header="x-mac", time_header="x-time", message=message)
 
 
@@ -228,7 +228,7 @@ def test_a_scheme_signs_the_body_once_and_nothing_unknown(message: str) -> None:
     ],
 )
 def test_scheme_with_unsigned_time_or_id_is_invalid(fields: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="only if, its message has them"):
+    with pytest.raises(ValueError, match="otherwise it must not contain them"):
         Scheme(name="loose", signature_header="x-mac", **fields)  # type: ignore[arg-type]
 
 
@@ -353,8 +353,8 @@ def test_delivery_can_only_be_created_by_verification() -> None:
 
 
 def test_only_verifying_modules_use_the_proof() -> None:
-    house = Path(__file__).parents[3]
-    paths = [path for name in ("flows", "webapp") for path in (house / name).rglob("*.py")]
+    project = Path(__file__).parents[3]
+    paths = [path for name in ("flows", "webapp") for path in (project / name).rglob("*.py")]
     proving = [path.name for path in paths if re.search(r"\bPROOF\b", path.read_text("utf-8"))]
     assert sorted(proving) == ["certificates.py", "signatures.py"]
 

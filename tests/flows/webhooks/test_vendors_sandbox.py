@@ -105,7 +105,7 @@ def vendor_accepts(
     refusals = (
         stripe.SignatureVerificationError,
         WebhookVerificationError,
-        ValueError,  # no text, no base64, no number
+        ValueError,  # a value that is not text, base64 or a number
         TypeError,  # not ASCII, if two texts are compared in constant time
         KeyError,
     )

@@ -36,7 +36,7 @@ async def listed(program: Program, user: str = "ann") -> list[dict[str, Any]]:
     return found
 
 
-async def kept(here: AskingEnv) -> Connection:
+async def the_account(here: AskingEnv) -> Connection:
     (found,) = await here.connections()
     return found
 
@@ -45,11 +45,11 @@ async def test_user_account_is_listed_and_read_without_access_token(
     here: AskingEnv, shop: Program
 ) -> None:
     id = await shop.connected(here)
-    (told,) = await listed(shop)
-    assert (told["id"], told["provider"], told["status"]) == (id, "github", "connected")
+    (answer,) = await listed(shop)
+    assert (answer["id"], answer["provider"], answer["status"]) == (id, "github", "connected")
     read = await shop.at(f"accounts/{id}", params=ANN)
-    assert read.json() == told
-    assert (await kept(here)).access_token not in read.text
+    assert read.json() == answer
+    assert (await the_account(here)).access_token not in read.text
     assert await listed(shop, "bob") == []
 
 
@@ -74,14 +74,16 @@ async def test_account_shared_with_tool_is_hidden_from_program(
     await (await here.guest()).connect((await block.link()).url)
     await block
     assert await listed(shop) == []
-    assert (await shop.at(f"accounts/{(await kept(here)).id}", params=ANN)).status_code == 404
+    assert (
+        await shop.at(f"accounts/{(await the_account(here)).id}", params=ANN)
+    ).status_code == 404
 
 
 async def test_program_loses_account_when_user_stops_sharing(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
-    found = await kept(here)
+    found = await the_account(here)
     await here.service.kinds.accounts.connections.unshare(found.owner, id, found.tools[0])
     assert await listed(teller) == []
     assert (await teller.at(f"accounts/{id}/token", params=ANN)).status_code == 404
@@ -93,32 +95,32 @@ async def test_token_is_returned_to_key_with_tokens_scope(
     id = await shop.connected(here)
     refused = await shop.at(f"accounts/{id}/token", params=ANN)
     assert (refused.status_code, "tokens" in refused.json()["detail"]) == (403, True)
-    told = (await teller.at(f"accounts/{id}/token", params=ANN)).json()
-    assert told["access_token"] == (await kept(here)).access_token
-    assert told["api_hosts"] == [told["api"].removesuffix("/github/api")]
-    assert "refresh_token" not in told
+    answer = (await teller.at(f"accounts/{id}/token", params=ANN)).json()
+    assert answer["access_token"] == (await the_account(here)).access_token
+    assert answer["api_hosts"] == [answer["api"].removesuffix("/github/api")]
+    assert "refresh_token" not in answer
 
 
 async def test_expired_token_is_refreshed_before_api_returns_token(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
-    before = (await kept(here)).access_token
+    before = (await the_account(here)).access_token
     here.clock.tick(hours=2)
-    told = (await teller.at(f"accounts/{id}/token", params=ANN)).json()
-    assert before != told["access_token"] == (await kept(here)).access_token
+    answer = (await teller.at(f"accounts/{id}/token", params=ANN)).json()
+    assert before != answer["access_token"] == (await the_account(here)).access_token
 
 
 async def test_lapsed_account_returns_409_and_asks_program_to_connect_again(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
-    await here.service.elicitations.write(lapse(await kept(here), now=here.clock()))
+    await here.service.elicitations.write(lapse(await the_account(here), now=here.clock()))
     assert [one["status"] for one in await listed(teller)] == ["lapsed"]
     for verb in ("token", "proxy"):
-        told = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
-        assert (told.status_code, told.json()["code"]) == (409, "ACCOUNT_LAPSED")
-        assert "kind oauth" in told.json()["detail"]
+        response = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
+        assert (response.status_code, response.json()["code"]) == (409, "ACCOUNT_LAPSED")
+        assert "kind oauth" in response.json()["detail"]
 
 
 async def test_disconnected_account_is_revoked_and_no_longer_found(
@@ -130,9 +132,9 @@ async def test_disconnected_account_is_revoked_and_no_longer_found(
     assert await listed(teller) == []
     for method, verb in (("DELETE", ""), ("GET", "/token"), ("POST", "/proxy")):
         params = {**ANN, "url": "https://a.io/"}
-        told = await teller.at(f"accounts/{id}{verb}", method=method, params=params)
-        assert told.status_code == 404
-    assert (await kept(here)).access_token == ""
+        response = await teller.at(f"accounts/{id}{verb}", method=method, params=params)
+        assert response.status_code == 404
+    assert (await the_account(here)).access_token == ""
 
 
 async def test_audit_names_key_which_disconnected_account() -> None:
@@ -140,8 +142,8 @@ async def test_audit_names_key_which_disconnected_account() -> None:
         (key,) = await here.service.identity.api_keys.all()
         id = await shop.connected(here)
         await shop.at(f"accounts/{id}", method="DELETE", params=ANN)
-        told = await audit_entries_of(here.service, owner_of_user(here.service, "ann"))
-        ends = [one.by for one in told if one.what == "disconnected"]
+        entries = await audit_entries_of(here.service, owner_of_user(here.service, "ann"))
+        ends = [one.by for one in entries if one.what == "disconnected"]
         assert ends == [f"key {tail_of(key)}"]
 
 
@@ -190,8 +192,8 @@ async def test_refused_refresh_returns_account_lapsed_until_reconnected(
     refusing(here, ENDED[vendor])
     before = here.gate.exchanges
     for _ in range(5):
-        told = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
-        assert (told.status_code, told.json()["code"]) == (409, "ACCOUNT_LAPSED")
+        response = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
+        assert (response.status_code, response.json()["code"]) == (409, "ACCOUNT_LAPSED")
     assert here.gate.exchanges == before + 1
     assert [one["status"] for one in await listed(teller)] == ["lapsed"]
     here.gate.answers.clear()
@@ -207,9 +209,9 @@ async def test_refused_client_error_says_operator_has_to_act(
     here.clock.tick(hours=9)
     refusing(here, OPERATORS["a wrong secret"])
     for _ in range(5):
-        told = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
-        assert (told.status_code, told.json()["code"]) == (502, "ELICITATION_FAILED")
-        assert "operator" in told.json()["detail"]
+        response = await teller.at(f"accounts/{id}/{verb}", params={**ANN, "url": "https://a.io/"})
+        assert (response.status_code, response.json()["code"]) == (502, "ELICITATION_FAILED")
+        assert "operator" in response.json()["detail"]
     assert [one["status"] for one in await listed(teller)] == ["connected"]
     refused = await teller.ask(ACCOUNT, user="bob")
     assert (refused.status_code, "operator" in refused.json()["detail"]) == (502, True)
@@ -221,8 +223,8 @@ async def test_error_id_of_problem_is_in_log(
     # finding: XV4
     asked = await shop.asked(ACCOUNT)
     await here.service.elicitations.store.aclose()
-    told = await shop.call("GET", f"/{asked['id']}")
-    problem = told.json()
-    assert (told.status_code, problem["code"]) == (503, "STORE_UNAVAILABLE")
+    response = await shop.call("GET", f"/{asked['id']}")
+    problem = response.json()
+    assert (response.status_code, problem["code"]) == (503, "STORE_UNAVAILABLE")
     shown = [getattr(record, "error_id", None) for record in caplog.records]
     assert problem["error_id"] in shown

@@ -38,9 +38,9 @@ async def test_group_decline_reaches_asker_with_reason():
         answer = {"accepts": False, "reason": "No receipt"}
         done = await sent(here, f"/api/inbox/{request['id']}/answer", token, answer)
         assert (done.json()["decision"], done.json()["reason"]) == ("declined", "No receipt")
-        told = await caller.text("refund", order="o8")
-        assert "finance declined" in told
-        assert "No receipt" in told
+        text = await caller.text("refund", order="o8")
+        assert "finance declined" in text
+        assert "No receipt" in text
 
 
 async def test_reason_has_at_most_500_characters():

@@ -40,9 +40,9 @@ async def connected(site: ProgramSite, provider: str, **typed: str) -> dict[str,
     """Ask Ann for a key as the program, type it as Ann, and return the account."""
     asked = await site.program.asked({"kind": "api_key", "provider": provider})
     await typed_by_ann(site, asked["url"], **typed)
-    told = await site.program.read(asked["id"], wait=1)
-    account: dict[str, Any] = told["account"]
-    assert KEY not in str(told)
+    answer = await site.program.read(asked["id"], wait=1)
+    account: dict[str, Any] = answer["account"]
+    assert KEY not in str(answer)
     return account
 
 
@@ -98,8 +98,8 @@ async def test_program_uses_key_through_proxy_and_disconnects(
     ended = await site.program.at(
         f"accounts/{account['id']}", method="DELETE", params={"user": "ann"}
     )
-    told = {"ended": True, "revoked": None, "manage": "https://acme.example/settings/keys"}
-    assert ended.json() == told
+    reported = {"ended": True, "revoked": None, "manage": "https://acme.example/settings/keys"}
+    assert ended.json() == reported
     assert await site.accounts() == []
 
 

@@ -45,19 +45,19 @@ async def given_at_the_provider(here: AskingEnv) -> list[int]:
     """Return the amounts that the provider has refunded."""
     about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
     async with httpx.AsyncClient(verify=TLS) as client:
-        told = (await client.get(f"{here.sandbox.url}{REFUNDS}", headers=about)).json()
-    return [one["amount"] for one in told["data"]]
+        answer = (await client.get(f"{here.sandbox.url}{REFUNDS}", headers=about)).json()
+    return [one["amount"] for one in answer["data"]]
 
 
 async def test_user_payment_is_listed_and_read(here: AskingEnv, shop: Program) -> None:
     asked = await shop.paid(here)
-    (told,) = await listed(shop)
-    assert told == asked["payment"]
-    assert (told["question_id"], told["status"], told["refunded"]) == (asked["id"], "open", 0)
-    assert (await shop.at(f"payments/{told['id']}", params=ANN)).json() == told
+    (answer,) = await listed(shop)
+    assert answer == asked["payment"]
+    assert (answer["question_id"], answer["status"], answer["refunded"]) == (asked["id"], "open", 0)
+    assert (await shop.at(f"payments/{answer['id']}", params=ANN)).json() == answer
     assert await listed(shop, status="spent") == []
     await shop.post(asked["id"], "taken")
-    assert [one["id"] for one in await listed(shop, status="spent")] == [told["id"]]
+    assert [one["id"] for one in await listed(shop, status="spent")] == [answer["id"]]
 
 
 async def test_payment_refunded_before_use_cannot_be_claimed(
@@ -65,8 +65,8 @@ async def test_payment_refunded_before_use_cannot_be_claimed(
 ) -> None:
     asked = await till.paid(here)
     assert (await refunded(till, asked["payment"]["id"])).status_code == 200
-    taken = await till.post(asked["id"], "taken")
-    assert (taken.status_code, "refunded" in taken.json()["detail"]) == (409, True)
+    claimed = await till.post(asked["id"], "taken")
+    assert (claimed.status_code, "refunded" in claimed.json()["detail"]) == (409, True)
     later = await till.paid(here)
     assert (await till.post(later["id"], "taken")).status_code == 200
     again = await refunded(till, later["payment"]["id"], also_spent=True)
@@ -78,10 +78,10 @@ async def test_concurrent_claim_and_refund_cannot_both_succeed(
     here: AskingEnv, till: Program
 ) -> None:
     asked = await till.paid(here)
-    back, taken = await asyncio.gather(
+    back, claimed = await asyncio.gather(
         refunded(till, asked["payment"]["id"]), till.post(asked["id"], "taken")
     )
-    assert sorted((back.status_code, taken.status_code)) == [200, 409]
+    assert sorted((back.status_code, claimed.status_code)) == [200, 409]
 
 
 async def test_payment_list_continues_after_page(here: AskingEnv, shop: Program) -> None:
@@ -124,11 +124,11 @@ async def test_repeated_refund_request_refunds_once(here: AskingEnv, till: Progr
     answers = await asyncio.gather(*(refunded(till, id, reason="Broken.") for _ in range(4)))
     answers.append(await refunded(till, id))
     assert {answer.status_code for answer in answers} == {200}
-    told = answers[-1].json()
-    assert (told["status"], told["refunded"]) == ("refunded", 900)
-    assert all(answer.json() == told for answer in answers)
+    data = answers[-1].json()
+    assert (data["status"], data["refunded"]) == ("refunded", 900)
+    assert all(answer.json() == data for answer in answers)
     assert await given_at_the_provider(here) == [900]
-    assert await listed(till) == [told]
+    assert await listed(till) == [data]
 
 
 @pytest.mark.httpx_mock(
@@ -161,8 +161,8 @@ async def test_failed_refund_is_retried_with_same_idempotency_key(
 async def test_repeated_partial_refund_refunds_amount_once(here: AskingEnv, till: Program) -> None:
     id = (await till.paid(here))["payment"]["id"]
     for _ in range(2):
-        told = (await refunded(till, id, amount="3.00")).json()
-        assert (told["status"], told["refunded"]) == ("open", 300)
+        answer = (await refunded(till, id, amount="3.00")).json()
+        assert (answer["status"], answer["refunded"]) == ("open", 300)
     assert (await refunded(till, id, amount="5.00")).json()["refunded"] == 500
     assert sorted(await given_at_the_provider(here)) == [200, 300]
     assert (await refunded(till, id)).json()["status"] == "refunded"
@@ -186,8 +186,8 @@ async def test_audit_names_key_which_refunded_payment() -> None:
         whole, part = [(await till.paid(here))["payment"]["id"] for _ in range(2)]
         await refunded(till, part, amount="3.00")
         await refunded(till, whole)
-        told = await audit_entries_of(here.service, owner_of_user(here.service, "ann"))
-        by = {one.what: one.by for one in told if one.kind == "payment"}
+        entries = await audit_entries_of(here.service, owner_of_user(here.service, "ann"))
+        by = {one.what: one.by for one in entries if one.kind == "payment"}
         assert {what: each == f"key {tail_of(key)}" for what, each in by.items()} == {
             "paid": False,
             "refunded in part: 3.00 EUR": True,
@@ -204,13 +204,13 @@ async def test_claimed_payment_is_refunded_only_with_also_spent(
     refused = await refunded(till, asked["payment"]["id"])
     assert (refused.status_code, refused.json()["code"]) == (409, "NOT_REFUNDABLE")
     assert "also_spent" in refused.json()["detail"]
-    told = await refunded(till, asked["payment"]["id"], also_spent=True)
-    assert (told.status_code, told.json()["status"]) == (200, "refunded")
+    response = await refunded(till, asked["payment"]["id"], also_spent=True)
+    assert (response.status_code, response.json()["status"]) == (200, "refunded")
 
 
 async def test_refunded_payment_cannot_be_claimed(here: AskingEnv, till: Program) -> None:
     asked = await till.paid(here)
     await refunded(till, asked["payment"]["id"])
     await till.post(asked["id"], "taken")
-    (told,) = await listed(till)
-    assert told["status"] == "refunded"
+    (answer,) = await listed(till)
+    assert answer["status"] == "refunded"

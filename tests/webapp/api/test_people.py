@@ -45,8 +45,8 @@ async def test_link_opens_in_browser_signed_in_as_asked_person_and_in_no_other(
     alice = await env.signed_in("alice", asked["url"])
     assert "Delete it?" in (await alice.visit(asked["url"])).text
     await alice.press(asked["url"])
-    told = await shop.acting_for(env.acting("alice")).read(asked["id"], wait=50)
-    assert told["status"] == "accepted"
+    answer = await shop.acting_for(env.acting("alice")).read(asked["id"], wait=50)
+    assert answer["status"] == "accepted"
 
 
 async def test_question_for_person_is_hidden_without_person_token(
@@ -91,10 +91,10 @@ async def test_account_of_person_is_reused_and_answer_can_be_claimed(
     asked = await acting.asked(ACCOUNT)
     carol = await env.signed_in("carol", asked["url"])
     await Guest(carol).connect(asked["url"])
-    told = await acting.read(asked["id"], wait=50)
-    assert told["account"]["provider"] == "github"
+    answer = await acting.read(asked["id"], wait=50)
+    assert answer["account"]["provider"] == "github"
     assert (await acting.post(asked["id"], "taken")).json()["taken_at"] is not None
-    assert (await acting.asked(ACCOUNT))["account"] == told["account"]
+    assert (await acting.asked(ACCOUNT))["account"] == answer["account"]
     assert (await shop.acting_for(env.acting("dave")).asked(ACCOUNT))["status"] == "pending"
 
 
@@ -186,12 +186,12 @@ async def test_audit_names_key_or_person(env: PeopleEnv, shop: Program) -> None:
     await (await env.signed_in("ivy", url)).press(url)
     async with alone(env, env.own("ivy")) as ivy:
         await ivy.send("DELETE", "/api/approvals")
-    told = [(one.what, one.by) for one in await audit_entries_of(service, env.owner("ivy"))]
+    entries = [(one.what, one.by) for one in await audit_entries_of(service, env.owner("ivy"))]
     by_key = f"key {tail_of(key)}"
-    assert ("cancelled", by_key) in told
-    assert ("revoked", f"person {env.owner('ivy')}") in told
-    assert [by for what, by in told if what == "accepted"] == [by_key, "service"]
-    assert {by for what, by in told if what in ("asked", "opened", "given")} == {"service"}
+    assert ("cancelled", by_key) in entries
+    assert ("revoked", f"person {env.owner('ivy')}") in entries
+    assert [by for what, by in entries if what == "accepted"] == [by_key, "service"]
+    assert {by for what, by in entries if what in ("asked", "opened", "given")} == {"service"}
 
 
 async def test_audit_names_key_which_approved_or_declined(env: PeopleEnv, shop: Program) -> None:
@@ -201,7 +201,7 @@ async def test_audit_names_key_which_approved_or_declined(env: PeopleEnv, shop: 
             asked = await shop.asked(CONFIRM, user="jo")
             await desk.post(asked["id"], "answer", {"accepts": accepts})
     service = env.here.service
-    told = await audit_entries_of(service, owner_of_user(service, "jo"))
+    entries = await audit_entries_of(service, owner_of_user(service, "jo"))
     (key,) = [one for one in await service.identity.api_keys.all() if one.program == "desk"]
-    ends = [(one.what, one.by) for one in told if one.what in ("accepted", "declined")]
+    ends = [(one.what, one.by) for one in entries if one.what in ("accepted", "declined")]
     assert ends == [("accepted", f"key {tail_of(key)}"), ("declined", f"key {tail_of(key)}")]

@@ -21,7 +21,7 @@ from tests.support.mcp_server import eventually
 from webapp.identity.api_keys import KeyScope
 
 
-class House:
+class Recorder:
     """A plugin that records questions, and refuses "closed" in messages and "Nowhere" as answer."""
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def recorder() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
-async def here(house: House) -> AsyncIterator[AskingEnv]:
-    async with living(asking_env(plugins=[house])) as here:
+async def here(recorder: Recorder) -> AsyncIterator[AskingEnv]:
+    async with living(asking_env(plugins=[recorder])) as here:
         yield here
 
 
@@ -76,15 +76,15 @@ async def test_question_refused_by_hook_returns_403_and_stores_no_row(
 
 
 async def test_repeated_request_notifies_plugin_of_start_once(
-    house: House, shop: Program, here: AskingEnv
+    recorder: Recorder, shop: Program, here: AskingEnv
 ) -> None:
     for _ in range(2):
         assert (await shop.ask(CONFIRM, name="wish")).status_code == 201
-    (started,) = house.seen
+    (started,) = recorder.seen
     assert (started.kind, started.server, started.is_for_user) == ("confirm", APPLICATION, True)
     await shop.post(started.id, "cancel")
-    await eventually(lambda: len(house.seen) == 2)
-    ended = house.seen[1]
+    await eventually(lambda: len(recorder.seen) == 2)
+    ended = recorder.seen[1]
     assert isinstance(ended, SettledQuestion)
     assert (ended.id, ended.status, ended.owner) == (started.id, "cancelled", started.owner)
 
@@ -106,7 +106,7 @@ async def test_answer_of_approver_key_is_refused_by_hook_like_answer_of_person(
 
 
 async def test_question_of_block_refused_by_hook_raises_hook_refused(
-    house: House, here: AskingEnv
+    recorder: Recorder, here: AskingEnv
 ) -> None:
     async def ask() -> str:
         return await elicit.form("Is it closed?")
@@ -114,4 +114,4 @@ async def test_question_of_block_refused_by_hook_raises_hook_refused(
     block = here.begin(ask)
     with pytest.raises(HookRefused, match="ask again on Monday"):
         await block.task
-    assert house.seen == []
+    assert recorder.seen == []

@@ -30,10 +30,10 @@ class Account:
 @pytest.fixture
 async def account(here: AskingEnv, shop: Program) -> Account:
     id = await shop.connected(here)
-    (kept,) = await here.connections()
-    client = here.service.kinds.accounts.connections.client(kept)
+    (account,) = await here.connections()
+    client = here.service.kinds.accounts.connections.client(account)
     assert client is not None
-    return Account(shop, id, provider=client.provider.api_hosts[0], key=kept.access_token)
+    return Account(shop, id, provider=client.provider.api_hosts[0], key=account.access_token)
 
 
 async def test_proxy_returns_provider_response_unchanged(account: Account) -> None:
@@ -67,8 +67,8 @@ async def test_expired_access_token_is_refreshed_before_proxied_request(
 ) -> None:
     here.clock.tick(hours=2)
     assert (await account.call("/github/api/user")).status_code == 200
-    (kept,) = await here.connections()
-    assert kept.access_token != account.key
+    (connected,) = await here.connections()
+    assert connected.access_token != account.key
 
 
 async def test_access_token_refused_by_provider_is_refreshed_once(
@@ -94,8 +94,8 @@ async def test_proxied_request_is_shown_as_use_on_connections_page(
     here: AskingEnv, account: Account
 ) -> None:
     await account.call("/github/api/user")
-    (kept,) = await here.connections()
-    assert dict(kept.used) == {"shop (API)": here.clock()}
+    (connected,) = await here.connections()
+    assert dict(connected.used) == {"shop (API)": here.clock()}
 
 
 @pytest.mark.parametrize("status", [204, 304, 404, 500, 503])

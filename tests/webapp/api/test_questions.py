@@ -52,8 +52,8 @@ async def test_accepted_answer_reaches_waiting_program(here: AskingEnv, shop: Pr
     waiting = asyncio.create_task(shop.read(asked["id"], wait=50))
     await eventually(lambda: here.service.elicitations.waiters.has(asked["id"]))
     await (await here.browser()).press(asked["url"])
-    told = await waiting
-    assert (told["status"], told["url"]) == ("accepted", None)
+    reported = await waiting
+    assert (reported["status"], reported["url"]) == ("accepted", None)
 
 
 async def connected(guest: Guest, url: str) -> None:
@@ -86,9 +86,9 @@ async def test_answer_can_be_read_repeatedly_until_claimed(
     assert first[field]
     assert await shop.read(asked["id"]) == first
     for _ in range(2):  # a repeated request succeeds too
-        taken = await shop.post(asked["id"], "taken")
-        assert taken.status_code == 200, taken.text
-        assert taken.json()["taken_at"] is not None
+        claimed = await shop.post(asked["id"], "taken")
+        assert claimed.status_code == 200, claimed.text
+        assert claimed.json()["taken_at"] is not None
     assert (await shop.read(asked["id"]))["content"] is None
 
 
@@ -97,7 +97,7 @@ async def test_answer_to_account_question_omits_access_token(
 ) -> None:
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
-    told = await shop.read(asked["id"], wait=50)
+    answer = await shop.read(asked["id"], wait=50)
     fields = {
         "id",
         "provider",
@@ -112,9 +112,9 @@ async def test_answer_to_account_question_omits_access_token(
         "connected_at",
         "ends_at",
     }
-    assert set(told["account"]) == fields
+    assert set(answer["account"]) == fields
     (account,) = await here.connections()
-    assert account.access_token not in str(told)
+    assert account.access_token not in str(answer)
 
 
 async def test_stored_secret_belongs_to_program_which_asked(here: AskingEnv, shop: Program) -> None:
@@ -149,11 +149,11 @@ async def test_connected_account_is_returned_immediately(here: AskingEnv, shop: 
 async def test_paid_receipt_is_spent_when_claimed(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(PAYMENT)
     await (await here.guest()).pay(asked["url"])
-    told = await shop.read(asked["id"], wait=50)
-    assert (told["payment"]["amount"], told["payment"]["currency"]) == (900, "EUR")
-    assert told["payment"]["status"] == "open"
-    taken = (await shop.post(asked["id"], "taken")).json()
-    assert taken["payment"]["status"] == "spent"
+    answer = await shop.read(asked["id"], wait=50)
+    assert (answer["payment"]["amount"], answer["payment"]["currency"]) == (900, "EUR")
+    assert answer["payment"]["status"] == "open"
+    claimed = (await shop.post(asked["id"], "taken")).json()
+    assert claimed["payment"]["status"] == "spent"
 
 
 async def test_receipt_can_be_claimed_days_later(here: AskingEnv, shop: Program) -> None:
@@ -163,8 +163,8 @@ async def test_receipt_can_be_claimed_days_later(here: AskingEnv, shop: Program)
     await here.pass_time(days=2)
     assert (await shop.read(asked["id"]))["payment"]["status"] == "open"
     for _ in range(2):
-        taken = await shop.post(asked["id"], "taken")
-        assert (taken.status_code, taken.json()["payment"]["status"]) == (200, "spent")
+        claimed = await shop.post(asked["id"], "taken")
+        assert (claimed.status_code, claimed.json()["payment"]["status"]) == (200, "spent")
 
 
 async def test_url_question_is_completed_by_its_program_and_by_no_other(
@@ -223,17 +223,17 @@ async def test_concurrent_completion_and_cancel_leave_question_accepted(shop: Pr
         shop.post(asked["id"], "complete", {"content": {"room": 7}}),
         shop.post(asked["id"], "cancel"),
     )
-    told = await shop.read(asked["id"])
+    answer = await shop.read(asked["id"])
     assert yes.json()["status"] == "accepted"
-    assert (told["status"], told["content"]) == ("accepted", {"room": 7})
-    assert no.status_code == 409 or told["is_late"]
+    assert (answer["status"], answer["content"]) == ("accepted", {"room": 7})
+    assert no.status_code == 409 or answer["is_late"]
 
 
 async def test_question_expires_after_timeout(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked({**CONFIRM, "timeout_seconds": 60})
     await here.pass_time(seconds=61)
-    told = await shop.read(asked["id"])
-    assert (told["status"], told["url"]) == ("expired", None)
+    answer = await shop.read(asked["id"])
+    assert (answer["status"], answer["url"]) == ("expired", None)
 
 
 async def test_read_returns_pending_question_after_wait_ends(

@@ -42,8 +42,8 @@ async def test_approver_key_accepts_and_declines_for_its_user(shop: Program, des
     assert (answered.status_code, answered.json()["status"]) == (200, "accepted")
     assert answered.json()["content"] is None  # only the asking program receives the content
     assert (await desk.post(confirm["id"], "answer", {"accepts": False})).status_code == 200
-    told = await shop.read(form["id"])
-    assert (told["content"], told["why"]) == ({"response": "Graz"}, "answered with an API key")
+    data = await shop.read(form["id"])
+    assert (data["content"], data["why"]) == ({"response": "Graz"}, "answered with an API key")
     assert (await shop.read(confirm["id"]))["status"] == "declined"
 
 

@@ -129,8 +129,8 @@ async def test_each_operation_has_resource_name_and_problem_details(shop: Progra
         assert operation["tags"] == [route.split("/")[2]]
         assert operation["description"], route
         assert "400" not in operation["responses"]
-        told = operation["responses"]["default"]["content"]
-        assert "*/*" in told or "application/problem+json" in told
+        reported = operation["responses"]["default"]["content"]
+        assert "*/*" in reported or "application/problem+json" in reported
     asked = document["components"]["schemas"]["NewQuestion"]
     assert "The fields depend on the question's kind." in asked["description"]
     problem = (await shop.at("payments/none", params={"user": "ann"})).json()

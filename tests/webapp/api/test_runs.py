@@ -18,9 +18,9 @@ async def send(program: Program, path: str, body: dict[str, Any]) -> httpx.Respo
 
 
 async def asked(program: Program, body: dict[str, Any], **more: Any) -> dict[str, Any]:
-    told = await program.ask({**body, "run": "order 8", **more})
-    assert told.status_code == 201, told.text
-    state: dict[str, Any] = told.json()
+    reported = await program.ask({**body, "run": "order 8", **more})
+    assert reported.status_code == 201, reported.text
+    state: dict[str, Any] = reported.json()
     return state
 
 
@@ -106,8 +106,8 @@ async def test_payment_shared_by_two_runs_is_spent_by_first(here: AskingEnv, sho
     payment = (await shop.read(state["id"]))["payment"]["id"]
     assert (await shop.ask({**shared, "run": "order 9"})).json()["id"] == state["id"]
     for run, status in (("order 8", 204), ("order 9", 409), ("order 8", 204)):
-        told = await send(shop, "spend", {"user": "ann", "run": run, "payment": payment})
-        assert told.status_code == status, told.text
+        response = await send(shop, "spend", {"user": "ann", "run": run, "payment": payment})
+        assert response.status_code == status, response.text
 
 
 async def test_paid_step_is_done_once_although_its_run_ended_with_error(

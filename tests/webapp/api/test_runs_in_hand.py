@@ -48,9 +48,9 @@ async def ask_and_pay(
     """Ask and pay the run's question. Return its state after the run has received the payment."""
     state = (await till.ask({**PAYMENT, **question, "run": run})).json()
     await (await here.guest()).pay(state["url"])
-    told: dict[str, Any] = (await till.ask({**PAYMENT, **question, "run": run})).json()
-    assert told["payment"]["status"] == "open"
-    return told
+    answer: dict[str, Any] = (await till.ask({**PAYMENT, **question, "run": run})).json()
+    assert answer["payment"]["status"] == "open"
+    return answer
 
 
 def step(payment: str, **more: Any) -> dict[str, Any]:
@@ -106,19 +106,19 @@ async def test_payment_claimed_by_run_is_not_refunded(
     here: AskingEnv, till: Program, by: str
 ) -> None:
     # finding: XD1
-    told = await ask_and_pay(here, till)
-    assert (await send(till, "once", **step(told["payment"]["id"]))).json()["status"] == "yours"
+    result = await ask_and_pay(here, till)
+    assert (await send(till, "once", **step(result["payment"]["id"]))).json()["status"] == "yours"
     takes, says = TAKES[by]
     for _ in range(4):
         here.clock.tick(seconds=12)
-        await send(till, "once", **step(told["payment"]["id"]))
+        await send(till, "once", **step(result["payment"]["id"]))
         assert (await takes(here, till, await the_payment(here))).startswith(says)
     rows = (await list_payments(here.service, only_open=True)).rows
     assert [row.standing for row in rows] == ["taken"]
-    done = await send(till, "once/done", **step(told["payment"]["id"], result="made"))
+    done = await send(till, "once/done", **step(result["payment"]["id"], result="made"))
     assert done.status_code == 200
     assert (await takes(here, till, await the_payment(here))).startswith(says)
-    assert (await send(till, "end", questions=[told["id"]])).status_code == 200
+    assert (await send(till, "end", questions=[result["id"]])).status_code == 200
     assert (await the_payment(here)).status == "spent"
 
 
@@ -126,8 +126,8 @@ async def test_payment_claimed_by_run_is_not_refunded(
 async def test_payment_of_crashed_program_can_be_refunded_after_claim_expires(
     here: AskingEnv, till: Program, by: str
 ) -> None:
-    told = await ask_and_pay(here, till)
-    await send(till, "once", **step(told["payment"]["id"]))
+    result = await ask_and_pay(here, till)
+    await send(till, "once", **step(result["payment"]["id"]))
     here.clock.tick(seconds=31)
     await TAKES[by][0](here, till, await the_payment(here))
     assert (await the_payment(here)).status == "refunded"
@@ -155,72 +155,72 @@ GONE = {"refunding": refund_begins, "refunded": is_refunded, "disputed": is_clai
 async def test_run_cannot_claim_refunded_or_disputed_payment(
     here: AskingEnv, till: Program, became: str
 ) -> None:
-    told = await ask_and_pay(here, till)
+    result = await ask_and_pay(here, till)
     await GONE[became](here, await the_payment(here))
     assert (await the_payment(here)).status == became
-    refused = await send(till, "once", **step(told["payment"]["id"]))
+    refused = await send(till, "once", **step(result["payment"]["id"]))
     assert refused.status_code == 409, refused.text
-    ended = await send(till, "end", questions=[told["id"]])
+    ended = await send(till, "end", questions=[result["id"]])
     assert ended.status_code == 409, ended.text
     words = {"refunding": "refunded", "refunded": "refunded", "disputed": "bank"}[became]
     assert words in ended.json()["detail"]
     assert words in refused.json()["detail"]
-    assert (await send(till, "end", questions=[told["id"]], is_error=True)).status_code == 200
+    assert (await send(till, "end", questions=[result["id"]], is_error=True)).status_code == 200
 
 
 @pytest.mark.parametrize("became", GONE)
 async def test_run_end_reports_payment_refunded_or_disputed_during_work(
     here: AskingEnv, till: Program, became: str
 ) -> None:
-    told = await ask_and_pay(here, till)
-    await send(till, "once", **step(told["payment"]["id"]))
+    result = await ask_and_pay(here, till)
+    await send(till, "once", **step(result["payment"]["id"]))
     here.clock.tick(seconds=31)  # the program did not renew its claim
     await GONE[became](here, await the_payment(here))
-    renewed = await send(till, "once", **step(told["payment"]["id"]))
+    renewed = await send(till, "once", **step(result["payment"]["id"]))
     assert renewed.status_code == 409
-    done = await send(till, "once/done", **step(told["payment"]["id"], result="made"))
+    done = await send(till, "once/done", **step(result["payment"]["id"], result="made"))
     assert done.status_code == 200, "the work is done in any case"
-    assert (await send(till, "end", questions=[told["id"]])).status_code == 409
+    assert (await send(till, "end", questions=[result["id"]])).status_code == 409
 
 
 async def test_payment_claimed_by_other_run_cannot_be_claimed(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await ask_and_pay(here, till, key="the report")
+    result = await ask_and_pay(here, till, key="the report")
     other = (await till.ask({**PAYMENT, "key": "the report", "run": "order 9"})).json()
-    assert other["id"] == told["id"]
-    theirs = {**RUN, "run": "order 9", **step(told["payment"]["id"])}
-    await send(till, "once", **step(told["payment"]["id"]))
+    assert other["id"] == result["id"]
+    theirs = {**RUN, "run": "order 9", **step(result["payment"]["id"])}
+    await send(till, "once", **step(result["payment"]["id"]))
     busy = await till.at("runs/once", method="POST", json=theirs)
     assert (busy.status_code, busy.json()["code"]) == (409, "QUESTION_BUSY")
-    await send(till, "end", questions=[told["id"]])
+    await send(till, "end", questions=[result["id"]])
     spent = await till.at("runs/once", method="POST", json=theirs)
     assert (spent.status_code, "used" in spent.json()["detail"]) == (409, True)
-    ended = {**RUN, "run": "order 9", "questions": [told["id"]]}
+    ended = {**RUN, "run": "order 9", "questions": [result["id"]]}
     assert (await till.at("runs/end", method="POST", json=ended)).status_code == 409
 
 
 async def test_claim_of_run_holds_after_restarted_process_asks_again(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await ask_and_pay(here, till)
-    await send(till, "once", **step(told["payment"]["id"]))
+    result = await ask_and_pay(here, till)
+    await send(till, "once", **step(result["payment"]["id"]))
     again = await till.ask({**PAYMENT, "run": "order 8"})  # a restarted process asks again
     assert again.json()["payment"]["status"] == "open"
     assert "moment" in await by_command(here, till, await the_payment(here))
-    busy = await send(till, "once", **step(told["payment"]["id"], by="another"))
+    busy = await send(till, "once", **step(result["payment"]["id"], by="another"))
     assert busy.json()["status"] == "busy"
 
 
 async def test_run_refunds_its_own_claimed_payment(here: AskingEnv, till: Program) -> None:
-    told = await ask_and_pay(here, till)
-    await send(till, "once", **step(told["payment"]["id"]))
-    path = f"payments/{told['payment']['id']}/refund"
+    result = await ask_and_pay(here, till)
+    await send(till, "once", **step(result["payment"]["id"]))
+    path = f"payments/{result['payment']['id']}/refund"
     part = await till.at(path, method="POST", params=ANN, json={"run": "order 8", "amount": "3.00"})
     assert part.json()["refunded"] == 300, part.text
     whole = await till.at(path, method="POST", params=ANN, json={"run": "order 8"})
     assert whole.json()["status"] == "refunded", whole.text
-    assert (await send(till, "end", questions=[told["id"]])).status_code == 200
+    assert (await send(till, "end", questions=[result["id"]])).status_code == 200
 
 
 @pytest.mark.parametrize("by", TAKES)
@@ -254,8 +254,8 @@ async def test_end_of_run_reports_payment_refunded_after_work(
 async def test_failed_run_leaves_payment_of_done_step_to_next_run(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await ask_and_pay(here, till)
-    payment = told["payment"]["id"]
+    result = await ask_and_pay(here, till)
+    payment = result["payment"]["id"]
     await send(till, "once", **step(payment))
     await send(till, "once/done", **step(payment, result="made"))
     assert (await send(till, "end", questions=[], is_error=True)).status_code == 200
@@ -270,9 +270,9 @@ async def test_failed_run_leaves_payment_of_done_step_to_next_run(
 async def test_run_cannot_refund_payment_claimed_by_other_run(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await ask_and_pay(here, till)
-    await send(till, "once", **step(told["payment"]["id"]))
-    path = f"payments/{told['payment']['id']}/refund"
+    result = await ask_and_pay(here, till)
+    await send(till, "once", **step(result["payment"]["id"]))
+    path = f"payments/{result['payment']['id']}/refund"
     refused = await till.at(path, method="POST", params=ANN, json={"run": "order 9"})
     assert refused.status_code == 409
 
@@ -280,10 +280,10 @@ async def test_run_cannot_refund_payment_claimed_by_other_run(
 async def test_step_without_payment_claims_all_payments_of_run(
     here: AskingEnv, till: Program
 ) -> None:
-    told = await ask_and_pay(here, till)
+    result = await ask_and_pay(here, till)
     await send(till, "once", name="book", by="a-process")  # the step names no payment
     assert "moment" in await by_command(here, till, await the_payment(here))
-    assert (await send(till, "end", questions=[told["id"]])).status_code == 200
+    assert (await send(till, "end", questions=[result["id"]])).status_code == 200
 
 
 async def test_program_raises_if_payment_is_disputed_during_work(here: AskingEnv) -> None:

@@ -20,12 +20,12 @@ async def test_two_requests_for_permanent_purchase_share_question(
     second = (await shop.ask(FOR_GOOD, name="two")).json()
     assert first["id"] == second["id"]
     await (await here.guest("ann")).pay(first["url"])
-    told = await shop.read(first["id"], wait=50)
-    assert (told["status"], told["payment"]["amount"]) == ("accepted", 900)
+    answer = await shop.read(first["id"], wait=50)
+    assert (answer["status"], answer["payment"]["amount"]) == ("accepted", 900)
     assert (await shop.post(first["id"], "taken")).status_code == 200
     for name in ("one", "two", "three"):
         again = (await shop.ask(FOR_GOOD, name=name)).json()
-        assert (again["status"], again["payment"]["id"]) == ("accepted", told["payment"]["id"])
+        assert (again["status"], again["payment"]["id"]) == ("accepted", answer["payment"]["id"])
 
 
 async def test_two_runs_with_permanent_purchase_share_question(
@@ -36,8 +36,8 @@ async def test_two_runs_with_permanent_purchase_share_question(
     assert asked[0]["id"] == asked[1]["id"]
     await (await here.guest("ann")).pay(asked[0]["url"])
     for run in ("monday", "tuesday"):
-        told = (await shop.ask({**FOR_GOOD, "run": run})).json()
-        assert told["status"] == "accepted"
+        answer = (await shop.ask({**FOR_GOOD, "run": run})).json()
+        assert answer["status"] == "accepted"
         ended = await shop.at(
             "runs/end",
             method="POST",
@@ -76,12 +76,12 @@ async def test_second_payment_for_same_request_is_refunded_immediately(
     body, ledger = (FOR_GOOD if is_for_good else PAYMENT), here.service.kinds.payments.ledger
     pages, asked = [], []
     for _ in range(2):  # the question is cancelled while its checkout is open, and asked again
-        told = (await shop.ask(body, name="one")).json()
+        answer = (await shop.ask(body, name="one")).json()
         guest = await here.guest("ann")
-        pages.append((guest, await guest.at_checkout(told["url"])))
-        asked.append(told["id"])
+        pages.append((guest, await guest.at_checkout(answer["url"])))
+        asked.append(answer["id"])
         if len(asked) == 1:
-            assert (await shop.post(told["id"], "cancel")).status_code == 200
+            assert (await shop.post(answer["id"], "cancel")).status_code == 200
     assert asked[0] != asked[1]
     for guest, page in (pages[first], pages[1 - first]):
         await guest.press_there(page, "card")

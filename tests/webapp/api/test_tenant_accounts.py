@@ -73,9 +73,9 @@ async def connected(
         f"{asked['url'].partition('/e/')[0]}/callback/{provider}?{query}"
     )
     assert back.status_code in (200, 303), back.text
-    told = await site.program.read(asked["id"], wait=5)
-    assert told["status"] == "accepted", told
-    account: dict[str, Any] = told["account"]
+    answer = await site.program.read(asked["id"], wait=5)
+    assert answer["status"] == "accepted", answer
+    account: dict[str, Any] = answer["account"]
     return account
 
 
@@ -181,7 +181,7 @@ async def test_instance_at_another_host_is_refused(
     state = parse_qs(urlsplit(there.headers["location"]).query)["state"][0]
     query = urlencode({"code": "a-code", "state": state})
     await person.browser.get(f"{asked['url'].partition('/e/')[0]}/callback/force?{query}")
-    told = await site.program.read(asked["id"], wait=5)
-    assert told["status"] == "failed"
+    answer = await site.program.read(asked["id"], wait=5)
+    assert answer["status"] == "failed"
     assert await site.accounts() == []
     assert host not in {f"https://{each.url.host}" for each in network.asked}

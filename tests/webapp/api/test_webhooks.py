@@ -24,7 +24,7 @@ async def listed(desk: Program, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
-async def kept(here: AskingEnv) -> dict[str, StoredWebhook]:
+async def stored_webhooks(here: AskingEnv) -> dict[str, StoredWebhook]:
     return {hook.id: hook for hook in await here.service.webhooks.log.webhooks()}
 
 
@@ -32,10 +32,10 @@ async def test_webhook_is_listed_without_body_and_read_with_body(
     here: AskingEnv, shop: Program, desk: Program
 ) -> None:
     asked = await shop.paid(here)
-    told = {one["id"]: one for one in await listed(desk)}
-    there = await kept(here)
-    assert told.keys() == there.keys()
-    (paid,) = [one for one in told.values() if one["question_id"] == asked["id"]]
+    answer = {one["id"]: one for one in await listed(desk)}
+    there = await stored_webhooks(here)
+    assert answer.keys() == there.keys()
+    (paid,) = [one for one in answer.values() if one["question_id"] == asked["id"]]
     assert (paid["provider"], paid["status"], paid["body"]) == ("stripe", "applied", None)
     read = (await desk.at(f"webhooks/{paid['id']}")).json()
     assert read == {**paid, "body": there[paid["id"]].body}
@@ -47,7 +47,7 @@ async def test_webhook_log_is_filtered_by_provider_and_status_and_paged(
 ) -> None:
     for user in ("ann", "bob", "eve"):
         await shop.paid(here, user=user)
-    ids = set(await kept(here))
+    ids = set(await stored_webhooks(here))
     assert {one["id"] for one in await listed(desk, provider="stripe")} == ids
     assert await listed(desk, provider="paypal") == []
     assert await listed(desk, status="refused") == []
@@ -85,7 +85,7 @@ async def test_webhook_log_needs_operator_key_and_operator_key_cannot_ask(
         assert (await shop.at(path, method=method)).status_code == 403
     for path in ("questions", "accounts", "payments"):
         assert (await desk.at(path, params={"user": "ann"})).status_code == 403
-    assert (await kept(here))[one["id"]].replayed_at is None
+    assert (await stored_webhooks(here))[one["id"]].replayed_at is None
 
 
 @pytest.mark.parametrize("id", ["~", "~nothing", "nothing", "A" * 44])

@@ -87,15 +87,15 @@ async def test_late_payment_stays_with_newer_request_when_older_request_was_canc
     first = await ask.left()
     person = await shop.person()
     await person.pay(shop.service.links.of(first, now=shop.clock()))
-    told, newer = ask.leg(), ask.leg()
+    reported, newer = ask.leg(), ask.leg()
     await newer.the_run()
-    told.run.is_continued = (await told.the_run()).id == newer.run.value.id
+    reported.run.is_continued = (await reported.the_run()).id == newer.run.value.id
     await shop.service.elicitations.end(await ask.now(first), Status.CANCELLED)
-    assert not await ask.answered(told)
-    await told.finish(lambda: '"nothing"', is_error=is_error)
+    assert not await ask.answered(reported)
+    await reported.finish(lambda: '"nothing"', is_error=is_error)
     await shop.tell_all()
     assert await ask.answered(newer)
-    await told.delivered()
+    await reported.delivered()
     current = await ask.now(first)
     assert current.delivered_at is None
     assert current.take is not None

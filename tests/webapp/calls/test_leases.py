@@ -34,14 +34,14 @@ class Slow:
 async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> None:
     # finding: T4
     slow = Slow()
-    taken = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    used = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
-    taking = asyncio.create_task(taken.claim(current, run="run"))
+    taking = asyncio.create_task(used.claim(current, run="run"))
     await slow.began.wait()
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    letting_go = asyncio.create_task(taken.release_unused())
+    letting_go = asyncio.create_task(used.release_unused())
     slow.answers.set()
     await letting_go
     assert slow.released == ["e1"]
@@ -49,16 +49,16 @@ async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> Non
 
 async def test_claim_that_ends_in_the_turn_of_a_cancellation_is_released() -> None:
     slow = Slow()
-    taken = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    used = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
-    taking = asyncio.create_task(taken.claim(current, run="run"))
+    taking = asyncio.create_task(used.claim(current, run="run"))
     await slow.began.wait()
     slow.answers.set()
     await asyncio.sleep(0)  # the claim ends in this turn, and its caller continues in the next
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    await taken.release_unused()
+    await used.release_unused()
     assert slow.released == ["e1"]
 
 
@@ -73,10 +73,10 @@ async def test_request_of_run_does_not_release_claim_extended_by_other_request()
         assert current is not None
         first, second = [CallUse(elicitations, leg="run", is_shared=True) for _ in range(2)]
         for one in (first, second):
-            taken = await one.claim(current, run="run")
-            assert taken is not None
-            one.use(taken)
-            current = taken
+            claimed = await one.claim(current, run="run")
+            assert claimed is not None
+            one.use(claimed)
+            current = claimed
             clock.tick(seconds=1)
         await first.release_used()
         await second.release_used()  # `second` found the answer already claimed

@@ -107,8 +107,8 @@ async def test_result_of_paid_step_is_stored_as_long_as_receipt_can_be_reused(sh
         await buy.person.pay(buy.link)
         await shop.tell_all()
         assert "jammed" in await buy.result()
-        (kept,) = await shop.store.list("once")
-        assert kept.erase_at == shop.clock() + timedelta(days=60)
+        (stored,) = await shop.store.list("once")
+        assert stored.erase_at == shop.clock() + timedelta(days=60)
         shop.clock.tick(days=29)
         await shop.sweep()
         press.is_jammed = False

@@ -129,10 +129,10 @@ async def test_retry_after_tool_error_reuses_payment_and_not_error(
         del receipt
         raise ToolError("the printer jams")
 
-    told, shop.body = shop.body, fail
+    reported, shop.body = shop.body, fail
     async with buying(shop) as buy:
         assert "jams" in await bought(shop, buy)
-        shop.body = told
+        shop.body = reported
         assert await texts_of_the_same_call(buy) == [PAID]
 
 

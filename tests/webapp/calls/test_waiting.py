@@ -81,10 +81,10 @@ async def test_completion_in_another_process_wakes_waiter(
     call, presenter, waiting = await leg(here)
     await there.completing.complete(id_of(presenter), {"n": 1})
     assert (await soon(waiting)).content == {"n": 1}
-    taken = await there.elicitations.get(id_of(presenter))
-    assert taken is not None
-    assert taken.take is not None
-    assert taken.take.leg == call.leg
+    result = await there.elicitations.get(id_of(presenter))
+    assert result is not None
+    assert result.take is not None
+    assert result.take.leg == call.leg
 
 
 async def test_open_list_of_a_person_sees_question_of_another_process(

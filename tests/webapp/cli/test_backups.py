@@ -54,8 +54,8 @@ async def test_backup_during_serving_is_complete_and_restored_with_its_key(
     assert "is saved as" in back.out
     assert await ids(home) == ["a-1"]
     # finding: XB4
-    told = await called("doctor", home=home)
-    assert "a backup was restored" in told.out
+    result = await called("doctor", home=home)
+    assert "a backup was restored" in result.out
     shutil.rmtree(folder_of(home))
     assert (await called("restore", str(copy), home=home)).status == 0
     assert await ids(home) == ["a-1"]
@@ -70,7 +70,7 @@ async def test_backup_with_different_key_is_not_restored(tmp_path: Path) -> None
         assert (await called("payments", "list", home=home)).status == 0
     assert (await called("backup", str(tmp_path / "copy.db"), home=one)).status == 0
     refused = await called("restore", str(tmp_path / "copy.db"), home=other)
-    assert (refused.status, "is a different key" in refused.err) == (1, True)
+    assert (refused.status, "holds another key" in refused.err) == (1, True)
 
 
 async def test_backup_without_key_file_warns_about_missing_secret(
@@ -116,17 +116,17 @@ async def test_damaged_store_is_reported_by_list_and_doctor(
     listed = await called("payments", "list", home=tmp_path)
     assert (listed.status, listed.out) == (1, "")
     assert "is damaged" in listed.err
-    told = await called("doctor", home=tmp_path)
-    assert told.status == 1
-    assert "NO  store       The store cannot be opened" in told.out
-    assert "elicit restore" in told.out
+    result = await called("doctor", home=tmp_path)
+    assert result.status == 1
+    assert "NO  store       The store cannot be opened" in result.out
+    assert "elicit restore" in result.out
 
 
 async def test_doctor_reports_key_file_readable_by_others(tmp_path: Path) -> None:
     assert (await called("payments", "list", home=tmp_path)).status == 0
     (folder_of(tmp_path) / "key").chmod(0o644)
-    told = await called("doctor", home=tmp_path)
-    assert (told.status, "chmod 600" in told.out) == (1, True)
+    result = await called("doctor", home=tmp_path)
+    assert (result.status, "chmod 600" in result.out) == (1, True)
 
 
 async def test_backup_is_restored_into_another_store_and_refused_for_memory_store(

@@ -139,15 +139,15 @@ async def test_settings_lists_every_setting_with_default_and_set_status(tmp_path
     end = await called("settings", home=tmp_path, extra=given)
     assert (end.status, end.err) == (0, "")
     assert "hunter2" not in end.out
-    told = [line.split("\t") for line in end.out.splitlines()]
-    assert [row[0] for row in told] == [row.name for row in settings.TABLE]
-    assert [row[0] for row in told if row[1] == "yes"] == [
+    reported = [line.split("\t") for line in end.out.splitlines()]
+    assert [row[0] for row in reported] == [row.name for row in settings.TABLE]
+    assert [row[0] for row in reported if row[1] == "yes"] == [
         "ELICIT_SECRET",
         "ELICIT_{NAME}_CLIENT_SECRET",
         "ELICIT_MIN_ANSWER",
         "ELICIT_GRACE",
     ]
-    assert ["ELICIT_PENDING_PER_OWNER", "no", "50"] in [row[:3] for row in told]
+    assert ["ELICIT_PENDING_PER_OWNER", "no", "50"] in [row[:3] for row in reported]
     one = await called("settings", "client_secret", home=tmp_path, extra=given)
     assert "set_by   ELICIT_GITHUB_CLIENT_SECRET" in one.out
     assert "hunter2" not in one.out

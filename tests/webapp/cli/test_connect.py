@@ -26,10 +26,10 @@ from webapp.stores.memory import MemoryStore
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 
 
-def told_otherwise(asked: Elicitation, **terms: str) -> Elicitation:
+def with_terms(asked: Elicitation, **terms: str) -> Elicitation:
     """Return the elicitation with these terms replaced."""
-    kept = cast("dict[str, Json]", asked.asked.terms)
-    return replace(asked, asked=replace(asked.asked, terms={**kept, **terms}))
+    stored = cast("dict[str, Json]", asked.asked.terms)
+    return replace(asked, asked=replace(asked.asked, terms={**stored, **terms}))
 
 
 class Desk:
@@ -173,10 +173,10 @@ async def test_missing_or_changed_client_credentials_are_named_in_error() -> Non
     async with oauth_env() as here:
         await here.ask("repo").link()
         (asked,) = await open_questions(here.service, provider=None)
-        asked = told_otherwise(asked, client_id="our-own-id", provider="elsewhere")
+        asked = with_terms(asked, client_id="our-own-id", provider="elsewhere")
         with pytest.raises(NotConfigured, match="ELICIT_ELSEWHERE_CLIENT_ID"):
             await connect_by_code(here.service, asked, Desk().terminal)
-        asked = told_otherwise(asked, client_id="our-own-id", provider="github")
+        asked = with_terms(asked, client_id="our-own-id", provider="github")
         with pytest.raises(Failed, match="uses a different client id at"):
             await connect_by_code(here.service, asked, Desk().terminal)
 

@@ -74,19 +74,19 @@ SETTINGS: dict[str, tuple[Mapping[str, str], Sequence[str]]] = {
 async def test_wrong_setting_is_named_with_fix(
     tmp_path: Path, extra: Mapping[str, str], words: Sequence[str]
 ) -> None:
-    told = await called("doctor", home=tmp_path, extra=extra)
-    assert told.status == 1
-    lines = [line for line in told.out.splitlines() if not line.startswith("ok")]
-    assert all(word in "\n".join(lines) for word in words), told.out
+    result = await called("doctor", home=tmp_path, extra=extra)
+    assert result.status == 1
+    lines = [line for line in result.out.splitlines() if not line.startswith("ok")]
+    assert all(word in "\n".join(lines) for word in words), result.out
 
 
 async def test_wrong_secret_for_store_is_reported(tmp_path: Path) -> None:
     was = await called("payments", "list", home=tmp_path, extra={"ELICIT_SECRET": "a" * 32})
-    told = await called("doctor", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
-    assert (was.status, told.status) == (0, 1)
-    assert "set ELICIT_SECRET to that secret" in told.out
-    assert "NO  secrets" in told.out
-    assert "http://127.0.0.1:8765 (the default port of elicit serve;" in told.out
+    result = await called("doctor", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
+    assert (was.status, result.status) == (0, 1)
+    assert "set ELICIT_SECRET to that secret" in result.out
+    assert "NO  secrets" in result.out
+    assert "http://127.0.0.1:8765 (the default port of elicit serve;" in result.out
 
 
 async def test_moved_store_is_reported_with_new_address(tmp_path: Path) -> None:
@@ -96,14 +96,17 @@ async def test_moved_store_is_reported_with_new_address(tmp_path: Path) -> None:
     await store.aclose()
     assert (await called("move", old, new, home=tmp_path)).status == 0
     extra = {"ELICIT_STORE": old, "ELICIT_SECRET": "a" * 32}
-    told = await called("doctor", home=tmp_path, extra=extra)
-    assert (told.status, f"has moved to {new}: set ELICIT_STORE to that" in told.out) == (1, True)
+    result = await called("doctor", home=tmp_path, extra=extra)
+    assert (result.status, f"has moved to {new}: set ELICIT_STORE to that" in result.out) == (
+        1,
+        True,
+    )
 
 
 async def test_json_output_has_standing_and_fix_of_each_finding(tmp_path: Path) -> None:
-    told = await called("doctor", "--json", home=tmp_path, extra={"ELICIT_STORE": "memory:"})
-    (found,) = [each for each in json.loads(told.out) if each["standing"] == "wrong"]
-    assert (found["subject"], "ELICIT_STORE" in found["fix"], told.status) == ("kept", True, 1)
+    result = await called("doctor", "--json", home=tmp_path, extra={"ELICIT_STORE": "memory:"})
+    (found,) = [each for each in json.loads(result.out) if each["standing"] == "wrong"]
+    assert (found["subject"], "ELICIT_STORE" in found["fix"], result.status) == ("kept", True, 1)
 
 
 # A public server: its outgoing and incoming connections.
@@ -193,23 +196,23 @@ async def test_wrong_answer_at_public_url_is_reported_with_fix(
     tmp_path: Path, httpx_mock: HTTPXMock, about: dict[str, Any], words: Sequence[str]
 ) -> None:
     alive(httpx_mock, **about)
-    told = findings_text(await examined(PUBLIC, tmp_path), "wrong")
-    assert all(word in told for word in words), told
+    text = findings_text(await examined(PUBLIC, tmp_path), "wrong")
+    assert all(word in text for word in words), text
 
 
 async def test_missing_sign_in_is_reported_as_note(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     alive(httpx_mock, is_reusable=True)
-    told = findings_text(await examined(PUBLIC, tmp_path), "note")
-    assert "all other questions are refused -> set ELICIT_ISSUER" in told
+    text = findings_text(await examined(PUBLIC, tmp_path), "note")
+    assert "all other questions are refused -> set ELICIT_ISSUER" in text
     by_code = {**PUBLIC, "ELICIT_ANONYMOUS": "code"}
     assert "confirm" not in findings_text(await examined(by_code, tmp_path), "note")
 
 
 async def test_unreachable_public_url_is_reported(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{URL}/live")
-    told = findings_text(await examined(PUBLIC, tmp_path), "wrong")
-    assert f"{URL}/live cannot be reached from here (ConnectError" in told or "refused" in told
-    assert "set ELICIT_URL to the address that people open" in told
+    text = findings_text(await examined(PUBLIC, tmp_path), "wrong")
+    assert f"{URL}/live cannot be reached from here (ConnectError" in text or "refused" in text
+    assert "set ELICIT_URL to the address that people open" in text
 
 
 @pytest.mark.parametrize(
@@ -233,9 +236,9 @@ async def test_expiring_or_invalid_certificate_is_reported(
 async def test_header_removed_by_proxy_is_reported(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     headers = {name: value for name, value in page_headers().items() if name != "referrer-policy"}
     alive(httpx_mock, headers=headers)
-    told = findings_text(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
-    assert "removes or changes referrer-policy" in told
-    assert "set ELICIT_PROXIES to its address" in told
+    text = findings_text(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
+    assert "removes or changes referrer-policy" in text
+    assert "set ELICIT_PROXIES to its address" in text
 
 
 @pytest.mark.parametrize(
@@ -289,8 +292,8 @@ async def test_wrong_stripe_configuration_is_reported_with_fix(
 ) -> None:
     alive(httpx_mock)
     at_stripe(httpx_mock, *endpoints, **about)
-    told = findings_text(await examined(STRIPE, tmp_path), "wrong")
-    assert all(word in told for word in words), told
+    text = findings_text(await examined(STRIPE, tmp_path), "wrong")
+    assert all(word in text for word in words), text
 
 
 async def test_restricted_stripe_key_is_a_note_about_unreadable_webhooks(
@@ -311,9 +314,9 @@ async def test_missing_right_of_stripe_key_is_reported(
     alive(httpx_mock)
     lacking = {} if right is None else {right: 403}
     at_stripe(httpx_mock, endpoint("*"), rights=lacking, whole=403)
-    told = findings_text(await examined(STRIPE, tmp_path), "wrong")
-    assert f"lacks a permission at Stripe that payments need: {right or 'one of'}" in told
-    assert "add this permission to the key at https://dashboard.stripe.com/apikeys" in told
+    text = findings_text(await examined(STRIPE, tmp_path), "wrong")
+    assert f"lacks a permission at Stripe that payments need: {right or 'one of'}" in text
+    assert "add this permission to the key at https://dashboard.stripe.com/apikeys" in text
     tried = [one for one in httpx_mock.get_requests() if one.method == "POST"]
     assert all("_of_the_doctor" in one.url.path and not one.content for one in tried)
 
@@ -344,9 +347,9 @@ async def test_issuer_mismatch_in_discovery_document_is_reported(
     httpx_mock.add_response(
         url=f"{ISSUER}/.well-known/openid-configuration", json={"issuer": f"{ISSUER}/"}
     )
-    told = findings_text(await examined(SIGN_IN, tmp_path), "wrong")
-    assert f"{ISSUER} cannot be used" in told
-    assert "ELICIT_ISSUER must equal the issuer in its /.well-known/openid-configuration" in told
+    text = findings_text(await examined(SIGN_IN, tmp_path), "wrong")
+    assert f"{ISSUER} cannot be used" in text
+    assert "ELICIT_ISSUER must equal the issuer in its /.well-known/openid-configuration" in text
 
 
 def at_issuer(network: HTTPXMock, *, more: Mapping[str, Any] | None = None, **answer: Any) -> None:
@@ -394,11 +397,11 @@ async def test_redirect_uri_registration_is_checked_at_issuer(
     if serves is None:
         assert f"redirects people to {place}" in findings_text(found, "ok")
     else:
-        told = findings_text(found, "wrong")
+        text = findings_text(found, "wrong")
         assert (
-            f"refuses to redirect people to {place} -> register exactly this redirect URI" in told
+            f"refuses to redirect people to {place} -> register exactly this redirect URI" in text
         )
-        assert f"client {sandbox.client_id} there, or set ELICIT_ISSUER_CLIENT_ID" in told
+        assert f"client {sandbox.client_id} there, or set ELICIT_ISSUER_CLIENT_ID" in text
 
 
 @pytest.mark.parametrize(
@@ -459,7 +462,7 @@ async def test_clock_difference_to_store_server_is_reported(tmp_path: Path, kind
     async with STORES[kind](tmp_path) as url:
         settings = settings_of({**PUBLIC, "ELICIT_STORE": url}, tmp_path)
 
-        async def told(ahead: timedelta) -> Finding:
+        async def finding(ahead: timedelta) -> Finding:
             """Return the finding about the clock, as if this machine's clock were `ahead`."""
             found = await examine_store(
                 settings, outbound=Outbound.none(), clock=lambda: utc_now() + ahead
@@ -467,11 +470,11 @@ async def test_clock_difference_to_store_server_is_reported(tmp_path: Path, kind
             (clock,) = [each for each in found if each.subject == "clock"]
             return clock
 
-        assert (await told(timedelta())).standing == "ok"
-        far = await told(timedelta(hours=1))
+        assert (await finding(timedelta())).standing == "ok"
+        far = await finding(timedelta(hours=1))
         assert (far.standing, "behind this machine's" in far.says) == ("note", True)
         assert "NTP" in (far.fix or "")
-        assert "ahead of this machine's" in (await told(timedelta(hours=-1))).says
+        assert "ahead of this machine's" in (await finding(timedelta(hours=-1))).says
 
 
 async def test_correct_configuration_lists_addresses_to_register(
@@ -489,11 +492,11 @@ async def test_correct_configuration_lists_addresses_to_register(
     )
     found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
     assert {each.standing for each in found} == {"ok"}
-    told = findings_text(found, "ok")
-    assert f"must have this redirect URI: {URL}/callback/github" in told
-    assert f"redirects people to {URL}/signin/callback" in told
-    assert f"Stripe sends all events that payments need to {URL}/webhooks/stripe" in told
-    assert "it matches Stripe's" in told
+    text = findings_text(found, "ok")
+    assert f"must have this redirect URI: {URL}/callback/github" in text
+    assert f"redirects people to {URL}/signin/callback" in text
+    assert f"Stripe sends all events that payments need to {URL}/webhooks/stripe" in text
+    assert "it matches Stripe's" in text
 
 
 EVENTS = {
@@ -520,20 +523,20 @@ async def test_unreachable_event_webhook_url_is_reported_with_setting(
     alive(httpx_mock)
     url = EVENTS["ELICIT_EVENTS_CRM_URL"]
     httpx_mock.add_exception(httpx.ConnectError("refused"), method="HEAD", url=url)
-    told = findings_text(await examined(EVENTS, tmp_path), "wrong")
-    assert "ELICIT_EVENTS_CRM_URL" in told
-    assert "ELICIT_TRUSTED_HOSTS" in told
+    text = findings_text(await examined(EVENTS, tmp_path), "wrong")
+    assert "ELICIT_EVENTS_CRM_URL" in text
+    assert "ELICIT_TRUSTED_HOSTS" in text
 
 
 async def test_age_of_last_backup_is_reported(tmp_path: Path) -> None:
     settings = settings_of({}, tmp_path)
 
-    async def told() -> str:
+    async def finding() -> str:
         found = await examine_store(settings, outbound=Outbound.none(), clock=lambda: NOW)
         (backup,) = [each for each in found if each.subject == "backup"]
         return f"{backup.standing} {backup.says}"
 
-    assert await told() == "note none was made"
+    assert await finding() == "note none was made"
     for age, words in (
         (BACKUP_AGE_AT_MOST + timedelta(hours=1), "note the last was made 2026-02-22"),
         (timedelta(hours=5), "ok the last was made 2026-03-01 07:00 UTC, 0 days ago"),
@@ -542,7 +545,7 @@ async def test_age_of_last_backup_is_reported(tmp_path: Path) -> None:
         with suppress(ValueError):
             await note_backup(store, NOW - age)
         await store.aclose()
-        assert (await told()).startswith(words)
+        assert (await finding()).startswith(words)
 
 
 async def test_proofs_that_a_declaration_turns_off_are_noted(tmp_path: Path) -> None:
@@ -555,6 +558,6 @@ async def test_proofs_that_a_declaration_turns_off_are_noted(tmp_path: Path) -> 
         "utf-8",
     )
     acme = {"ELICIT_ACME_CLIENT_ID": "abc", "ELICIT_ACME_CLIENT_SECRET": "def"}
-    told = findings_text(await examined({"ELICIT_CONFIG": str(path), **acme}, tmp_path), "note")
-    assert "Acme is declared with pkce = false" in told
-    assert "Acme is declared with nonce = false" in told
+    text = findings_text(await examined({"ELICIT_CONFIG": str(path), **acme}, tmp_path), "note")
+    assert "Acme is declared with pkce = false" in text
+    assert "Acme is declared with nonce = false" in text

@@ -16,8 +16,8 @@ from tests.support.event_env import (
     events_of,
     pass_time,
     round_of,
-    telling,
-    told_of_one,
+    send_one,
+    serving_events,
 )
 from tests.support.service_env import asked
 from webapp.cli.doctor import examine_events
@@ -49,14 +49,14 @@ def receiver() -> Receiver:
 @pytest.fixture
 async def here(clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
     policies = PolicySettings(events_waiting=3)
-    async with telling(MemoryStore(), clock, receiver, policies=policies) as service:
+    async with serving_events(MemoryStore(), clock, receiver, policies=policies) as service:
         yield service
 
 
 async def lost(service: Service, receiver: Receiver, clock: Clock) -> None:
     """Create an event whose delivery was given up."""
     receiver.is_down = True
-    await told_of_one(service, timeout=WEEK)
+    await send_one(service, timeout=WEEK)
     for pause in SCHEDULE:
         await pass_time(service, clock, seconds=pause.total_seconds() * 1.2 + 1)
     receiver.is_down = False
@@ -125,7 +125,7 @@ def test_settings_list_names_unknown_variable_with_suggestion(
 async def test_sent_event_is_listed_and_replayed_by_id_prefix(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
-    await told_of_one(here, timeout=WEEK)
+    await send_one(here, timeout=WEEK)
     table = await list_events(here)
     (row,) = table.rows
     assert (row.id, row.address, row.status, row.tries) == (receiver.ids[0], "crm", "sent", 1)
@@ -140,7 +140,7 @@ async def test_sent_event_is_listed_and_replayed_by_id_prefix(
 
 
 async def test_id_of_an_event_leads_to_its_question(here: Service, receiver: Receiver) -> None:
-    await told_of_one(here, timeout=WEEK)
+    await send_one(here, timeout=WEEK)
     (question,) = await here.elicitations.all(Elicitation)
     shown = await show(here, receiver.ids[0])
     assert (shown.kind, shown.question) == ("event", tail_of(question))
@@ -179,7 +179,7 @@ async def test_doctor_reports_waiting_and_dropped_events_and_disabled_address(
 
     assert await said() == ("ok", "crm has received all events None")
     receiver.is_down = True
-    await told_of_one(here, timeout=WEEK)
+    await send_one(here, timeout=WEEK)
     standing, words = await said()
     assert (standing, "events that wait for crm: 1" in words) == ("note", True)
     for number in range(4):

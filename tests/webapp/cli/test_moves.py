@@ -103,9 +103,9 @@ async def test_commands_on_incomplete_copy_exit_with_status_1_and_reason(
     assert "Traceback" not in refused.err
     # finding: XV8
     for command in (("payments", "list"), ("keys", "list"), ("doctor",)):
-        told = await called(*command, home=tmp_path)
-        assert told.status == 1, command
-        assert "copies are being put here" in told.err + told.out
+        result = await called(*command, home=tmp_path)
+        assert result.status == 1, command
+        assert "copies are being put here" in result.err + result.out
 
 
 async def test_unfence_undoes_move_and_explains_consequences(tmp_path: Path) -> None:

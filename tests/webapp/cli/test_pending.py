@@ -112,8 +112,8 @@ def test_list_shows_no_full_ids_links_messages_or_control_characters(
 ) -> None:
     (row,) = asked(home, {"tool": "\x1b[2J\u202e" + "x" * 90})
     printed = "\n".join(said(capsys))
-    for kept in (row.id, row.owner, WORDS, LINK, "http", "sauce"):
-        assert kept not in printed
+    for stored in (row.id, row.owner, WORDS, LINK, "http", "sauce"):
+        assert stored not in printed
     assert all(line.replace("\t", "").isprintable() for line in printed.splitlines())
 
 

@@ -53,32 +53,32 @@ async def exported(service: Service, owner: str) -> str:
 
 async def test_export_contains_accounts_without_access_tokens(tmp_path: Path) -> None:
     async with connected(tool="list") as (service, _, _):
-        kept = await the_one(service)
-        told: Export = await export_owner(service, kept.owner[:6])
-        (account,) = told.accounts
+        stored = await the_one(service)
+        reported: Export = await export_owner(service, stored.owner[:6])
+        (account,) = reported.accounts
         assert (account["provider"], account["label"]) == ("github", "octocat")
         assert (account["tools"], account["status"]) == (("list",), "connected")
-        assert [each["tool"] for each in told.questions] == ["list"]
-        text = await exported(service, kept.owner)
-        assert kept.access_token not in text
-        assert kept.owner not in text.replace(told.questions[0]["id"], "")
+        assert [each["tool"] for each in reported.questions] == ["list"]
+        text = await exported(service, stored.owner)
+        assert stored.access_token not in text
+        assert stored.owner not in text.replace(reported.questions[0]["id"], "")
 
 
 async def test_export_leaves_out_an_unreadable_question() -> None:
     async with connected(tool="list") as (service, _, _):
-        kept, store = await the_one(service), service.elicitations.store
+        stored, store = await the_one(service), service.elicitations.store
         (question,) = [each for each in await scanned(store) if each.kind == "elicitation"]
         await store.write(msgspec.structs.replace(question, sealed=question.sealed[::-1]))
-        told = await export_owner(service, kept.owner)
-        assert told.questions == []
-        assert [account["label"] for account in told.accounts] == ["octocat"]
+        reported = await export_owner(service, stored.owner)
+        assert reported.questions == []
+        assert [account["label"] for account in reported.accounts] == ["octocat"]
 
 
 async def test_purge_without_confirmation_lists_data_and_erases_nothing() -> None:
     async with connected(tool="list") as (service, network, _):
-        kept = await the_one(service)
+        account = await the_one(service)
         before = await scanned(service.elicitations.store)
-        said = await purge_owner(service, kept.owner, is_sure=False)
+        said = await purge_owner(service, account.owner, is_sure=False)
         assert "1 account" in said[0]
         assert said[-1] == "Nothing was erased. Add --yes to erase the first list."
         assert await scanned(service.elicitations.store) == before
@@ -87,24 +87,26 @@ async def test_purge_without_confirmation_lists_data_and_erases_nothing() -> Non
 
 async def test_purge_revokes_accounts_and_erases_data_of_owner_only() -> None:
     async with connected(tool="list") as (service, network, _):
-        kept = await the_one(service)
+        account = await the_one(service)
         others = [
-            each for each in await scanned(service.elicitations.store) if each.owner != kept.owner
+            each
+            for each in await scanned(service.elicitations.store)
+            if each.owner != account.owner
         ]
-        said = await purge_owner(service, kept.owner, is_sure=True)
+        said = await purge_owner(service, account.owner, is_sure=True)
         assert "octocat at github is disconnected." in said
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         assert await stored(service) == []
-        assert await kinds_of(service, kept.owner) == {"data key"}
+        assert await kinds_of(service, account.owner) == {"data key"}
         left = await scanned(service.elicitations.store)
-        assert [each for each in left if each.owner != kept.owner] == others
+        assert [each for each in left if each.owner != account.owner] == others
 
 
 async def test_purge_names_unreachable_provider_and_remaining_step() -> None:
     async with connected(tool="list") as (service, network, _):
         network.revokes = down
-        kept = await the_one(service)
-        said = await purge_owner(service, kept.owner, is_sure=True)
+        account = await the_one(service)
+        said = await purge_owner(service, account.owner, is_sure=True)
         assert any(
             "github could not be asked to disconnect octocat: the person can remove the access"
             in one
@@ -128,8 +130,8 @@ async def test_purge_keeps_payments_and_late_payment_is_matched(shop: Shop) -> N
         await buy.person.press_there(there, "card")
         assert await shop.tell_all() == ["late"]
         assert sorted(await shop.ledger()) == ["open", "spent"]
-        told = await export_owner(shop.service, owner)
-        assert [each["amount"] for each in told.payments] == [900, 900]
+        reported = await export_owner(shop.service, owner)
+        assert [each["amount"] for each in reported.payments] == [900, 900]
 
 
 async def test_webhook_body_is_exported_and_erased_by_purge(shop: Shop) -> None:
@@ -138,8 +140,8 @@ async def test_webhook_body_is_exported_and_erased_by_purge(shop: Shop) -> None:
         await buy.result()
         (payment,) = await shop.payments()
         (hook,) = await hooks_of(shop.service, payment.owner)
-        (told,) = (await export_owner(shop.service, payment.owner)).webhooks
-        assert (told["session"], told["body"]) == (payment.session, hook.body)
+        (reported,) = (await export_owner(shop.service, payment.owner)).webhooks
+        assert (reported["session"], reported["body"]) == (payment.session, hook.body)
         await purge_owner(shop.service, payment.owner, is_sure=True)
         (left,) = await hooks_of(shop.service, payment.owner)
         assert left.body == ""
@@ -166,35 +168,35 @@ async def test_purge_keeps_body_of_waiting_webhook(shop: Shop) -> None:
 
 async def test_second_purge_destroys_old_data_key() -> None:
     async with connected(tool="list") as (service, _, clock):
-        kept = await the_one(service)
+        stored = await the_one(service)
         copy = await scanned(service.elicitations.store)
-        (before,) = await data_keys_of(service, kept.owner)
-        said = await purge_owner(service, kept.owner, is_sure=True)
+        (before,) = await data_keys_of(service, stored.owner)
+        said = await purge_owner(service, stored.owner, is_sure=True)
         assert "it destroys the old key." in said[-1]
-        assert (await data_keys_of(service, kept.owner))[1:] == (before,)
+        assert (await data_keys_of(service, stored.owner))[1:] == (before,)
         clock.tick(minutes=10)
-        said = await purge_owner(service, kept.owner, is_sure=True)
+        said = await purge_owner(service, stored.owner, is_sure=True)
         assert "The data is erased." in said[-1]
-        (after,) = await data_keys_of(service, kept.owner)
+        (after,) = await data_keys_of(service, stored.owner)
         assert after != before
-        (account,) = [each for each in copy if each.id == kept.id]
+        (account,) = [each for each in copy if each.id == stored.id]
         with pytest.raises(Unreadable):
             await service.elicitations.rows.open(account, Connection)
 
 
 async def test_record_written_with_old_data_key_is_readable_until_next_purge() -> None:
     async with connected(tool="list") as (service, _, clock):
-        kept, store = await the_one(service), service.elicitations.store
+        account, store = await the_one(service), service.elicitations.store
         deaf = await open_owners(store=store, ring=service.elicitations.owners.ring)
-        await deaf.locker(kept.owner)
-        await purge_owner(service, kept.owner, is_sure=True)
-        await Rows(deaf).write(msgspec.structs.replace(kept, version=0))
-        assert (await the_one(service)).access_token == kept.access_token
+        await deaf.locker(account.owner)
+        await purge_owner(service, account.owner, is_sure=True)
+        await Rows(deaf).write(msgspec.structs.replace(account, version=0))
+        assert (await the_one(service)).access_token == account.access_token
         clock.tick(minutes=10)
-        await purge_owner(service, kept.owner, is_sure=True)
-        assert await kinds_of(service, kept.owner) == {"data key"}
-        await Rows(service.elicitations.owners).write(msgspec.structs.replace(kept, version=0))
-        assert (await the_one(service)).access_token == kept.access_token
+        await purge_owner(service, account.owner, is_sure=True)
+        assert await kinds_of(service, account.owner) == {"data key"}
+        await Rows(service.elicitations.owners).write(msgspec.structs.replace(account, version=0))
+        assert (await the_one(service)).access_token == account.access_token
 
 
 async def test_payment_is_readable_after_old_data_key_is_destroyed(
@@ -253,12 +255,12 @@ async def test_export_does_not_contain_typed_secret() -> None:
 
 async def test_unknown_owner_or_subject_is_refused(tmp_path: Path) -> None:
     async with connected(tool="list") as (service, _, _):
-        kept = await the_one(service)
+        account = await the_one(service)
         with pytest.raises(CommandRefused, match="Nothing was ever stored for that subject"):
             await export_owner(service, "https://login.example#ann")
-        with pytest.raises(CommandRefused, match="There is no owner zzzzzz"):
+        with pytest.raises(CommandRefused, match="owner zzzzzz: elicit questions list "):
             await purge_owner(service, "zzzzzz", is_sure=True)
-        assert (await export_owner(service, kept.owner)).accounts
+        assert (await export_owner(service, account.owner)).accounts
 
 
 async def test_export_and_purge_refuse_unknown_owner_with_status_1(tmp_path: Path) -> None:

@@ -202,8 +202,8 @@ async def test_server_that_cannot_be_imported_is_named_in_the_error(tmp_path, na
         author(tmp_path, imports=imports, name=f"{module}.py")
     with bound("127.0.0.1") as holder:
         holder.listen()
-        taken = str(holder.getsockname()[1])
-        for port in ("0", taken):  # errors in the module are reported before errors of the port
+        used = str(holder.getsockname()[1])
+        for port in ("0", used):  # errors in the module are reported before errors of the port
             end = await called("serve", name, "--port", port, home=tmp_path)
             assert end.status == 1
             assert says.format(home=tmp_path) in end.err

@@ -78,7 +78,9 @@ async def test_reading_command_creates_no_store_at_a_wrong_address(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     missing = tmp_path / "elcit.db"
-    told = await called(*words, home=tmp_path, extra={"ELICIT_STORE": f"sqlite:///{missing}"})
-    assert told.status == (1 if words == ("doctor",) else 2)
-    assert f"There is no store at sqlite:///{missing}. Correct ELICIT_STORE" in told.out + told.err
+    result = await called(*words, home=tmp_path, extra={"ELICIT_STORE": f"sqlite:///{missing}"})
+    assert result.status == (1 if words == ("doctor",) else 2)
+    assert (
+        f"There is no store at sqlite:///{missing}. Correct ELICIT_STORE" in result.out + result.err
+    )
     assert not missing.exists()

@@ -68,8 +68,8 @@ def test_piped_list_has_full_values_and_no_header() -> None:
 def test_json_list_is_an_array_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     for rows in ((APPLE, PLUM), ()):
         show_table(cakes(*rows), as_json=True, now=NOW)
-        told = json.loads(capsys.readouterr().out)
-        assert [(one["id"], one["parts"]) for one in told] == [(row.id, []) for row in rows]
+        answer = json.loads(capsys.readouterr().out)
+        assert [(one["id"], one["parts"]) for one in answer] == [(row.id, []) for row in rows]
     show_table(cakes(), as_json=False, now=NOW)
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "No cake.\n")
@@ -207,11 +207,11 @@ def commands() -> Commands:
 
 def test_every_list_has_json_output_with_documented_fields() -> None:
     document = DOCUMENT.read_text("utf-8")
-    told = {
+    reported = {
         name: re.findall(r"`(\w+)`", fields)
         for name, fields in re.findall(r"(?m)^\| `elicit ([^`]+)` \| (.+) \|$", document)
     }
     rows = {name: parser.get_default("of") for name, parser in commands().items()}
     lists = {name for name in rows if name.endswith(" list") or name == "settings"}
     assert lists <= {name for name, row in rows.items() if row is not None}
-    assert {name: list(row.__struct_fields__) for name, row in rows.items() if row} == told
+    assert {name: list(row.__struct_fields__) for name, row in rows.items() if row} == reported

@@ -124,7 +124,7 @@ async def test_restarted_agent_repeats_no_step(reader: Reader) -> None:
         answer: str = "Deleted."
         arguments: dict[str, Any] = field(default_factory=dict)
 
-    done, told, crashes = list[str](), list[str](), [True]
+    done, reported, crashes = list[str](), list[str](), [True]
 
     async def next_step(said: list[str]) -> Step:
         if len(said) == 2 and crashes:
@@ -136,16 +136,16 @@ async def test_restarted_agent_repeats_no_step(reader: Reader) -> None:
         done.append(str(step.tool))
         return f"{step.tool} is done"
 
-    run_agent = reader.copied(AGENT, next_step=next_step, run_tool=run_tool, send_text=told.append)[
-        "run_agent"
-    ]
+    run_agent = reader.copied(
+        AGENT, next_step=next_step, run_tool=run_tool, send_text=reported.append
+    )["run_agent"]
     with pytest.raises(LookupError):
         await run_agent("Tidy up.", user="ann", run="tidy")
     said, _ = await asyncio.gather(
         run_agent("Tidy up.", user="ann", run="tidy"), reader.does(approve)
     )
     assert (said, done) == ("Deleted.", ["read", "delete"])
-    assert told[-1] == "Running delete"
+    assert reported[-1] == "Running delete"
 
 
 async def test_graph_is_interrupted_with_link_and_resumed_with_answer(

@@ -103,7 +103,7 @@ async def test_access_token_is_returned_if_enabled_and_in_scope(
 
     async with programs_at(here, KeyScope.TOKENS) as trusted:
         key = await trusted.done(work, connect, access_tokens=True)
-    assert [kept.access_token for kept in await here.connections()] == [key]
+    assert [account.access_token for account in await here.connections()] == [key]
     with pytest.raises(NotAllowed, match="tokens"):
         await shop.done(work, access_tokens=True)
 
@@ -134,8 +134,8 @@ async def test_a_payment_is_spent_when_its_block_ends(shop: Programs, here: Aski
 async def test_secret_is_typed_stored_and_forgotten(shop: Programs) -> None:
     async def work(_: Elicit) -> list[object]:
         first = await elicit.secret("Your key, please.", name="key")
-        kept = await elicit.secret("Your key, please.", name="key")
-        return [first, kept, await elicit.forget("key"), await elicit.forget("key")]
+        stored = await elicit.secret("Your key, please.", name="key")
+        return [first, stored, await elicit.forget("key"), await elicit.forget("key")]
 
     assert await shop.done(work, type_in) == [KEY, KEY, True, False]
 
@@ -280,19 +280,19 @@ async def test_user_code_is_passed_from_page_to_program() -> None:
         programs_at(unknown) as shop,
     ):
         person = await unknown.browser(None)
-        told = list[str | None]()
+        reported = list[str | None]()
 
         async def show(link: ShownLink) -> None:
             assert link.needs_code
             await person.press(link.url, to="/code")
-            letters = letters_on(await person.visit(link.url))
-            told.extend([await link.confirm("WRONGLET"), await link.confirm(letters)])
+            user_code = letters_on(await person.visit(link.url))
+            reported.extend([await link.confirm("WRONGLET"), await link.confirm(user_code)])
             await person.press(link.url)
 
         async with shop.elicit(show=show):
             assert await elicit.confirm("Delete it?")
-        assert told[0] is not None
-        assert told[1] is None
+        assert reported[0] is not None
+        assert reported[1] is None
 
 
 async def test_exception_of_show_is_raised_by_await(shop: Programs) -> None:
@@ -306,17 +306,17 @@ async def test_exception_of_show_is_raised_by_await(shop: Programs) -> None:
 
 async def test_notices_are_sent_to_on_notice_callback(shop: Programs) -> None:
     # parity: F2
-    heard, later = list[str](), list[str]()
+    received, later = list[str](), list[str]()
 
     async def note(told: str) -> None:
         later.append(told)
 
-    for to in (heard.append, note):
+    for to in (received.append, note):
         async with shop.elicit(on_notice=to):
             await elicit.notify("Reading the order")
     async with shop.elicit():
         await elicit.notify("Nobody listens")
-    assert heard == later == ["Reading the order"]
+    assert received == later == ["Reading the order"]
 
 
 async def note(ending: Ending) -> None: ...
@@ -397,8 +397,8 @@ async def test_importing_client_loads_no_heavy_library() -> None:
     ]
     code = f"import sys, webapp.client; print([m for m in {heavy} if m in sys.modules])"
     process = await start(sys.executable, "-c", code, name="light")
-    told = await ended(process)
-    assert (told.status, told.out.strip()) == (0, "[]")
+    reported = await ended(process)
+    assert (reported.status, reported.out.strip()) == (0, "[]")
 
 
 async def test_person_is_asked_with_current_access_token() -> None:

@@ -714,8 +714,8 @@ async def test_stale_cache_never_overrides_store(
         assert done is Completion.ALREADY_SETTLED
         with pytest.raises(NotPossible):
             await other.elicitations.open_attempt(elicitation.id, browser="b")
-        taken = await other.elicitations.claim(elicitation.id, run="r", leg="l")
-        assert taken.content == {"n": 1}
+        claimed = await other.elicitations.claim(elicitation.id, run="r", leg="l")
+        assert claimed.content == {"n": 1}
         with pytest.raises(NotPossible):
             await here.elicitations.claim(elicitation.id, run="r2", leg="l2")
 

@@ -92,7 +92,12 @@ class Table:
             take = current.take
             is_taken = take is not None and self.clock() < take.until
             others = [name for name in legs.values() if self.presenters[name].holds is None]
-            if is_taken and current.delivered_at is None and others and _leg(take) not in legs:
+            if (
+                is_taken
+                and current.delivered_at is None
+                and others
+                and _request_of(take) not in legs
+            ):
                 self.violations.append(f"{others} wait for a leg that is gone")
 
     async def play(self) -> None:
@@ -290,7 +295,9 @@ class Table:
         allowed = TRANSITIONS[old.status] | LATE.get(old.status, frozenset())
         if now.status is not old.status and now.status not in allowed:
             self.violations.append(f"{old.status} became {now.status}")
-        is_other = _leg(now.take) not in (None, _leg(old.take)) and old.take is not None
+        is_other = (
+            _request_of(now.take) not in (None, _request_of(old.take)) and old.take is not None
+        )
         if is_other and not has_ended:
             self.violations.append("taken from the leg that has it")
 
@@ -327,7 +334,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it awaits something")
 
 
-def _leg(take: Lease | None) -> str | None:
+def _request_of(take: Lease | None) -> str | None:
     return None if take is None else take.leg
 
 

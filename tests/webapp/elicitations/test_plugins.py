@@ -121,7 +121,7 @@ async def answer(
     )
 
 
-async def told(*plugins: object, patience: timedelta = timedelta(minutes=1)) -> None:
+async def notified(*plugins: object, patience: timedelta = timedelta(minutes=1)) -> None:
     """Start and settle a question, and wait for the hooks that are notified."""
     ours = Plugins(plugins, patience=patience)
     await ours.started(ASKED)
@@ -184,7 +184,7 @@ async def test_hooks_of_each_stage_run_in_order() -> None:
         *order_of("settle", writes=True)[:2],
     ]
     seen.clear()
-    await told(*plugins)
+    await notified(*plugins)
     assert seen == [
         *order_of("start", writes=True)[2:],
         *order_of("settle", writes=True)[2:],
@@ -206,7 +206,7 @@ async def test_hooks_receive_question_and_its_owner() -> None:
     plugin = Looking()
     _ = await ask(plugin, question=elicit.payment(Money("9.00", "EUR"), "A report"))
     _ = await ask(plugin, question=elicit.confirm("Delete it?", arguments={"count": 5}))
-    await told(plugin)
+    await notified(plugin)
     payment, confirm, settled = seen
     assert isinstance(payment, ProposedQuestion)
     assert (payment.kind, payment.tool, payment.owner) == ("payment", "delete", "ann")
@@ -305,7 +305,7 @@ async def test_hook_with_unmatched_filter_is_skipped() -> None:
             seen.append("expired")
 
     _ = await ask(Sometimes())
-    await told(Sometimes())
+    await notified(Sometimes())
     assert seen == []
     _ = await ask(Sometimes(), question=elicit.payment(Money("9.00", "EUR"), "A report"))
     assert seen == ["payment"]
@@ -413,7 +413,7 @@ async def test_exception_of_hook_after_write_is_logged_and_ignored(
         def never(self, question: SettledQuestion) -> None:
             raise AssertionError
 
-    await told(traced("a", seen), *failing, Filtered(), traced("b", seen))
+    await notified(traced("a", seen), *failing, Filtered(), traced("b", seen))
     assert seen == ["b after start", "a after start", "b after settle", "a after settle"]
     assert [record.message for record in caplog.records] == ["hook.failed"] * 3
 
@@ -455,7 +455,7 @@ async def test_hanging_hook_after_write_is_stopped_and_others_run() -> None:
             seen.append(question.id)
 
     hang = [hanging("start", "after", ended), hanging("settle", "after", ended)]
-    await told(Quick(), *hang, patience=AT_ONCE)
+    await notified(Quick(), *hang, patience=AT_ONCE)
     assert (ended, seen) == (["start", "settle"], ["e1"])
 
 
@@ -499,7 +499,7 @@ async def test_events_above_hook_limit_are_logged(caplog: pytest.LogCaptureFixtu
 
 
 async def test_changes_to_value_inside_hook_have_no_effect() -> None:
-    kept = list[Any]()
+    stored = list[Any]()
 
     class Meddling:
         @before("describe")
@@ -513,12 +513,12 @@ async def test_changes_to_value_inside_hook_have_no_effect() -> None:
         @before("shorten")
         def keep(self, answer: GivenAnswer) -> GivenAnswer:
             mine = replace(answer, content=dict(answer.content))
-            kept.append(mine.content)
+            stored.append(mine.content)
             return mine
 
         @before("settle")
         def change_what_was_kept(self, answer: GivenAnswer) -> None:
-            kept[0]["note"] = "Oak Street"
+            stored[0]["note"] = "Oak Street"
 
     question = elicit.confirm("Delete them?", arguments={"count": 5})
     worded = await ask(Meddling(), question=question)
@@ -803,11 +803,11 @@ async def test_question_without_plugins_enters_no_plugin_code() -> None:
 
 def test_empty_plugins_subscribe_to_no_stage() -> None:
     none = Plugins()
-    assert not any((none.hear_asking, none.hear_starts, none.hear_answers, none.hear_ends))
+    assert not any((none.see_questions, none.see_starts, none.see_answers, none.see_ends))
 
     class Last:
         @after("start")
         def note(self, question: StartedQuestion) -> None: ...
 
     last = Plugins([Last()])
-    assert (last.hear_starts, last.hear_asking, last.hear_answers) == (True, False, False)
+    assert (last.see_starts, last.see_questions, last.see_answers) == (True, False, False)

@@ -196,8 +196,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
         elif known.is_open or known.is_delivered or not self.is_free(known, who):
             self.refused(work, NotPossible)
         else:
-            taken = self.loop.run_until_complete(work)
-            assert taken.content == known.content
+            used = self.loop.run_until_complete(work)
+            assert used.content == known.content
             known.leg, known.until = who, self.clock() + LEASE
 
     @rule(id=ids, who=legs)
@@ -241,9 +241,9 @@ class ServiceBesideModel(RuleBasedStateMachine):
         for id, known in tuple(self.model.items()):
             if known.is_open and now >= known.expires_at:
                 known.end("expired", now)
-            kept = LATE_UNTIL if known.status == "accepted" else timedelta()
+            stored = LATE_UNTIL if known.status == "accepted" else timedelta()
             leased = known.until if known.leg is not None else NOON
-            has_ended = now >= max(known.expires_at + kept, leased)
+            has_ended = now >= max(known.expires_at + stored, leased)
             if not known.is_open and has_ended and not known.is_delivered:
                 known.holds, known.content = False, None
             if now >= known.erase_at:
@@ -259,8 +259,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
             assert now.is_late == known.is_late
             assert now.erase_at == known.erase_at
             assert (now.delivered_at is not None) == known.is_delivered
-            taken = None if now.take is None else f"{now.take.run} {now.take.leg}"
-            assert taken == known.leg
+            used = None if now.take is None else f"{now.take.run} {now.take.leg}"
+            assert used == known.leg
             assert now.take is None or now.take.until == known.until
 
     @invariant()

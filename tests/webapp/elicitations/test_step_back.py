@@ -10,7 +10,7 @@ from flows.errors import Failed
 from tests.support.clock import Clock
 from tests.support.records import go_back, scanned
 from tests.support.service_env import asked, process, question_in_store
-from webapp.elicitations.watcher import _hear
+from webapp.elicitations.watcher import _apply
 from webapp.records.high_water import STEP_BACK, StepBack, step_back_of
 from webapp.records.owners import SERVICE
 from webapp.service import Service
@@ -61,7 +61,7 @@ async def test_sweeper_handles_step_back_until_done_and_only_once(store, clock):
         await asked(here, join="another question")
         await here.elicitations.high_water.make_mark()
         await go_back(store, copies)
-        await _hear(here.elicitations, None)
+        await _apply(here.elicitations, None)
         for _ in range(6):
             for each in both:
                 await fall_due(each)
@@ -82,7 +82,7 @@ async def test_question_ended_in_lost_writes_is_read_again_after_reconnect(store
         await service.elicitations.settle(question.id, Status.DECLINED)
         assert service.elicitations.recent.has_ended(question.id)
         await go_back(store, copies)
-        await _hear(service.elicitations, None)
+        await _apply(service.elicitations, None)
         assert not service.elicitations.recent.has_ended(question.id)
         assert await service.elicitations.high_water.step_back() is not None
 
@@ -91,7 +91,7 @@ async def test_question_ended_in_lost_writes_is_read_again_after_reconnect(store
 async def test_webhook_applied_in_lost_writes_is_applied_again(store, clock):
     async with process(store, clock) as service:
         service.webhooks.applied["~1"] = None
-        await _hear(service.elicitations, None)
+        await _apply(service.elicitations, None)
         assert not service.webhooks.applied
 
 
@@ -101,7 +101,7 @@ async def test_owner_with_lost_key_gets_new_key_from_store(store, clock):
         copies = await scanned(store)
         question = await asked(service)
         await go_back(store, copies, newer=[question.owner])
-        await _hear(service.elicitations, None)
+        await _apply(service.elicitations, None)
         again = question_in_store(service)
         await service.elicitations.write(again)
         async with process(store.sibling(), clock) as other:

@@ -7,7 +7,15 @@ import pytest
 
 from flows.elicitation.states import Status
 from tests.support.clock import Clock
-from tests.support.event_env import CRM, DESK, Receiver, events_of, pass_time, round_of, telling
+from tests.support.event_env import (
+    CRM,
+    DESK,
+    Receiver,
+    events_of,
+    pass_time,
+    round_of,
+    serving_events,
+)
 from tests.support.mcp_server import eventually
 from tests.support.service_env import asked
 from tests.support.watched import parsed, value
@@ -26,7 +34,7 @@ async def test_events_above_limit_are_dropped_logged_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     receiver, clock = Receiver(is_down=True), Clock()
-    async with telling(MemoryStore(), clock, receiver, policies=THREE) as service:
+    async with serving_events(MemoryStore(), clock, receiver, policies=THREE) as service:
         for number in range(5):
             await asked(service, join=str(number), timeout=WEEK)
         assert len(await events_of(service)) == 3
@@ -38,12 +46,12 @@ async def test_events_above_limit_are_dropped_logged_and_counted(
         assert len(receiver.requests) == 3
         question = await asked(service, join="another", timeout=WEEK)
         await service.events.sender.send_all()
-        assert receiver.told()["data"]["id"] == question.id
+        assert receiver.body_of()["data"]["id"] == question.id
 
 
 async def test_full_address_does_not_limit_other_address() -> None:
     receiver, clock = Receiver(is_down=True), Clock()
-    async with telling(
+    async with serving_events(
         MemoryStore(), clock, receiver, policies=THREE, addresses=[CRM, DESK]
     ) as service:
         for number in range(3):
@@ -54,9 +62,9 @@ async def test_full_address_does_not_limit_other_address() -> None:
 
 async def test_backlog_counts_events_of_other_processes() -> None:
     store, clock, receiver = MemoryStore(), Clock(), Receiver(is_down=True)
-    async with telling(store, clock, receiver) as first:
+    async with serving_events(store, clock, receiver) as first:
         question = await asked(first, timeout=WEEK)
-        async with telling(store.sibling(), clock, receiver) as second:
+        async with serving_events(store.sibling(), clock, receiver) as second:
             backlog = second.events.backlog
             following = asyncio.create_task(backlog.follow())
             hearing = asyncio.create_task(listen(second.elicitations))
@@ -74,7 +82,7 @@ async def test_backlog_counts_events_of_other_processes() -> None:
 async def test_metrics_show_waiting_events_and_result_of_each_delivery() -> None:
     receiver, clock = Receiver(is_down=True), Clock()
     watched = Telemetry(metrics=Metrics())
-    async with telling(MemoryStore(), clock, receiver, telemetry=watched) as service:
+    async with serving_events(MemoryStore(), clock, receiver, telemetry=watched) as service:
         collector = Collector(service)
         await asked(service, timeout=WEEK)
         await service.events.sender.send_all()

@@ -17,7 +17,7 @@ from flows.elicitation.traits import TrustedCode
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
 from tests.support.clock import Clock
-from tests.support.event_env import CRM, DESK, Receiver, events_of, pass_time, telling
+from tests.support.event_env import CRM, DESK, Receiver, events_of, pass_time, serving_events
 from tests.support.gateway_env import payment
 from tests.support.service_env import asked, process, question_in_store
 from tests.support.shared_stores import STORES
@@ -34,7 +34,7 @@ EVENT = KINDS[OutgoingEvent]
 
 @pytest.fixture
 async def here() -> AsyncIterator[Service]:
-    async with telling(MemoryStore(), Clock(), Receiver()) as service:
+    async with serving_events(MemoryStore(), Clock(), Receiver()) as service:
         yield service
 
 
@@ -103,10 +103,12 @@ async def test_lease_or_delivery_stores_no_event(here: Service) -> None:
 
 async def test_address_receives_only_its_event_types() -> None:
     picky = with_fields(CRM, types=("question.expired", "payment.*"))
-    async with telling(MemoryStore(), Clock(), Receiver(), addresses=[picky, DESK]) as service:
+    async with serving_events(
+        MemoryStore(), Clock(), Receiver(), addresses=[picky, DESK]
+    ) as service:
         await paid(service)
-        told = {(event.address, event.type) for event in await events_of(service)}
-    assert told == {
+        reported = {(event.address, event.type) for event in await events_of(service)}
+    assert reported == {
         ("crm", "payment.paid"),
         ("desk", "payment.paid"),
         ("desk", "question.asked"),
@@ -182,7 +184,7 @@ async def test_each_store_saves_concurrent_events_and_none_of_lost_writes(
             stack.push_async_callback(store.aclose)
         policies = PolicySettings(audit=audit)
         service = await stack.enter_async_context(
-            telling(store, clock, receiver, policies=policies)
+            serving_events(store, clock, receiver, policies=policies)
         )
         questions = [await asked(service, join=str(each)) for each in range(25)]
         stale = [replace(each, status=Status.DECLINED) for each in questions[:5]]
@@ -223,7 +225,7 @@ async def test_very_large_write_succeeds_and_events_above_limit_are_counted(
 async def test_sent_events_are_erased_after_retention_time() -> None:
     store, clock = MemoryStore(), Clock()
     policies = PolicySettings(keep_events=timedelta(days=7))
-    async with telling(store, clock, Receiver(), policies=policies) as service:
+    async with serving_events(store, clock, Receiver(), policies=policies) as service:
         await asked(service, timeout=timedelta(days=6))
         await service.events.sender.send_all()
         await pass_time(service, clock, days=5)

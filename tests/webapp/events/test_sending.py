@@ -25,7 +25,7 @@ from tests.support.event_env import (
     events_of,
     pass_time,
     round_of,
-    telling,
+    serving_events,
     verified,
 )
 from tests.support.mcp_server import eventually
@@ -60,7 +60,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 async def here(store: MemoryStore, clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
-    async with telling(store, clock, receiver) as service:
+    async with serving_events(store, clock, receiver) as service:
         yield service
 
 
@@ -68,7 +68,7 @@ async def here(store: MemoryStore, clock: Clock, receiver: Receiver) -> AsyncIte
 async def there(
     store: MemoryStore, clock: Clock, receiver: Receiver, here: Service
 ) -> AsyncIterator[Service]:
-    async with telling(store.sibling(), clock, receiver) as service:
+    async with serving_events(store.sibling(), clock, receiver) as service:
         yield service
 
 
@@ -84,7 +84,7 @@ async def test_events_report_question_from_asked_to_accepted_without_answer(
     await accepted(here, question)
     await here.events.sender.send_all()
     assert receiver.types == ["question.asked", "question.opened", "question.accepted"]
-    assert receiver.told() == {
+    assert receiver.body_of() == {
         "type": "question.accepted",
         "timestamp": clock().isoformat().replace("+00:00", "Z"),
         "data": {
@@ -107,13 +107,13 @@ async def test_standard_webhooks_library_verifies_both_secrets_during_rotation(
 ) -> None:
     rotating = EventAddress(name="crm", url=CRM.url, secrets=(OTHER_SECRET, SECRET))
     clock = Clock(utc_now())  # the verifying library reads the real clock
-    async with telling(store, clock, receiver, addresses=[rotating]) as service:
+    async with serving_events(store, clock, receiver, addresses=[rotating]) as service:
         await asked(service)
         await service.events.sender.send_all()
     (request,) = receiver.requests
     for secret in (SECRET, OTHER_SECRET):
-        told = Webhook(secret).verify(request.content, dict(request.headers))
-        assert told["type"] == "question.asked"
+        reported = Webhook(secret).verify(request.content, dict(request.headers))
+        assert reported["type"] == "question.asked"
     with pytest.raises(WebhookVerificationError):
         Webhook("whsec_" + "eA==" * 8).verify(request.content, dict(request.headers))
 
@@ -128,14 +128,14 @@ async def test_documented_receiver_accepts_our_events_and_refuses_others(
     receiver = transport_to(module["app"])
     ours = EventAddress(name="crm", url=url, secrets=(SECRET,))
     other = EventAddress(name="desk", url=url, secrets=(OTHER_SECRET,))
-    async with telling(
+    async with serving_events(
         store, Clock(utc_now()), receiver.handle_async_request, addresses=[ours, other]
     ) as service:
         question = await asked(service)
         await service.events.sender.send_all()
-        taken = {event.address: event for event in await events_of(service)}
-        assert (taken["crm"].status, taken["desk"].why) == ("sent", "HTTP 401")
-        assert await service.events.replay(taken["crm"].webhook_id)
+        result = {event.address: event for event in await events_of(service)}
+        assert (result["crm"].status, result["desk"].why) == ("sent", "HTTP 401")
+        assert await service.events.replay(result["crm"].webhook_id)
         await round_of(service)
     assert capsys.readouterr().out == f"question.asked {question.id}\n"
 
@@ -190,18 +190,18 @@ async def test_event_waits_for_earlier_event_of_same_question_only(
 
 
 async def test_unreachable_address_does_not_delay_others(store: MemoryStore, clock: Clock) -> None:
-    heard = Receiver()
+    received = Receiver()
 
     async def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host == "crm.example":
             raise httpx.ConnectError("down", request=request)
-        return await heard(request)
+        return await received(request)
 
-    async with telling(store, clock, answer, addresses=[CRM, DESK]) as service:
+    async with serving_events(store, clock, answer, addresses=[CRM, DESK]) as service:
         question = await asked(service)
         await service.elicitations.settle(question.id, Status.CANCELLED)
         await service.events.sender.send_all()
-        assert heard.types == ["question.asked", "question.cancelled"]
+        assert received.types == ["question.asked", "question.cancelled"]
         waiting = [each for each in await events_of(service) if each.status == "waiting"]
         assert {each.address for each in waiting} == {"crm"}
 
@@ -209,7 +209,7 @@ async def test_unreachable_address_does_not_delay_others(store: MemoryStore, clo
 async def test_hanging_receiver_delays_no_write_and_no_other_address(
     store: MemoryStore, clock: Clock
 ) -> None:
-    heard, goes_on = Receiver(), asyncio.Event()
+    received, goes_on = Receiver(), asyncio.Event()
     asking = 0
 
     async def answer(request: httpx.Request) -> httpx.Response:
@@ -217,20 +217,20 @@ async def test_hanging_receiver_delays_no_write_and_no_other_address(
         if request.url.host == "crm.example":
             asking += 1
             await goes_on.wait()
-        return await heard(request)
+        return await received(request)
 
     async with (
-        telling(store, clock, answer, addresses=[CRM, DESK]) as service,
+        serving_events(store, clock, answer, addresses=[CRM, DESK]) as service,
         asyncio.TaskGroup() as group,
     ):
         running = group.create_task(service.events.run())
         questions = [await asked(service, join=str(each)) for each in range(LANES + 2)]
         for question in questions:
             await service.elicitations.settle(question.id, Status.CANCELLED)
-        await eventually(lambda: len(heard.about("desk.example")) == 2 * len(questions))
+        await eventually(lambda: len(received.about("desk.example")) == 2 * len(questions))
         assert asking == LANES
         goes_on.set()
-        await eventually(lambda: len(heard.about("crm.example")) == 2 * len(questions))
+        await eventually(lambda: len(received.about("crm.example")) == 2 * len(questions))
         running.cancel()
 
 
@@ -267,11 +267,11 @@ async def test_event_killed_after_request_is_resent_with_same_id(
         await receiver(request)
         raise asyncio.CancelledError
 
-    async with telling(store, clock, answer) as killed:
+    async with serving_events(store, clock, answer) as killed:
         await asked(killed, timeout=WEEK)
         with pytest.raises(asyncio.CancelledError):
             await killed.events.sender.send_all()
-    async with telling(store.sibling(), clock, receiver) as service:
+    async with serving_events(store.sibling(), clock, receiver) as service:
         await pass_time(service, clock, seconds=6)
         assert len(receiver.requests) == 1
         await pass_time(service, clock, seconds=CLAIMED.total_seconds())
@@ -290,14 +290,14 @@ async def test_ending_process_waits_for_response_and_records_delivery(
         await goes_on.wait()
         return await receiver(request)
 
-    async with telling(store, clock, answer) as ending:
+    async with serving_events(store, clock, answer) as ending:
         await asked(ending, timeout=WEEK)
         sending = asyncio.create_task(ending.events.sender.send_all())
         await has_arrived.wait()
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         goes_on.set()
-    async with telling(store.sibling(), clock, receiver) as service:
+    async with serving_events(store.sibling(), clock, receiver) as service:
         await pass_time(service, clock, days=1)
         assert [event.status for event in await events_of(service)] == ["sent"]
     assert len(receiver.requests) == 1
@@ -310,7 +310,7 @@ async def test_event_which_crashes_sender_is_given_up_after_schedule(
         await receiver(request)
         raise RuntimeError
 
-    async with telling(store, clock, answer) as service:
+    async with serving_events(store, clock, answer) as service:
         await asked(service, timeout=WEEK)
         for _ in range(20):
             with suppress(RuntimeError):
@@ -333,9 +333,9 @@ async def test_unreadable_event_does_not_delay_others(
 async def test_event_killed_before_request_is_sent_by_another_process(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
-    async with telling(store, clock, receiver) as killed:
+    async with serving_events(store, clock, receiver) as killed:
         await asked(killed, timeout=WEEK)
-    async with telling(store.sibling(), clock, receiver) as service:
+    async with serving_events(store.sibling(), clock, receiver) as service:
         await pass_time(service, clock, minutes=1)
     assert receiver.types == ["question.asked"]
 
@@ -364,11 +364,11 @@ async def test_new_url_under_name_of_removed_receiver_receives_events(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     receiver.answers = [httpx.Response(410)]
-    async with telling(store, clock, receiver) as service:
+    async with serving_events(store, clock, receiver) as service:
         await asked(service)
         await service.events.sender.send_all()
     moved = EventAddress(name="crm", url="https://new.example/", secrets=(SECRET,))
-    async with telling(store.sibling(), clock, receiver, addresses=[moved]) as service:
+    async with serving_events(store.sibling(), clock, receiver, addresses=[moved]) as service:
         await round_of(service)
         await asked(service, join="another")
         await service.events.sender.send_all()
@@ -425,9 +425,9 @@ async def test_replay_sends_event_again_with_same_id(here: Service, receiver: Re
 async def test_event_for_unknown_address_is_left_to_process_which_knows_address(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
-    async with telling(store, clock, receiver) as knows:
+    async with serving_events(store, clock, receiver) as knows:
         await asked(knows, timeout=WEEK)
-        async with telling(store.sibling(), clock, receiver, addresses=()) as other:
+        async with serving_events(store.sibling(), clock, receiver, addresses=()) as other:
             await pass_time(other, clock, minutes=1)
         await pass_time(knows, clock, minutes=1)
         assert receiver.types == ["question.asked"]

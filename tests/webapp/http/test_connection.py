@@ -496,7 +496,7 @@ async def test_failing_receive_raises_in_app_and_breaks_connection() -> None:
 async def test_raising_callback_is_logged_and_others_still_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[object] = []
+    reported: list[object] = []
 
     def fails(*_: bool) -> None:
         raise LookupError
@@ -505,25 +505,25 @@ async def test_raising_callback_is_logged_and_others_still_run(
         connection = client_connection_of(scope)
         assert connection is not None
         connection.on_broken(fails)
-        connection.on_broken(lambda: told.append("broken"))
+        connection.on_broken(lambda: reported.append("broken"))
         connection.on_end(fails)
-        connection.on_end(told.append)
+        connection.on_end(reported.append)
         line.lose()
         await receive()
         await receive()
 
     line = Line(request())
     await exchange(waits, line)
-    assert told == ["broken", False]
+    assert reported == ["broken", False]
     assert [record.message for record in caplog.records] == ["wire.callback_failed"] * 2
 
 
 async def test_callback_registered_after_end_is_called_immediately() -> None:
     app = await exchange(answers)
-    told: list[object] = []
-    app.connections[0].on_broken(lambda: told.append("broken"))
-    app.connections[0].on_end(told.append)
-    assert told == [True]
+    reported: list[object] = []
+    app.connections[0].on_broken(lambda: reported.append("broken"))
+    app.connections[0].on_end(reported.append)
+    assert reported == [True]
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -532,10 +532,10 @@ async def test_callback_registered_after_end_is_called_immediately() -> None:
     line = Line(request())
     line.lose()
     app = await exchange(waits, line)
-    told.clear()
-    app.connections[0].on_broken(lambda: told.append("broken"))
-    app.connections[0].on_end(told.append)
-    assert told == ["broken", False]
+    reported.clear()
+    app.connections[0].on_broken(lambda: reported.append("broken"))
+    app.connections[0].on_end(reported.append)
+    assert reported == ["broken", False]
 
 
 def test_request_that_nothing_watches_has_no_connection() -> None:

@@ -26,18 +26,18 @@ def host() -> Iterator[None]:
 
 
 async def test_signal_is_reported_here_and_handled_by_host() -> None:
-    told = asyncio.Event()
-    with on_end_signal(told.set):
+    reported = asyncio.Event()
+    with on_end_signal(reported.set):
         signal.raise_signal(signal.SIGTERM)
         async with asyncio.timeout(300):
-            await told.wait()
+            await reported.wait()
     assert heard == ["host"]
 
 
 async def test_handler_of_host_is_restored_afterwards() -> None:
-    told = asyncio.Event()
+    reported = asyncio.Event()
     before = signal.getsignal(signal.SIGTERM)
-    with on_end_signal(told.set):
+    with on_end_signal(reported.set):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -193,11 +193,11 @@ async def test_short_body_is_read_before_the_refusal(status: int, length: dict[s
 
 async def test_application_still_receives_the_body_that_was_read_before_the_refusal() -> None:
     sender = Sender(b"a", b"b", headers={"content-length": "2"})
-    assert (await sender.exchange.hear())["body"] == b"a"
+    assert (await sender.exchange.next_message())["body"] == b"a"
     await sender.refuse(404)
     assert sender.order == [b"a", b"b", 404]
-    assert (await sender.exchange.hear())["body"] == b"b"
-    assert (await sender.exchange.hear())["type"] == "http.disconnect"
+    assert (await sender.exchange.next_message())["body"] == b"b"
+    assert (await sender.exchange.next_message())["type"] == "http.disconnect"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_nothing_is_read_if_no_body_is_on_its_way(headers: dict[str, str])
 
 async def test_body_that_the_application_has_read_is_not_read_again() -> None:
     sender = Sender(b"a", headers={"content-length": "1"})
-    await sender.exchange.hear()
+    await sender.exchange.next_message()
     await sender.refuse(404)
     assert sender.order == [b"a", 404]
 
@@ -242,15 +242,15 @@ async def test_client_that_disconnects_in_its_body_delays_no_refusal() -> None:
     sender = Sender(b"a", is_whole=False, headers={"content-length": "9"})
     await sender.refuse(404)
     assert sender.order == [b"a", "disconnected", 404]
-    await sender.exchange.hear()
-    await sender.exchange.hear()
+    await sender.exchange.next_message()
+    await sender.exchange.next_message()
     assert sender.exchange.is_broken
 
 
 async def test_body_that_the_application_is_receiving_is_left_to_it() -> None:
     part = asyncio.get_running_loop().create_future()
     exchange = Exchange(request(headers=[(b"content-length", b"1")]), lambda: part, _dropped)
-    receiving = asyncio.create_task(exchange.hear())
+    receiving = asyncio.create_task(exchange.next_message())
     await asyncio.sleep(0)
     await exchange.send({"type": "http.response.start", "status": 404})
     part.set_result({"type": "http.request", "body": b"a"})

@@ -190,11 +190,11 @@ async def test_reply_with_identity_encoding_is_read(
 ) -> None:
     httpx_mock.add_response(text="plain", headers={"content-encoding": encoding, "x-kept": "1"})
 
-    def kept() -> Talking:
+    def text_and_header() -> Talking:
         reply = yield httpx.Request("GET", URL)
         return reply.text + reply.headers["x-kept"]
 
-    assert await outbound.run(kept()) == "plain1"
+    assert await outbound.run(text_and_header()) == "plain1"
 
 
 async def test_event_hook_refuses_compressed_reply_unread(

@@ -47,18 +47,18 @@ def test_path_prefix_stripped_by_proxy_is_known_from_host_or_setting() -> None:
     assert inside(scope("/mcp", root_path="/tools"), taken="/tools") == "/mcp"
     # The proxy strips a part of the path, /a, and the app is mounted at /b.
     assert inside(scope("/b/mcp"), root_path="/a/b", taken="/a") == "/mcp"
-    told = {"app_root_path": "/a", "root_path": "/a/b"}
-    assert inside(scope("/a/b/mcp", **told), root_path="/a/b") == "/mcp"
-    assert inside(scope("/b/mcp", **told), root_path="/a/b", taken="/a") == "/mcp"
+    reported = {"app_root_path": "/a", "root_path": "/a/b"}
+    assert inside(scope("/a/b/mcp", **reported), root_path="/a/b") == "/mcp"
+    assert inside(scope("/b/mcp", **reported), root_path="/a/b", taken="/a") == "/mcp"
 
 
 def test_server_with_root_path_but_stripped_paths_needs_setting() -> None:
     # hypercorn and granian do not add root_path to the path. If the server guessed that a proxy had
     # stripped the prefix, the public path /tools/tools/mcp would be a second name of /mcp.
-    told = {"app_root_path": "/a", "root_path": "/a/b"}
+    reported = {"app_root_path": "/a", "root_path": "/a/b"}
     for given, root_path, setting in (
         (scope("/mcp", root_path="/tools"), "/tools", "ELICIT_ROOT_PATH=/tools"),
-        (scope("/b/mcp", **told), "/a/b", "ELICIT_ROOT_PATH=/a"),
+        (scope("/b/mcp", **reported), "/a/b", "ELICIT_ROOT_PATH=/a"),
     ):
         with pytest.raises(Misplaced, match=rf"{setting}\."):
             inside(given, root_path=root_path)

@@ -166,7 +166,7 @@ async def served(arrivals: Arrivals) -> AsyncGenerator[int]:
             await serving
 
 
-async def heard(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
+async def bytes_received(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
     """Send the bytes, and return the response up to `until` or until the connection closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -277,14 +277,14 @@ def test_stopping_server_closes_idle_connection(protocol: Any, *, is_used: bool)
 async def test_incomplete_request_times_out(half: bytes) -> None:
     # finding: R10
     async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
-        assert (await heard(port, half)).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert (await bytes_received(port, half)).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
 @pytest.mark.usefixtures("protocol")
 async def test_second_request_on_connection_times_out_separately() -> None:
     # finding: R10
     async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
-        answer = await heard(port, WHOLE + b"GET / HT")
+        answer = await bytes_received(port, WHOLE + b"GET / HT")
         assert b"HTTP/1.1 408 Request Timeout" in answer
 
 
@@ -294,7 +294,7 @@ async def test_number_of_connections_is_limited() -> None:
     # finding: XV8
     async with served(Arrivals(connections=1, own_user=0)) as port:
         _, first = await asyncio.open_connection("127.0.0.1", port)
-        head, _, body = (await heard(port, b"")).partition(b"\r\n\r\n")
+        head, _, body = (await bytes_received(port, b"")).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nretry-after: 30" in head
         assert f"\r\ncontent-length: {len(body)}\r\n".encode() in head
@@ -349,7 +349,7 @@ async def test_connections_are_reserved_for_user_who_runs_server() -> None:
     # finding: R10
     async with served(Arrivals(connections=1, own_user=1)) as port:
         _, first = await asyncio.open_connection("127.0.0.1", port)
-        answer = await heard(port, WHOLE, until=b"\r\n\r\n")
+        answer = await bytes_received(port, WHOLE, until=b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
         first.close()
 

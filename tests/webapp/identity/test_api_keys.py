@@ -78,8 +78,8 @@ async def test_key_revoked_by_other_process_is_refused_immediately(clock: Clock)
         await other.identity.api_keys.revoke(key.id)
         with pytest.raises(ApiKeyRefused):
             await one.identity.api_keys.of(text)
-        (kept,) = await one.identity.api_keys.all()
-        assert (kept.status, kept.erase_at) == ("revoked", clock() + KEPT)
+        (stored,) = await one.identity.api_keys.all()
+        assert (stored.status, stored.erase_at) == ("revoked", clock() + KEPT)
 
 
 async def test_last_use_of_key_is_written_once_per_minute(service: Service, clock: Clock) -> None:

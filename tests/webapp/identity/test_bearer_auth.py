@@ -356,15 +356,15 @@ class TestATokenThatOnlyItsIssuerCanRead:
 
         door = Door(asks=True)
         door.there.says = {**ACTIVE, "aud": "https://another.example/mcp"}
-        kept = weakref.WeakSet[Sent]()
+        stored = weakref.WeakSet[Sent]()
         for _ in range(5):
             door.clock.tick(seconds=10)
-            kept.add(sent := Sent())
+            stored.add(sent := Sent())
             answer = await door.ask(("Authorization", "Bearer opaque"), sent=sent)
             assert answer.status == 401
             del sent
         gc.collect()
-        assert not kept
+        assert not stored
 
     async def test_introspection_result_is_forgotten_after_its_time(self) -> None:
         # finding: S29

@@ -367,7 +367,7 @@ def test_visible_processes_identify_user_on_other_systems() -> None:
         assert locality._uid_by_processes(connection, psutil(*processes)) == uid
 
 
-def telling(url: str) -> ASGIApp:
+def explaining_app(url: str) -> ASGIApp:
     """Return an app that tells each caller why the caller is not local."""
     own = LocalPeers(uid=ME, public_url=url)
 
@@ -384,7 +384,7 @@ def telling(url: str) -> ASGIApp:
 @ON_LINUX
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=WITH_IPV6)])
 async def test_own_program_is_local_to_real_server(host: str) -> None:
-    async with serving_at(telling, host=host) as url, httpx.AsyncClient() as client:
+    async with serving_at(explaining_app, host=host) as url, httpx.AsyncClient() as client:
         assert (await client.get(url)).json() is None
         assert (await client.get(url)).json() is None  # over the same connection
         spoof = await client.get(url, headers={"X-Forwarded-For": "127.0.0.1"})
@@ -417,7 +417,7 @@ async def asked_by(url: str, **user: Any) -> Any:
 @ON_LINUX
 @AS_ROOT
 async def test_other_user_of_machine_is_not_local_to_real_server() -> None:
-    async with serving_at(telling) as url:
+    async with serving_at(explaining_app) as url:
         assert await asked_by(url) is None
         nobody = await asked_by(url, user="nobody", extra_groups=[])
         assert nobody == "Another user of this machine opened the connection."
@@ -467,9 +467,9 @@ async def nginx(folder: Path, url: str, *, user: str, more: str = "") -> AsyncIt
             await child.wait()
 
 
-async def heard_through_nginx(folder: Path, *, user: str, more: str = "") -> Any:
+async def answer_through_nginx(folder: Path, *, user: str, more: str = "") -> Any:
     async with (
-        serving_at(telling) as url,
+        serving_at(explaining_app) as url,
         nginx(folder, url, user=user, more=more) as front,
         httpx.AsyncClient() as client,
     ):
@@ -480,12 +480,12 @@ async def heard_through_nginx(folder: Path, *, user: str, more: str = "") -> Any
 @AS_ROOT
 @WITH_NGINX
 async def test_minimal_nginx_of_other_user_is_not_local(tmp_path: Path) -> None:
-    assert await heard_through_nginx(tmp_path, user=WEB_USER) is not None
+    assert await answer_through_nginx(tmp_path, user=WEB_USER) is not None
     (tmp_path / "second").mkdir()
-    heard = await heard_through_nginx(
+    received = await answer_through_nginx(
         tmp_path / "second", user=WEB_USER, more="proxy_http_version 1.1;"
     )
-    assert heard == "Another user of this machine opened the connection."
+    assert received == "Another user of this machine opened the connection."
 
 
 @ON_LINUX
@@ -493,8 +493,8 @@ async def test_minimal_nginx_of_other_user_is_not_local(tmp_path: Path) -> None:
 async def test_minimal_nginx_of_own_user_is_detected_by_http_1_0(
     tmp_path: Path,
 ) -> None:
-    heard = await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.0;")
-    assert "HTTP/1.0" in heard
+    received = await answer_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.0;")
+    assert "HTTP/1.0" in received
 
 
 @ON_LINUX
@@ -502,4 +502,6 @@ async def test_minimal_nginx_of_own_user_is_detected_by_http_1_0(
 async def test_transparent_relay_of_own_user_is_local(tmp_path: Path) -> None:
     # The docstring of webapp/identity/local_peer.py documents this limitation. If this test fails,
     # the limitation is gone: change the text there.
-    assert await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None
+    assert (
+        await answer_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None
+    )

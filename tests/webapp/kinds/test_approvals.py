@@ -181,8 +181,8 @@ async def test_list_of_approvals_names_client(service: Service) -> None:
         "by name": ("Clau\x1bde", False),
         "all": (None, False),
     }
-    told = "\n".join(lines_of(table, width=200, now=service.clock()))
-    assert re.search(r"  Clau\ufffdde +no  ", told)
+    text = "\n".join(lines_of(table, width=200, now=service.clock()))
+    assert re.search(r"  Clau\ufffdde +no  ", text)
 
 
 async def test_approval_covers_no_other_version_of_tool(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""Approvers that a program, a block `asking` and the client name, by the rules of a tool."""
+"""Approvers that a program, an `asking` block and the client name, by the rules of a tool."""
 
 import re
 from collections.abc import AsyncIterator
@@ -73,8 +73,8 @@ async def test_program_receives_the_reason_of_a_decline(here: AskingEnv, shop: P
     asked = await shop.asked(FOR_FINANCE)
     frank = await here.browser("frank")
     await press(frank, await request_of(here, frank), "decline", reason="No receipt")
-    told = await shop.read(asked["id"], wait=50)
-    assert (told["status"], told["why"]) == ("declined", "No receipt")
+    answer = await shop.read(asked["id"], wait=50)
+    assert (answer["status"], answer["why"]) == ("declined", "No receipt")
 
 
 async def test_asker_cannot_decide_through_any_door(here: AskingEnv, shop: Program) -> None:

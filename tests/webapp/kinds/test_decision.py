@@ -211,9 +211,9 @@ async def test_audit_of_asker_names_approver(store, clock: Clock) -> None:
         (one,) = await waiting(service)
         await service.kinds.decisions.decide(one, approver(service), accepts=True)
         entries = await audit_entries_of(service, one.asked.owner)
-        told = {entry.what: (entry.by, entry.proof) for entry in entries}
-        assert told["asked"] == ("service", None)
-        assert told["accepted"] == (OWN_USER, "ByApprover")
+        reported = {entry.what: (entry.by, entry.proof) for entry in entries}
+        assert reported["asked"] == ("service", None)
+        assert reported["accepted"] == (OWN_USER, "ByApprover")
 
 
 async def test_withdrawn_request_is_not_listed_as_waiting(store, clock: Clock) -> None:

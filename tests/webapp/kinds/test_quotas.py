@@ -57,7 +57,7 @@ class Asking:
         return self.presenter.shown.elicitation.id
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         return self.presenter.holds is not None or self.outcome.done()
 
 
@@ -79,7 +79,7 @@ def start(
 
 async def started(service: Service, name: object, **more: Any) -> Asking:
     one = start(service, name, **more)
-    await eventually(lambda: one.is_told)
+    await eventually(lambda: one.is_reported)
     if one.outcome.done():
         one.outcome.result()
     return one
@@ -329,7 +329,7 @@ async def test_two_processes_together_respect_limit_of_owner(tmp_path: Path, clo
     policies = PolicySettings(pending_per_owner=4)
     async with on_one_file(tmp_path, clock, policies) as services:
         calls = [start(service, index) for index, service in enumerate(services * 6)]
-        await eventually(lambda: all(one.is_told for one in calls))
+        await eventually(lambda: all(one.is_reported for one in calls))
         refused = [one.outcome.exception() for one in calls if one.outcome.done()]
         assert len(refused) == 8
         assert {type(error) for error in refused} == {TooManyPending}
@@ -341,7 +341,7 @@ async def test_highest_limit_per_owner_fits_in_its_row(clock: Clock, store: Memo
     policies = PolicySettings(pending_per_owner=PER_OWNER_AT_MOST)
     async with process(store, clock, policies=policies) as service:
         calls = [start(service, number) for number in range(PER_OWNER_AT_MOST + 1)]
-        await eventually(lambda: all(one.is_told for one in calls))
+        await eventually(lambda: all(one.is_reported for one in calls))
         assert sum(one.outcome.done() for one in calls) == 1
         (row,) = await store.list("standing")
         assert row.status == str(PER_OWNER_AT_MOST)

@@ -368,8 +368,8 @@ async def test_earlier_version_finds_no_approver_in_a_request_with_settings() ->
 async def test_too_few_people_are_refused_before_anybody_is_asked() -> None:
     few = replace_approver(TWO, subjects=frozenset({"alice", "frank"}))
     async with approving(shop(), approvers=(few,)) as here, here.asking() as caller:
-        told = await caller.text("refund", order="o8")
-        assert "finance needs 2 approvals, and nobody approves their own request" in told
+        text = await caller.text("refund", order="o8")
+        assert "finance needs 2 approvals, and nobody approves their own request" in text
 
 
 async def test_inbox_over_the_api_shows_votes_and_delegates() -> None:
@@ -381,9 +381,9 @@ async def test_inbox_over_the_api_shows_votes_and_delegates() -> None:
         path = f"/api/inbox/{request['id']}"
         done = await sent(here, f"{path}/answer", token, {"accepts": True, "reason": "Checked"})
         assert done.status_code == 200
-        told = done.json()
-        assert (told["decision"], told["approved_by"]) == ("waiting", ["frank"])
-        assert (told["has_approved"], told["comments"]) == (True, ["Checked"])
+        answer = done.json()
+        assert (answer["decision"], answer["approved_by"]) == ("waiting", ["frank"])
+        assert (answer["has_approved"], answer["comments"]) == (True, ["Checked"])
         flora = here.own("flora")
         refused = await sent(here, f"{path}/delegate", token, {"to": "fred"})
         assert refused.status_code == 403

@@ -145,8 +145,8 @@ def test_repeated_error_is_counted_and_logged_once_per_minute() -> None:
         assert first == (number == 0)
         seconds += 12 / 3092
     assert counted.due(seconds) == []
-    (told,) = counted.due(WINDOW_SECONDS)
-    assert "repeated=3091" in Events().format(told)
+    (reported,) = counted.due(WINDOW_SECONDS)
+    assert "repeated=3091" in Events().format(reported)
     assert counted.due(WINDOW_SECONDS) == []
 
 
@@ -175,8 +175,8 @@ def test_shown_error_id_is_logged_within_ten_seconds() -> None:
     for number in ("ab12", "cd34", "ef56"):
         counted.is_first(failed(OSError("full"), "route.failed", error_id=number), 0.0)
     assert counted.due(SOUGHT_SECONDS - 1) == []
-    (told,) = counted.due(SOUGHT_SECONDS)
-    assert "error_ids=cd34,ef56" in Events().format(told)
+    (reported,) = counted.due(SOUGHT_SECONDS)
+    assert "error_ids=cd34,ef56" in Events().format(reported)
 
 
 def test_different_error_is_counted_separately() -> None:

@@ -39,13 +39,13 @@ GOOD = " ".join(["octocat"] * 5)
 
 async def revoke(at: SandboxEnv) -> None:
     """Revoke the authorization of our OAuth client at the provider, as the person would."""
-    (kept,) = await at.connections()
+    (account,) = await at.connections()
     sandbox = at.sandbox
     url = f"{sandbox.url}/github/api/applications/{sandbox.client_id}/token"
     async with httpx.AsyncClient(
         auth=(sandbox.client_id, sandbox.client_secret), verify=TLS
     ) as api:
-        reply = await api.request("DELETE", url, json={"access_token": kept.access_token})
+        reply = await api.request("DELETE", url, json={"access_token": account.access_token})
     assert reply.status_code == 204, reply.text
 
 
@@ -75,8 +75,8 @@ async def test_access_token_expiring_during_a_tool_is_renewed_at_its_next_reques
         tool.may_go_on.set()
         assert text_of(await soon(call)) == GOOD
         assert not caller.has_links_left
-        (kept,) = await at.connections()
-        assert kept.access_token not in tool.keys
+        (account,) = await at.connections()
+        assert account.access_token not in tool.keys
 
 
 async def test_access_revoked_at_the_provider_asks_the_person_to_connect_again_once(
@@ -89,8 +89,8 @@ async def test_access_revoked_at_the_provider_asks_the_person_to_connect_again_o
         at.clock.tick(minutes=1)
         # The server cannot know about the revocation before the provider rejects a request.
         assert await caller.text("look") == "401 401 401 401 401"
-        assert [kept.status for kept in await at.connections()] == ["lapsed"]
+        assert [account.status for account in await at.connections()] == ["lapsed"]
         assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD
         assert await caller.text("look") == GOOD
         assert not caller.has_links_left
-        assert [kept.status for kept in await at.connections()] == ["connected"]
+        assert [account.status for account in await at.connections()] == ["connected"]

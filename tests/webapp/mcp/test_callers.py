@@ -58,9 +58,9 @@ async def test_relayed_caller_cannot_have_a_person_asked(server, revision, heade
         assert not caller.has_links_left
         caplog.clear()
         assert await caller.text("sure") == "sure: False"  # parity: E1
-        (told,) = [each for each in caplog.records if each.msg == "question.not_asked"]
-        assert (told.kind, told.tool) == ("confirm", "sure")
-        assert "Nobody can be asked" in told.why
+        (reported,) = [each for each in caplog.records if each.msg == "question.not_asked"]
+        assert (reported.kind, reported.tool) == ("confirm", "sure")
+        assert "Nobody can be asked" in reported.why
         assert not await env.elicitations()
         assert await caller.text("plain") == "plain"
 
@@ -133,14 +133,14 @@ async def test_other_user_of_the_machine_can_run_only_tools_without_questions(se
     ran = add_tools(server)
     async with server_env(server) as env:
         session = await opened_session(env.mcp_url, uid=NOBODY)
-        heard = {
+        received = {
             tool: (
                 await answered(env.mcp_url, message=calling(tool), uid=NOBODY, headers=session)
             ).body
             for tool in ("plain", "sure", "sign_in")
         }
         assert ran == ["plain"]
-        assert "sure: False" in heard["sure"]
-        assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
+        assert "sure: False" in received["sure"]
+        assert "[ELICITATION_NOT_ALLOWED]" in received["sign_in"]
         assert not await env.elicitations()
     assert "a program of another user of the same machine" in PAGE.read_text("utf-8")

@@ -53,11 +53,11 @@ async def test_typed_secret_is_removed_from_every_form_of_error(server, library,
             case "protocol":
                 raise MCPError(-32001, f"{key} is wrong", {"at": [key, PIN], key: "tried"})
             case "result":
-                told: dict[str, Any] = {"tried": {"key": key, "pin": PIN}}
+                reported: dict[str, Any] = {"tried": {"key": key, "pin": PIN}}
                 if library == "fastmcp":
-                    return ToolResult(blocks(key), told, is_error=True)
+                    return ToolResult(blocks(key), reported, is_error=True)
                 return types.CallToolResult(
-                    content=blocks(key), structured_content=told, is_error=True
+                    content=blocks(key), structured_content=reported, is_error=True
                 )
             case "pydantic":
                 try:
@@ -161,8 +161,8 @@ async def test_typed_secret_is_removed_from_results(server, library, revision, c
                 assert "for db.example.com:5432." in said
             if shape == "part":  # the last four characters of a key are often shown, so they stay
                 assert f"...{LONG[-4:]} for" in said
-            (told,) = [each for each in caplog.records if each.msg == "result.cleared"]
-            assert vars(told)["tool"] == "knock"
+            (reported,) = [each for each in caplog.records if each.msg == "result.cleared"]
+            assert vars(reported)["tool"] == "knock"
 
 
 @pytest.mark.every_way
@@ -204,17 +204,17 @@ async def test_typed_secret_is_removed_from_progress_messages(server, revision):
         await elicit.notify(f"Trying {key}")
         return "done"
 
-    told = list[str | None]()
+    reported = list[str | None]()
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
-        told.append(message)
+        reported.append(message)
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         calling = caller.client.call_tool("knock", {}, progress_callback=note)
         call = asyncio.create_task(calling)
         await at.guest.type(await caller.link(), value=LONG)
         assert text_of(await soon(call)) == "done"
-    assert "Trying ***" in told
+    assert "Trying ***" in reported
 
 
 async def test_typed_secret_is_removed_from_the_tools_own_requests(server):

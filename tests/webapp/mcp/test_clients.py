@@ -151,8 +151,8 @@ async def test_decline_after_a_link_in_the_result_is_reported_once(server, bodie
     async with caller_of(server, revision, declares=None) as (env, caller):
         link = await caller.link_in_result("sign_in")
         await (await env.person()).decline(link)
-        told = await caller.result("sign_in")
-        assert "[ELICITATION_DECLINED]" in text_of(told)
+        result = await caller.result("sign_in")
+        assert "[ELICITATION_DECLINED]" in text_of(result)
         fresh = await caller.link_in_result("sign_in")
         assert env.id_of(fresh) != env.id_of(link)
 
@@ -240,9 +240,9 @@ async def test_newer_of_two_identical_calls_gets_the_answer(server, bodies, revi
         leg = await env.waited_for_by_another(link, None)
         newer = other.call("sign_in")
         assert env.id_of(await other.link()) == env.id_of(link)
-        told = await soon(older)
-        assert not told.is_error
-        assert "Another call is waiting" in text_of(told)
+        result = await soon(older)
+        assert not result.is_error
+        assert "Another call is waiting" in text_of(result)
         await env.waited_for_by_another(link, leg)
         await env.complete(link, {"name": "ann"})
         assert text_of(await soon(newer)) == "signed in: ann"

@@ -104,9 +104,9 @@ async def test_declined_approval_includes_the_reason():
             assert "Declined" in page.text
             alice = await here.signed_in("alice")
             assert "No receipt there" in (await alice.visit(link)).text
-            told = await caller.result(tool, order="o8")
-            assert "No receipt there" in text_of(told)
-            assert ("ELICITATION_DECLINED" in text_of(told)) == (tool == "refund")
+            result = await caller.result(tool, order="o8")
+            assert "No receipt there" in text_of(result)
+            assert ("ELICITATION_DECLINED" in text_of(result)) == (tool == "refund")
             assert (await here.env.status(link)) is Status.DECLINED
         assert not ran
 
@@ -250,9 +250,9 @@ async def test_approval_survives_restarts_before_and_after_the_decision(revision
 @pytest.mark.parametrize("tool", ["refund", "ship"])
 async def test_unknown_approver_error_names_the_setting(tool):
     async with approving(shop(), approvers=()) as here, here.asking() as caller:
-        told = await caller.result(tool, order="o8")
-        assert told.is_error
-        assert "[approvers.finance] in elicit.toml" in text_of(told)
+        result = await caller.result(tool, order="o8")
+        assert result.is_error
+        assert "[approvers.finance] in elicit.toml" in text_of(result)
         assert await here.env.elicitations() == []
 
 

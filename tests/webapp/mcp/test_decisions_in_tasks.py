@@ -125,27 +125,27 @@ async def test_client_is_sent_only_its_own_persons_question(revision):
         await client.until(task, "working")
         frank = await here.signed_in("frank")
         await press(frank, await here.one(frank), "approve")
-        told = await (client.text(task) if result is None else soon(result))
-        assert told == "(True, True)"
+        text = await (client.text(task) if result is None else soon(result))
+        assert text == "(True, True)"
 
 
 class Noting:
     """A plugin that records the calls of its hooks, in order."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.notes: list[tuple[str, str]] = []
 
     @before("describe")
     def describe(self, question: ProposedQuestion) -> None:
-        self.told.append(("asked", question.message))
+        self.notes.append(("asked", question.message))
 
     @after("start")
     def started(self, question: StartedQuestion) -> None:
-        self.told.append(("started", question.message))
+        self.notes.append(("started", question.message))
 
     @after("settle")
     def settled(self, question: SettledQuestion) -> None:
-        self.told.append((f"{question.status} {question.by}", question.message))
+        self.notes.append((f"{question.status} {question.by}", question.message))
 
 
 async def test_plugin_hook_runs_once_per_question_if_the_tool_runs_again(revision):
@@ -173,7 +173,7 @@ async def test_plugin_hook_runs_once_per_question_if_the_tool_runs_again(revisio
                 assert await client.text(task) == "(True, True)"
             await env.service.kinds.plugins.aclose()
     assert len(began) == 3
-    assert noting.told == [
+    assert noting.notes == [
         (what, message)
         for message in ("Pay?", "Ship?")
         for what in ("asked", "started", "accepted ByApprover")

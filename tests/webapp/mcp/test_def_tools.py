@@ -33,8 +33,8 @@ async def test_def_tool_calls_an_api_with_the_needed_account(server, revision):
 
     async with elicit_person(server, revision=protocol(revision)) as person:
         person.connects()
-        heard = await person.call("list_repositories")
-        assert "hello-sandbox" in heard.text, heard.text
+        result = await person.call("list_repositories")
+        assert "hello-sandbox" in result.text, result.text
         assert not (await person.call("list_repositories")).is_error
         assert len(person.asked) == 1
     assert threading.get_ident() not in threads
@@ -121,9 +121,9 @@ async def test_needed_without_a_declared_need_is_an_error(server):
 
     async with elicit_person(server) as person:
         for tool in ("serve_tea", "give_tea"):
-            heard = await person.call(tool)
-            assert heard.code == "ELICITATION_INVALID_USE", heard.text
-            assert "Mark the tool with @elicit.needs" in heard.text
+            result = await person.call(tool)
+            assert result.code == "ELICITATION_INVALID_USE", result.text
+            assert "Mark the tool with @elicit.needs" in result.text
 
 
 async def test_async_tool_can_read_needs_but_not_use_the_sync_client(server):
@@ -153,8 +153,8 @@ async def test_async_tool_can_read_needs_but_not_use_the_sync_client(server):
         person.connects()
         assert (await person.call("greet")).text == "octocat"
         person.connects()
-        heard = await person.call("block")
-        assert "async with account.client()" in heard.text, heard.text
+        result = await person.call("block")
+        assert "async with account.client()" in result.text, result.text
         person.connects()
         assert (await person.call("work_in_a_thread")).text == "200"
 
@@ -171,18 +171,18 @@ async def test_unasked_question_in_a_def_tool_suggests_needed(server):
         return "coffee"
 
     async with elicit_person(server) as person:
-        heard = await person.call("serve_tea")
-        assert heard.code == "ELICITATION_NOT_ASKED"
-        assert "plain `def` function cannot await" in heard.text
-        assert "elicit.needed(question)" in heard.text
+        result = await person.call("serve_tea")
+        assert result.code == "ELICITATION_NOT_ASKED"
+        assert "plain `def` function cannot await" in result.text
+        assert "elicit.needed(question)" in result.text
         assert "plain `def`" not in (await person.call("serve_coffee")).text
 
 
 async def test_sync_client_sends_the_access_token_to_provider_hosts_only(server):
-    heard: list[httpx.Request] = []
+    received: list[httpx.Request] = []
 
     def elsewhere(request: httpx.Request) -> httpx.Response:
-        heard.append(request)
+        received.append(request)
         return httpx.Response(200)
 
     @server.tool()
@@ -196,5 +196,5 @@ async def test_sync_client_sends_the_access_token_to_provider_hosts_only(server)
     async with elicit_person(server, outside=outside) as person:
         person.connects()
         assert (await person.call("wander")).text == "octocat"
-    assert len(heard) == 1
-    assert "authorization" not in heard[0].headers
+    assert len(received) == 1
+    assert "authorization" not in received[0].headers

@@ -90,7 +90,7 @@ async def test_call_with_a_form_in_the_client_gets_a_page_link_at_shutdown(serve
     nobody = asyncio.Queue[str]()
     async with caller_of(server, LEGACY, declares=FORM, typed=nobody) as (env, caller):
         held = caller.call("ask_name")
-        await eventually(lambda: caller.told)
+        await eventually(lambda: caller.code_prompts)
         await soon(env.service.drain(within=AN_HOUR))
         result = await soon(held)
         assert "Still waiting for the person." in text_of(result)

@@ -226,9 +226,9 @@ async def test_decline_by_the_result_tool_ends_the_tool_and_the_link(server, sho
     # parity: T9
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
-        told = await gone_on(caller, shown, action="decline")
-        assert told.is_error
-        assert "[ELICITATION_DECLINED]" in text_of(told)
+        result = await gone_on(caller, shown, action="decline")
+        assert result.is_error
+        assert "[ELICITATION_DECLINED]" in text_of(result)
         assert await env.status(link_in(shown)) is Status.DECLINED
         again = await caller.result("visit")
         assert id_in(again) != id_in(shown)
@@ -240,9 +240,9 @@ async def test_cancel_by_the_result_tool_ends_the_tool_but_not_the_link(
     # parity: F12
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
-        told = await gone_on(caller, shown, action="cancel")
-        assert told.is_error
-        assert "was dismissed" in text_of(told)
+        result = await gone_on(caller, shown, action="cancel")
+        assert result.is_error
+        assert "was dismissed" in text_of(result)
         assert await env.status(link_in(shown)) is Status.PENDING
         await env.complete(link_in(shown))
         assert await caller.text("visit") == "read terms"
@@ -268,8 +268,8 @@ async def test_each_question_of_a_tool_gets_its_own_answer(server, shop: Shop, r
         assert (await row_of(env, id_in(second))).status is Status.PENDING
         still = await gone_on(caller, first)
         assert id_in(still) == id_in(second)
-        told = await gone_on(caller, second, content={"response": "two"})
-        assert text_of(told) == "one two"
+        result = await gone_on(caller, second, content={"response": "two"})
+        assert text_of(result) == "one two"
 
 
 async def test_models_answer_to_a_form_is_marked_as_the_models(
@@ -280,8 +280,10 @@ async def test_models_answer_to_a_form_is_marked_as_the_models(
     async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
         shown = await caller.result("greet")
         id, link = id_in(shown), link_in(shown)
-        told = await caller.result(RESULT_TOOL, elicitId=id, content={"first": "Ada", "years": 36})
-        assert text_of(told) == "Ada True"
+        result = await caller.result(
+            RESULT_TOOL, elicitId=id, content={"first": "Ada", "years": 36}
+        )
+        assert text_of(result) == "Ada True"
         row = await row_of(env, id)
         assert (row.status, row.why) == (Status.ACCEPTED, ByModel.why)
         logged = [r for r in caplog.records if r.message == "elicitation.answered_by_model"]
@@ -306,10 +308,10 @@ async def test_invalid_answer_of_the_model_leaves_the_question_open(
 ):
     async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
         shown = await caller.result("greet")
-        told = await gone_on(caller, shown, content=content)
-        assert told.is_error
-        assert told.meta["errorId"] == "INVALID_INPUT"
-        assert told.meta["details"]
+        result = await gone_on(caller, shown, content=content)
+        assert result.is_error
+        assert result.meta["errorId"] == "INVALID_INPUT"
+        assert result.meta["details"]
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
         fits = await gone_on(caller, shown, content={"first": "Ada"})
         assert text_of(fits) == "Ada True"
@@ -320,9 +322,9 @@ async def test_model_cannot_answer_forms_by_default(server, shop: Shop, revision
         (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
         assert "content" not in ours.input_schema["properties"]
         shown = await caller.result("greet")
-        told = await gone_on(caller, shown, content={"first": "Ada"})
-        assert told.is_error
-        assert "cannot answer for the person" in text_of(told)
+        result = await gone_on(caller, shown, content={"first": "Ada"})
+        assert result.is_error
+        assert "cannot answer for the person" in text_of(result)
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
 
@@ -379,9 +381,9 @@ async def test_model_cannot_accept_a_question_of_any_kind(server, revision):
         for kind in kinds:
             shown = await caller.result(kind)
             for attempt in YES:
-                told = await gone_on(caller, shown, **attempt)
-                is_waiting = "elicitationPending" in (told.meta or {})
-                assert told.is_error or is_waiting, (kind, attempt)
+                result = await gone_on(caller, shown, **attempt)
+                is_waiting = "elicitationPending" in (result.meta or {})
+                assert result.is_error or is_waiting, (kind, attempt)
                 assert (await row_of(at.env, id_in(shown))).status is Status.PENDING
             row = await row_of(at.env, id_in(shown))
             assert row.kind == kind
@@ -421,8 +423,8 @@ async def test_invalid_question_ids_are_refused(server, shop: Shop, revision):
         (run,) = await env.service.elicitations.all(Run)
         id = id_in(shown)
         for other in (run.id, id[:-1], f"{id}A", id[:20], link_in(shown)):
-            told = await caller.result(RESULT_TOOL, elicitId=other, action="decline")
-            assert "no question with this id" in text_of(told)
+            result = await caller.result(RESULT_TOOL, elicitId=other, action="decline")
+            assert "no question with this id" in text_of(result)
         assert (await row_of(env, id)).status is Status.PENDING
         assert shop.began == ["terms"]
 
@@ -437,8 +439,8 @@ async def test_ended_question_does_not_run_the_tool_again(server, shop: Shop, re
         again = await gone_on(caller, shown)
         assert text_of(again) == "read terms"
         for no in ("decline", "cancel"):
-            told = await gone_on(caller, shown, action=no)
-            assert "The question has ended: accepted" in text_of(told)
+            result = await gone_on(caller, shown, action=no)
+            assert "The question has ended: accepted" in text_of(result)
         # A body starts before the server knows which run the call belongs to.
         assert len(shop.began) == began + 1
         assert len(await env.elicitations()) == 1
@@ -452,8 +454,8 @@ async def test_expired_result_does_not_run_the_tool_again(server, revision):
         assert await caller.text("visit") == "read terms"
         began = len(shop.began)
         at.clock.tick(minutes=11)
-        told = await gone_on(caller, shown)
-        assert "or the question has ended" in text_of(told)
+        result = await gone_on(caller, shown)
+        assert "or the question has ended" in text_of(result)
         assert len(shop.began) == began
 
 
@@ -470,12 +472,12 @@ async def test_oversized_result_is_returned_once_and_the_tool_is_not_run_again(l
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("wipe")
         await (await env.person()).press(link_in(shown))
-        told = await gone_on(caller, shown)
-        assert len(text_of(told)) == RESULT_BYTES_AT_MOST
+        result = await gone_on(caller, shown)
+        assert len(text_of(result)) == RESULT_BYTES_AT_MOST
         for _ in range(2):
-            told = await gone_on(caller, shown)
-            assert told.is_error
-            assert "or the question has ended" in text_of(told)
+            result = await gone_on(caller, shown)
+            assert result.is_error
+            assert "or the question has ended" in text_of(result)
         assert ran == ["wiped"]
         assert len(await env.elicitations()) == 1
 
@@ -494,8 +496,8 @@ async def test_same_call_after_an_oversized_result_asks_again(server, revision):
         over = await gone_on(caller, first)
         assert "or the question has ended" in text_of(over)
         assert (await row_of(env, id_in(second))).status is Status.PENDING
-        told = await gone_on(caller, second, action="decline")
-        assert text_of(told) == "kept"
+        result = await gone_on(caller, second, action="decline")
+        assert text_of(result) == "kept"
 
 
 async def test_another_client_of_the_same_person_cannot_use_the_question_id(
@@ -508,9 +510,9 @@ async def test_another_client_of_the_same_person_cannot_use_the_question_id(
     ):
         shown = await caller.result("greet")
         for attack in ({}, {"action": "decline"}, {"content": {"first": "Eve"}}):
-            told = await other.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
-            assert "no question with this id" in text_of(told)
-            assert "Who are you" not in text_of(told)
+            result = await other.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
+            assert "no question with this id" in text_of(result)
+            assert "Who are you" not in text_of(result)
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
 
@@ -532,8 +534,8 @@ async def test_another_person_cannot_use_the_question_id(revision):
     ):
         shown = await ann.result("visit")
         for attack in ({}, {"action": "decline"}, {"action": "cancel"}, {"code": "BCDF-GHJK"}):
-            told = await eve.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
-            assert "no question with this id" in text_of(told)
+            result = await eve.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
+            assert "no question with this id" in text_of(result)
         assert await env.status(link_in(shown)) is Status.PENDING
         assert shop.began == ["terms"]
 
@@ -542,8 +544,8 @@ async def test_oversized_arguments_must_be_sent_again(server, shop: Shop, revisi
     note = "x" * ARGUMENTS_BYTES_AT_MOST
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit", note=note)
-        told = await gone_on(caller, shown)
-        assert "with the same arguments" in text_of(told)
+        result = await gone_on(caller, shown)
+        assert "with the same arguments" in text_of(result)
         await env.complete(link_in(shown))
         assert await caller.text("visit", note=note) == "read terms"
 

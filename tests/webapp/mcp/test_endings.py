@@ -298,10 +298,10 @@ async def test_callback_that_no_other_process_finds_is_refused(server, callback,
         return "booked"
 
     async with elicit_person(server) as person:
-        told = await person.call("book")
-        assert told.code == "ELICITATION_INVALID_USE"
-        assert says in told.text
-        assert "test_endings.py:" in told.text
+        result = await person.call("book")
+        assert result.code == "ELICITATION_INVALID_USE"
+        assert says in result.text
+        assert "test_endings.py:" in result.text
 
 
 async def test_nested_function_and_wrong_signature_are_refused(server):
@@ -381,10 +381,10 @@ async def test_misused_registration_is_refused_and_names_the_line(  # noqa: C901
     }
     async with elicit_person(server, revision=protocol(revision)) as person:
         for tool, why in says.items():
-            told = await person.call(tool)
-            assert told.code == "ELICITATION_INVALID_USE", told.text
-            assert why in told.text
-            assert "test_endings.py:" in told.text
+            result = await person.call(tool)
+            assert result.code == "ELICITATION_INVALID_USE", result.text
+            assert why in result.text
+            assert "test_endings.py:" in result.text
 
 
 async def test_callback_of_a_call_that_still_runs_waits_for_its_end(server, revision):

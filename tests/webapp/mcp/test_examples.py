@@ -39,8 +39,8 @@ async def test_delete_account_runs_after_confirmation(revision, way):
     # parity: F16
     async with at("approvals", revision, way) as person:
         person.fills(confirmed=True, reason="Asked for by mail.")
-        heard = await person.call("delete_account", user="u1")
-        assert heard.text == "u1 is deleted. Asked for by mail."
+        result = await person.call("delete_account", user="u1")
+        assert result.text == "u1 is deleted. Asked for by mail."
         person.fills(confirmed=False)
         assert "not confirmed" in (await person.call("delete_account", user="u2")).text
 
@@ -71,10 +71,10 @@ async def test_transfer_requires_two_steps(revision, way):
         assert "not the code" in (await person.call("transfer_funds", **transfer)).text
         person.accepts()
         person.fills(code="314159")
-        heard = await person.call("transfer_funds", **transfer)
-        assert heard.text == "7.00 USD went from a to b."
-        codes = [told for told in person.asked if told.kind == "form"]
-        assert [told.timeout for told in codes] == [timedelta(minutes=2)] * 2
+        result = await person.call("transfer_funds", **transfer)
+        assert result.text == "7.00 USD went from a to b."
+        codes = [question for question in person.asked if question.kind == "form"]
+        assert [reported.timeout for reported in codes] == [timedelta(minutes=2)] * 2
 
 
 async def test_connect_github_connects_the_account(revision, way):
@@ -99,8 +99,8 @@ async def test_create_issue_requires_gate_approval(revision, way):
     async with at("issues", revision, way) as person:
         person.accepts()
         person.connects()
-        heard = await person.call("create_issue", repository="octocat/tea", title="More tea")
-        assert heard.text.endswith("'More tea' in octocat/tea, as octocat")
+        result = await person.call("create_issue", repository="octocat/tea", title="More tea")
+        assert result.text.endswith("'More tea' in octocat/tea, as octocat")
 
 
 async def test_check_stock_asks_for_a_warehouse_and_clear_completed_for_approval(revision, way):

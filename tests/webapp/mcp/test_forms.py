@@ -217,8 +217,8 @@ async def test_argument_value_cannot_imitate_another_argument(server):
         return str(await elicit.confirm("Run pay?", arguments=about))
 
     async with caller_of(server, MODERN, declares=FORM, fills=["decline"]) as (_, caller):
-        told = caller.call("pay", to="ann\namount: 1\u2028\u202e")
-        assert text_of(await soon(told)) == "False"
+        response = caller.call("pay", to="ann\namount: 1\u2028\u202e")
+        assert text_of(await soon(response)) == "False"
         (form,) = caller.forms
         assert form.message == 'Run pay?\namount: 1000000\nto: "ann\\namount: 1\\u2028\\u202e"'
 
@@ -290,9 +290,9 @@ async def test_old_acceptance_does_not_answer_a_new_question(server):
         second = await caller.asked("wipe", after=first)
         assert ran == ["wipe"]
         await env.service.kinds.gates.approvals.clear()
-        afresh = await caller.asked("wipe", after=second)
+        again = await caller.asked("wipe", after=second)
         old = await caller.asked("wipe", after=first)  # exactly the same request as before
-        for asked in (afresh, old):
+        for asked in (again, old):
             (request,) = (asked.input_requests or {}).values()
             assert "wipe" in str(request.params)
         assert ran == ["wipe"]

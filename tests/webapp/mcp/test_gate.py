@@ -734,11 +734,11 @@ async def test_arguments_changed_by_middleware_are_approved_as_changed(ran, revi
         ran.append((count, tenant))
         return "deleted"
 
-    async def told(_: object) -> None:
+    async def completed(_: object) -> None:
         ran.append("told")
 
     server, outer = FastMCP("inner", middleware=[_adds_a_tenant()]), FastMCP("shop")
-    ready = elicit.needs(elicit.confirm("Ready?"), on_complete=told)
+    ready = elicit.needs(elicit.confirm("Ready?"), on_complete=completed)
     server.tool(ready(delete), name="delete", annotations=DESTRUCTIVE)
     outer.mount(server, "in")
     at, name = (outer, "in_delete") if is_mounted else (server, "delete")

@@ -70,9 +70,9 @@ async def test_call_whose_client_disconnects_runs_once_for_its_caller(server):
             loop = asyncio.get_running_loop()
             ping = request(env, {"id": 1, "method": "ping"}, session)
             await loop.sock_sendall(connection, ping)
-            heard = b""
-            while b'"result"' not in heard:
-                heard += await loop.sock_recv(connection, 4096)
+            received = b""
+            while b'"result"' not in received:
+                received += await loop.sock_recv(connection, 4096)
             seen = env.begun_posts
             send_and_close(connection, request(env, calling("order", id=2), session))
         await eventually(lambda: env.begun_posts > seen)

@@ -39,12 +39,12 @@ async def home_of(middleware: Middleware) -> str:
 
 
 async def test_home_page_renders_if_tools_are_listed_for_mcp_requests_only():
-    told = await home_of(ForRequests())
-    assert "Tools for your assistant, by" in told
-    assert "<dt>" not in told
+    reported = await home_of(ForRequests())
+    assert "Tools for your assistant, by" in reported
+    assert "<dt>" not in reported
 
 
 async def test_tool_never_listed_by_the_author_is_not_on_the_home_page():
-    told = await home_of(WithoutAdmin())
-    assert "buy" in told
-    assert "admin" not in told
+    reported = await home_of(WithoutAdmin())
+    assert "buy" in reported
+    assert "admin" not in reported

@@ -67,23 +67,23 @@ async def test_failed_question_reports_its_reason_once(server, revision, way):
         if way == "url":
             call = caller.call("look")
             await at.guest.connect(await caller.link())
-            heard = text_of(await soon(call))
+            result = text_of(await soon(call))
         else:
             await at.guest.connect(link_in(await soon(caller.call("look"))))
-            heard = text_of(await soon(caller.call("look")))
-        assert "(GitHub did not issue an access token)" in heard
-        assert "[ELICITATION_FAILED]" in heard
+            result = text_of(await soon(caller.call("look")))
+        assert "(GitHub did not issue an access token)" in result
+        assert "[ELICITATION_FAILED]" in result
         if way != "url":
             await at.guest.connect(link_in(await soon(caller.call("look"))))
             assert text_of(await soon(caller.call("look"))) == "octocat"
 
 
 async def test_async_client_sends_the_access_token_to_provider_hosts_only(server, revision):
-    heard: list[dict[bytes, bytes]] = []
+    received: list[dict[bytes, bytes]] = []
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            heard.append(dict(scope["headers"]))
+            received.append(dict(scope["headers"]))
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"ok"})
 
@@ -99,8 +99,8 @@ async def test_async_client_sends_the_access_token_to_provider_hosts_only(server
         async with caller_at_sandbox(server, revision) as (at, caller):
             result = await went_through(caller, "wander", [at.guest.connect])
             assert text_of(result) == "octocat"
-    assert len(heard) == 1
-    assert b"authorization" not in heard[0]
+    assert len(received) == 1
+    assert b"authorization" not in received[0]
 
 
 async def test_second_call_asks_nothing_and_another_tool_asks_once(server, revision):
@@ -122,7 +122,7 @@ async def test_second_call_asks_nothing_and_another_tool_asks_once(server, revis
 
 
 async def test_receipt_can_be_spent_or_refunded_once(server, revision):
-    told: list[Any] = []
+    reported: list[Any] = []
 
     @server.tool()
     async def spend() -> str:
@@ -136,7 +136,7 @@ async def test_receipt_can_be_spent_or_refunded_once(server, revision):
     @server.tool()
     async def refund() -> str:
         receipt = await bought()
-        told.extend([await receipt.refund(reason="no tea"), await receipt.refund()])
+        reported.extend([await receipt.refund(reason="no tea"), await receipt.refund()])
         with pytest.raises(NotPossible):
             await receipt.spend()
         return "given back"
@@ -144,7 +144,7 @@ async def test_receipt_can_be_spent_or_refunded_once(server, revision):
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "spend", [at.guest.pay])) == "spent"
         assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "given back"
-        first, again = told
+        first, again = reported
         assert first == again
         assert (first.price, first.status) == (PRICE, "succeeded")
         assert sorted(p.status for p in await at.payments()) == ["refunded", "spent"]

@@ -535,7 +535,7 @@ async def test_misuse_is_answered_with_the_line_and_what_to_write(server, revisi
         found = GROUPS[group][misuse][0]()
         return str(await found if isinstance(found, Awaitable) else found)
 
-    heard: dict[str, tuple[str, str | None]] = {}
+    received: dict[str, tuple[str, str | None]] = {}
     async with caller_of(server, revision) as (_, caller):
         for misuse, (_act, words) in GROUPS[group].items():
             result = await caller.result("ask", misuse=misuse)
@@ -543,8 +543,8 @@ async def test_misuse_is_answered_with_the_line_and_what_to_write(server, revisi
             is_right = words in text and f"{Path(__file__).name}:" in text
             is_right = is_right and "Error executing" not in text and "INVALID_INPUT" not in text
             if not (result.is_error and is_right and code in AUTHORS):
-                heard[misuse] = text, code
-    assert heard == {}
+                received[misuse] = text, code
+    assert received == {}
 
 
 # Questions that differ each time the body starts, each with the name of the part that differs.

@@ -189,17 +189,17 @@ async def test_each_need_answer_is_passed_on_once(server, revision):
 
 
 async def test_question_shared_by_two_needs_is_asked_once(server, revision):
-    told: list[Any] = []
+    reported: list[Any] = []
 
     @server.tool()
-    @elicit.needs(terms(), on_complete=lambda content: told.append(content["n"]))
+    @elicit.needs(terms(), on_complete=lambda content: reported.append(content["n"]))
     @elicit.needs(terms(timeout=timedelta(minutes=1)), elicit.url("Sign it.", TERMS))
     async def enter() -> str:
         return str((await terms())["n"])
 
     async with caller_of(server, revision) as (env, caller):
         assert await finished(env, caller, "enter", times=2) == "1"
-        assert told == [1]
+        assert reported == [1]
         assert len(await env.elicitations()) == 2
 
 
@@ -277,11 +277,11 @@ async def test_asked_need_is_not_skipped_later_in_the_same_call(server, revision
 @pytest.mark.every_way
 async def test_on_complete_runs_once_per_call_if_the_tool_runs_again(server, revision):
     # parity: L7
-    told: list[Any] = []
+    reported: list[Any] = []
     ran: list[str] = []
 
     async def note(account: Account, receipt: Receipt) -> None:
-        told.append((account.label, str(receipt.price)))
+        reported.append((account.label, str(receipt.price)))
 
     @server.tool()
     @elicit.needs(connected(), bought(again=True), on_complete=note)
@@ -292,24 +292,24 @@ async def test_on_complete_runs_once_per_call_if_the_tool_runs_again(server, rev
     async with caller_at_sandbox(server, revision) as (at, caller):
         acts = [at.guest.connect, at.guest.pay, at.guest.type]
         assert text_of(await went_through(caller, "serve_tea", acts)) == str(len(KEY))
-        assert told == [("octocat", "9.00 EUR")]
+        assert reported == [("octocat", "9.00 EUR")]
         assert len(ran) == (2 if revision == MODERN else 1)
         assert text_of(await went_through(caller, "serve_tea", acts[1:])) == str(len(KEY))
-        assert told == [("octocat", "9.00 EUR")] * 2
+        assert reported == [("octocat", "9.00 EUR")] * 2
 
 
 async def test_on_complete_is_not_called_for_stored_answers(server, revision):
-    told: list[str] = []
+    reported: list[str] = []
 
     @server.tool()
-    @elicit.needs(connected(), on_complete=lambda account: told.append(account.label))
+    @elicit.needs(connected(), on_complete=lambda account: reported.append(account.label))
     def show() -> str:
         return "shown"
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "show", [at.guest.connect])) == "shown"
         assert await caller.text("show") == "shown"
-        assert told == ["octocat"]
+        assert reported == ["octocat"]
 
 
 async def test_on_complete_can_decline(server, revision):

@@ -109,13 +109,13 @@ def server(server: Any) -> Any:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return a function that lists the messages logged at WARNING or above."""
     caplog.set_level(logging.WARNING)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-async def test_malformed_call_is_refused_before_asking(server, revision, told):
+async def test_malformed_call_is_refused_before_asking(server, revision, logged):
     # finding: S31
     odd: list[tuple[str, dict[str, Any]]] = [
         *(("wipe", {"arguments": value}) for value in (["x"], "x", 5)),
@@ -129,7 +129,7 @@ async def test_malformed_call_is_refused_before_asking(server, revision, told):
                 "inputResponses" in said["error"]["message"]
             )
         assert not await env.elicitations(), "nobody is asked"
-        assert not told()
+        assert not logged()
 
 
 async def test_invalid_tool_name_asks_no_person(server):
@@ -142,15 +142,15 @@ async def test_invalid_tool_name_asks_no_person(server):
         assert not await env.elicitations()
 
 
-async def test_client_name_longer_than_256_characters_is_refused(server, revision, told):
+async def test_client_name_longer_than_256_characters_is_refused(server, revision, logged):
     # finding: S31
     async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
-        for letters in (257, 100_000):
+        for characters in (257, 100_000):
             client = OddClient(http, env, revision)
-            said = await client.connect("x" * letters) or await client.call("go")
+            said = await client.connect("x" * characters) or await client.call("go")
             assert said["error"]["code"] == types.INVALID_PARAMS
             assert "256 characters" in said["error"]["message"]
-        assert not told()
+        assert not logged()
 
 
 async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server):

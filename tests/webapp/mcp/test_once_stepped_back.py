@@ -10,7 +10,7 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.mcp_server import ServerEnv, attached
 from tests.support.records import go_back, scanned
-from webapp.elicitations.watcher import _hear
+from webapp.elicitations.watcher import _apply
 from webapp.records.owners import SERVICE
 
 
@@ -39,7 +39,7 @@ async def steps_back(env: ServerEnv, copies: Any) -> None:
     elicitations = env.service.elicitations
     owners = {each.owner for each in await scanned(elicitations.store)} - {SERVICE}
     await go_back(elicitations.store, copies, newer=sorted(owners))
-    await _hear(elicitations, None)
+    await _apply(elicitations, None)
 
 
 # finding: XB4

@@ -107,6 +107,6 @@ async def test_custom_kind_uses_its_declared_traits(server, revision):
 
 
 def test_custom_kind_with_a_reserved_name_is_refused():
-    taken = Traits(name="form", page="form")
-    with pytest.raises(ValueError, match="Give this kind another name"), declared({"form": taken}):
+    used = Traits(name="form", page="form")
+    with pytest.raises(ValueError, match="Give this kind another name"), declared({"form": used}):
         pass

@@ -64,9 +64,9 @@ async def test_parallel_identical_calls_ask_and_book_once(
         for _ in range(it.shows.asked):
             await it.shows.says("accept", ANSWERS[tool])
         await eventually(lambda: all(call.done() for call in calls))
-        told = [call.result() for call in calls]
-        assert not [result for result in told if "/e/" in str(result.content)]
-        assert text_of(told[-1]) == "booked"
+        outcome = [call.result() for call in calls]
+        assert not [result for result in outcome if "/e/" in str(result.content)]
+        assert text_of(outcome[-1]) == "booked"
         assert len(booked) == 1
         assert len(await it.statuses()) == 1
 

@@ -83,12 +83,12 @@ async def test_pending_link_result_is_not_an_error_and_matches_the_output_schema
         tools = list(RETURNS) if declares is None else ["link"]
         for tool in tools:
             # This client rejects results that do not match the schema.
-            told = await caller.result(tool)
-            assert not told.is_error
-            jsonschema.validate(told.structured_content, schemas[tool])
-            pending = told.structured_content["elicitationPending"]
-            assert pending["url"] == link_in(told)
-            assert pending["instructions"] == text_of(told)
+            result = await caller.result(tool)
+            assert not result.is_error
+            jsonschema.validate(result.structured_content, schemas[tool])
+            pending = result.structured_content["elicitationPending"]
+            assert pending["url"] == link_in(result)
+            assert pending["instructions"] == text_of(result)
         assert len(await env.elicitations()) == len(tools)
 
 
@@ -98,9 +98,9 @@ async def test_result_after_an_answer_matches_the_output_schema(server, revision
     # finding: XC2
     fills = [{"response": "Ann"}]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
-        told = await caller.result(tool)
-        assert told.structured_content == RETURNS[tool]
-        jsonschema.validate(told.structured_content, (await schemas_of(caller))[tool])
+        result = await caller.result(tool)
+        assert result.structured_content == RETURNS[tool]
+        jsonschema.validate(result.structured_content, (await schemas_of(caller))[tool])
 
 
 async def test_fastmcp_client_reads_results_unchanged(server):
@@ -116,10 +116,10 @@ async def test_fastmcp_client_reads_results_unchanged(server):
         if isinstance(server, FastMCP):
             assert (await client.call_tool("several")).data == ["Ann"]
     async with attached(server) as env, FastMCPClient(env.mcp_url) as client:
-        told = await client.call_tool("several")
-        assert not told.is_error
-        assert told.structured_content is not None
-        assert told.structured_content.keys() == {"elicitationPending"}
+        result = await client.call_tool("several")
+        assert not result.is_error
+        assert result.structured_content is not None
+        assert result.structured_content.keys() == {"elicitationPending"}
 
 
 async def test_mounted_tool_returns_a_link_to_a_client_without_tool_listing():
@@ -129,9 +129,9 @@ async def test_mounted_tool_returns_a_link_to_a_client_without_tool_listing():
     outer.mount(inner, namespace="in")
     for revision in (LEGACY, MODERN):
         async with caller_of(outer, revision, declares=None) as (_, caller):
-            told = await caller.result("in_tree")
-            assert not told.is_error
-            assert link_in(told)
+            result = await caller.result("in_tree")
+            assert not result.is_error
+            assert link_in(result)
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ async def test_sanitizer_masks_card_numbers(server, revision):
     plugin = module("sanitizer").sanitizer
     async with elicit_person(server, revision=protocol(revision), plugins=[plugin]) as person:
         person.fills(room="garden, by card 4111 1111 1111 1111", nights=4)
-        told = await person.call("book_a_room")
-        assert told.text == "garden, by card ****1 for 4 nights"
+        result = await person.call("book_a_room")
+        assert result.text == "garden, by card ****1 for 4 nights"
 
 
 async def test_analytics_count_outcomes_and_durations(server, revision):

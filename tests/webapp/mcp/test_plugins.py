@@ -131,10 +131,10 @@ async def test_plugins_receive_asked_questions_and_their_ends(server, revision):
     ) as (env, caller):
         assert await caller.text("delete", count=5) == "kept"
         assert await caller.text("delete", count=5) == "deleted"
-        (told,) = notes.questions  # the second call joined the first call's question
+        (reported,) = notes.questions  # the second call joined the first call's question
         (row,) = await env.elicitations()
-        assert (told.id, told.kind, told.tool) == (row.id, "confirm", "delete")
-        assert (told.message, told.arguments) == ("Delete 5 to-dos?", {"count": 5})
+        assert (reported.id, reported.kind, reported.tool) == (row.id, "confirm", "delete")
+        assert (reported.message, reported.arguments) == ("Delete 5 to-dos?", {"count": 5})
         await eventually(lambda: notes.ends)
         (end,) = notes.ends
         assert (end.id, end.status, end.by) == (row.id, "accepted", "InClient")
@@ -146,10 +146,10 @@ async def test_question_refused_by_a_plugin_is_not_asked(server, revision):
         env,
         caller,
     ):
-        told = await caller.result("greet")
-        assert told.is_error
-        assert "come back on Monday" in text_of(told)
-        assert "[ELICITATION_REFUSED]" in text_of(told)
+        result = await caller.result("greet")
+        assert result.is_error
+        assert "come back on Monday" in text_of(result)
+        assert "[ELICITATION_REFUSED]" in text_of(result)
         store = env.service.elicitations.store
         for kind in ("elicitation", "run", "alias", "standing"):
             assert not await store.list(kind), kind
@@ -159,9 +159,9 @@ async def test_question_refused_by_a_plugin_is_not_asked(server, revision):
 
 async def test_gate_refused_by_a_plugin_stays_closed(server, revision):
     async with caller_of(server, revision, plugins=[Closed()]) as (env, caller):
-        told = await caller.result("drop")
-        assert told.is_error
-        assert "come back on Monday" in text_of(told)
+        result = await caller.result("drop")
+        assert result.is_error
+        assert "come back on Monday" in text_of(result)
         assert not await env.elicitations()
 
 
@@ -261,8 +261,8 @@ async def test_acceptance_refused_by_a_plugin_leaves_the_question_open(server, r
 async def test_answer_in_the_client_refused_by_a_plugin_fails_the_question(server, revision):
     fills = [{"first": "Tom"}, {}]
     async with caller_of(server, revision, plugins=[NoCats()], fills=fills) as (env, caller):
-        told = await caller.text("greet")
-        assert "Cats are not served here." in told
+        text = await caller.text("greet")
+        assert "Cats are not served here." in text
         assert await caller.text("delete", count=5) == "kept"
         assert [row.status for row in await env.elicitations()] == [Status.FAILED] * 2
 
@@ -285,8 +285,8 @@ async def by_key(env: ServerEnv, caller: Caller) -> None:
 
 async def by_model(env: ServerEnv, caller: Caller) -> None:
     (asked,) = await env.elicitations()
-    told = await caller.result(RESULT_TOOL, elicitId=asked.id, content={"first": "Tom"})
-    assert "Cats" in text_of(told)
+    result = await caller.result(RESULT_TOOL, elicitId=asked.id, content={"first": "Tom"})
+    assert "Cats" in text_of(result)
 
 
 Door = Callable[[ServerEnv, Caller], Awaitable[None]]
@@ -345,9 +345,9 @@ async def test_secrets_addresses_and_links_are_not_passed_to_hooks(server, revis
         assert {type(one).__name__ for one in seen} == {
             *("ProposedQuestion", "StartedQuestion", "SettledQuestion")
         }
-        told = "".join(
+        reported = "".join(
             str({name: getattr(one, name) for name in type(one).__dataclass_fields__})
             for one in seen
         )
         for hidden in ("0123456789", "shop.example", link.rsplit("/", 1)[1]):
-            assert hidden not in told
+            assert hidden not in reported

@@ -54,11 +54,11 @@ async def test_older_call_ends_when_a_newer_question_supersedes_its_question(ser
         assert text_of(await soon(older)) == "Rome superseded cancel"
         newest = caller.call("visit", name="Bern")
         last = await caller.link()
-        told = await soon(failing)
-        assert told.is_error
-        assert told.meta["errorId"] == told.meta["code"] == "ELICITATION_SUPERSEDED"
-        assert told.meta["elicitId"] == env.id_of(link)
-        assert "A newer question replaced it" in text_of(told)
+        result = await soon(failing)
+        assert result.is_error
+        assert result.meta["errorId"] == result.meta["code"] == "ELICITATION_SUPERSEDED"
+        assert result.meta["elicitId"] == env.id_of(link)
+        assert "A newer question replaced it" in text_of(result)
         person = await env.person()
         assert (await person.visit(link)).csrf is None, "there is nothing to press any more"
         await env.complete(last)

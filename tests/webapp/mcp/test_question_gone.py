@@ -5,7 +5,7 @@ from typing import Any
 from flows import elicit
 from tests.support.mcp_server import ServerEnv, attached, soon, text_of
 from tests.support.records import go_back, scanned
-from webapp.elicitations.watcher import _hear
+from webapp.elicitations.watcher import _apply
 from webapp.records.owners import SERVICE
 
 
@@ -20,7 +20,7 @@ async def lose(env: ServerEnv, copies: Any) -> None:
     elicitations = env.service.elicitations
     owners = {each.owner for each in await scanned(elicitations.store)} - {SERVICE}
     await go_back(elicitations.store, copies, newer=sorted(owners))
-    await _hear(elicitations, None)
+    await _apply(elicitations, None)
 
 
 # finding: XB5

@@ -56,8 +56,8 @@ async def result_of(env: ServerEnv, tool: str, answer: object) -> dict[str, Any]
                 said = json.loads(line.removeprefix("data: ")) if line[:7] == "data: {" else {}
                 if said.get("method") == "elicitation/create":
                     reply = {"jsonrpc": "2.0", "id": said["id"], "result": answer}
-                    taken = await http.post(env.mcp_url, json=reply, headers=caller.headers)
-                    assert taken.status_code == 202
+                    found = await http.post(env.mcp_url, json=reply, headers=caller.headers)
+                    assert found.status_code == 202
                 elif said.get("id") == 1:
                     result: dict[str, Any] = said["result"]
                     return result

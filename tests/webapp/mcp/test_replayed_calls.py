@@ -192,9 +192,9 @@ async def test_link_accepted_too_early_by_an_engine_is_returned_in_a_result(serv
         accepted = dict.fromkeys(asked.input_requests or {}, ACCEPT)
         run = asyncio.create_task(replayed(it.caller, "visit", [accepted]))
         await it.pass_time(seconds=60)  # the call is held open in the meantime
-        told = answered_in(await run)
-        assert it.env.id_of(link_in(told)) == (await it.env.elicitations())[0].id
-        assert not told.is_error
+        reported = answered_in(await run)
+        assert it.env.id_of(link_in(reported)) == (await it.env.elicitations())[0].id
+        assert not reported.is_error
 
 
 async def test_replay_after_the_timeout_gets_the_link_of_a_new_question(server):
@@ -203,9 +203,9 @@ async def test_replay_after_the_timeout_gets_the_link_of_a_new_question(server):
         asked = asked_in(await first(it.caller, "quick"))
         it.clock.tick(seconds=31)
         (key,) = asked.input_requests or {}
-        told = answered_in(await replayed(it.caller, "quick", [{key: ANN}]))
-        assert not told.is_error
-        assert link_in(told)
+        reported = answered_in(await replayed(it.caller, "quick", [{key: ANN}]))
+        assert not reported.is_error
+        assert link_in(reported)
         expired, fresh = await it.statuses()
         assert (expired, fresh) == (Status.EXPIRED, Status.PENDING)
 

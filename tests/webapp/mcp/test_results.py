@@ -117,11 +117,11 @@ async def test_work_of_another_type_is_stored_and_done_once(server, revision, or
             types.reverse()
         is_printed = True
         for _ in range(2):
-            heard = await person.call("buy_ticket")
-            assert "once('buy') is done and its result is stored" in heard.text
-            assert "not int, the type that work should return" in heard.text
-            assert "The code is at test_results.py:" in heard.text
-            assert heard.code == "ELICITATION_RESULT_NOT_KEPT"
+            result = await person.call("buy_ticket")
+            assert "once('buy') is done and its result is stored" in result.text
+            assert "not int, the type that work should return" in result.text
+            assert "The code is at test_results.py:" in result.text
+            assert result.code == "ELICITATION_RESULT_NOT_KEPT"
         types.reverse()
         assert (await person.call("buy_ticket")).text == "bought ticket"
         assert len(done) == 1

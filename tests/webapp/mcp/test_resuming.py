@@ -211,7 +211,7 @@ async def test_stored_events_are_limited_in_number_bytes_and_time():
 
     clock = Clock()
     streams = Streams(clock=clock)
-    kept: list[bytes] = []
+    stored: list[bytes] = []
 
     async def session() -> None:
         notice = types.JSONRPCNotification(jsonrpc="2.0", method="x", params={"text": "x" * 1000})
@@ -221,14 +221,14 @@ async def test_stored_events_are_limited_in_number_bytes_and_time():
             await streams.store_event(
                 str(number), types.JSONRPCResponse(jsonrpc="2.0", id=number, result={})
             )
-        kept.append(b"x" * streams.bytes)
+        stored.append(b"x" * streams.bytes)
         clock.tick(minutes=5)
         await streams.store_event("last", None)
-        kept.append(b"x" * streams.bytes)
+        stored.append(b"x" * streams.bytes)
 
     with streams.request(None, None):
         await session()
-    full, empty = map(len, kept)
+    full, empty = map(len, stored)
     assert 0 < full <= min(BYTES_AT_MOST, EVENTS_AT_MOST * 2000)
     assert 0 < empty < 1000, "the last one"
     gc.collect()

@@ -11,11 +11,11 @@ from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Caller, Sender
-from webapp.mcp.opened import OpenedSessions, SessionRoom, note_call
+from webapp.mcp.opened import OpenedSessions, SessionLimits, note_call
 from webapp.mcp.resuming import Streams
 from webapp.server import HostedServer
 
-ROOM = SessionRoom(
+LIMITS = SessionLimits(
     for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300
 )
 CALLER = Caller(owner=None, client="")
@@ -37,7 +37,7 @@ class Library:
         return OpenedSessions(
             app,
             streams=Streams(clock=lambda: datetime.now(UTC)),
-            room=ROOM,
+            limits=LIMITS,
             clock=lambda: self.now,
             sender=sender,
         )
@@ -123,17 +123,17 @@ async def test_persons_least_recently_used_session_is_closed_for_a_new_session()
 async def test_unused_session_expires_sooner_than_a_used_session():
     # finding: S10
     library = Library()
-    used, unused, heard = [(await library.send(nameless(1)))[1] for _ in range(3)]
+    used, unused, received = [(await library.send(nameless(1)))[1] for _ in range(3)]
     await library.send(nameless(1), used, "CALL")
     closed = asyncio.Event()
-    listening = asyncio.create_task(library.send(nameless(1), heard, "GET", closed=closed))
+    listening = asyncio.create_task(library.send(nameless(1), received, "GET", closed=closed))
     await asyncio.sleep(0)
     library.now = 299
     assert (await library.send(nameless(1)))[0] == 429
     library.now = 300.5
     assert (await library.send(nameless(1)))[0] == 200
     assert unused not in library.open
-    assert {used, heard} < library.open
+    assert {used, received} < library.open
     assert (await library.send(nameless(1), unused))[0] == 404
     closed.set()
     await listening
@@ -163,7 +163,7 @@ async def test_session_flood_by_others_does_not_lock_out_the_owner(server):
 
     async with server_env(server) as env:
         url = env.mcp_url
-        for _ in range(SessionRoom().for_address):
+        for _ in range(SessionLimits().for_address):
             await opened_session(url, uid=NOBODY)
         opening: dict[str, Any] = {"id": 0, "method": "initialize", "params": {}}
         refused = await answered(url, message=opening, uid=NOBODY)
@@ -179,8 +179,8 @@ async def test_session_closed_for_a_new_session_is_closed_in_the_library(server)
 
     def around(app: ASGIApp, streams: Streams) -> ASGIApp:
         inner.append(app)
-        room = SessionRoom(for_person=1)
-        return OpenedSessions(app, sender=lambda _: OWN, streams=streams, room=room)
+        limits = SessionLimits(for_person=1)
+        return OpenedSessions(app, sender=lambda _: OWN, streams=streams, limits=limits)
 
     served = HostedServer(server, clock=lambda: datetime.now(UTC), around=around)
     async with serving(served) as url:

@@ -57,7 +57,7 @@ def test_json_rpc_error_fails_the_task_and_a_tool_error_only_on_the_older_revisi
     )
     for result, statuses in ((failed, ("completed", "failed")), (broken, ("failed", "failed"))):
         over = replace(RUN, result=json.dumps(result), finished_at=NOON)
-        told = tuple(state(over).status(version) for version in (MODERN, WITH_TASKS))
-        assert told == statuses
+        reported = tuple(state(over).status(version) for version in (MODERN, WITH_TASKS))
+        assert reported == statuses
     assert fault_of(failed) is None
     assert fault_of(broken) == {"code": -32603, "message": "No"}

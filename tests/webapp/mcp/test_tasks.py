@@ -254,9 +254,9 @@ async def test_question_is_sent_during_the_request_for_the_task_result(server, s
         client.answers.put_nowait(ACCEPT)
         assert await client.status(task) == "input_required"
         await env.complete(link)
-        told = await soon(result)
-        assert told["content"][0]["text"] == "read terms"
-        assert told["_meta"][RELATED] == {"taskId": task}
+        outcome = await soon(result)
+        assert outcome["content"][0]["text"] == "read terms"
+        assert outcome["_meta"][RELATED] == {"taskId": task}
 
 
 async def test_two_requests_for_a_task_result_both_get_the_result(server, shop):
@@ -335,8 +335,8 @@ async def test_cancelled_task_stays_cancelled_and_the_same_call_continues(server
             with pytest.raises(Refused) as refused:
                 await client.cancel(task)
             assert refused.value.code == -32602
-            told = await client.request("tasks/result", taskId=task)
-            assert told["isError"]
+            result = await client.request("tasks/result", taskId=task)
+            assert result["isError"]
         again = await client.task("visit")
         await client.until(again, "input_required")
         await env.complete(env.link_of(await the_open(env)))

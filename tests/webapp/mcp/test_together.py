@@ -60,11 +60,11 @@ def server(server: Any) -> Any:
 
     @server.tool()
     async def outcomes() -> str:
-        told = await elicit.together(
+        reported = await elicit.together(
             elicit.form("Who are you?"),
             elicit.url("Pay here", "https://shop.example/pay"),
         ).outcomes()
-        return " ".join(outcome.status for outcome in told)
+        return " ".join(outcome.status for outcome in reported)
 
     @server.tool()
     async def same_twice() -> str:
@@ -235,10 +235,10 @@ async def test_together_questions_are_declined_by_their_own_ids(server, revision
     async with caller_of(server, revision, declares=None) as (env, caller):
         shown = await caller.result("visit_both")
         second = shown.meta["elicitationsPending"][1]
-        told = await caller.result(
+        result = await caller.result(
             "elicitation_result", elicitId=second["elicitId"], action="decline"
         )
-        assert "The person declined: 'The second'" in text_of(told)
+        assert "The person declined: 'The second'" in text_of(result)
         assert await statuses(env) == {
             "The first": Status.PENDING,
             "The second": Status.DECLINED,
@@ -323,10 +323,10 @@ async def test_together_outcomes_waits_for_every_outcome(server, revision, no):
 async def test_equal_questions_in_together_get_separate_answers(server, revision):
     fills = [{"response": "one"}, {"response": "two"}]
     async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
-        told = await caller.text("same_twice")
-        assert sorted(told.split()) == ["one", "two"]
+        text = await caller.text("same_twice")
+        assert sorted(text.split()) == ["one", "two"]
         if revision == MODERN:  # clients can answer simultaneous questions in any order
-            assert told == "one two"
+            assert text == "one two"
         assert len(await env.elicitations()) == 2
 
 

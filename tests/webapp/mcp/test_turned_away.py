@@ -30,8 +30,8 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str,
 
 
 def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
-    heard = [str(vars(record)) for record in caplog.records if record.name.startswith("webapp")]
-    return all(secrets) and not any(secret in said for secret in secrets for said in heard)
+    received = [str(vars(record)) for record in caplog.records if record.name.startswith("webapp")]
+    return all(secrets) and not any(secret in said for secret in secrets for said in received)
 
 
 async def test_link_opened_by_another_person_is_logged(caplog):
@@ -47,8 +47,8 @@ async def test_link_opened_by_another_person_is_logged(caplog):
             assert refusals(caplog) == []
             assert (await sign_in(mallory, first, "mallory")).status == 403
             id = here.env.id_of(link)
-            told = ("WARNING", "opener.refused", {"id": id, "way": "other person"})
-            assert refusals(caplog) == [told]
+            reported = ("WARNING", "opener.refused", {"id": id, "way": "other person"})
+            assert refusals(caplog) == [reported]
             cookies = [*mallory.browser.cookies.values(), *alice.browser.cookies.values()]
             assert is_silent_about(caplog, link, link.rpartition("/")[2], *cookies)
             assert is_silent_about(caplog, "mallory", "alice", who_is_who.HER_WORDS)
@@ -71,17 +71,17 @@ async def test_link_by_code_in_another_browser_is_logged(caplog):
         caller.begin("visit")
         link = await caller.link()
         person, other = await env.person(), await env.person()
-        letters = await by_code.letters_for(person, link)
-        typed.put_nowait(letters)
+        user_code = await by_code.letters_for(person, link)
+        typed.put_nowait(user_code)
         await by_code.confirmed(env, link)
         assert (await person.visit(link)).status == 200
         assert refusals(caplog) == []
         assert (await other.visit(link)).status == 403
         id = env.id_of(link)
-        told = ("WARNING", "opener.refused", {"id": id, "way": "other browser"})
-        assert refusals(caplog) == [told]
+        reported = ("WARNING", "opener.refused", {"id": id, "way": "other browser"})
+        assert refusals(caplog) == [reported]
         cookies = [*person.browser.cookies.values(), *other.browser.cookies.values()]
-        assert is_silent_about(caplog, link.rpartition("/")[2], letters, *cookies)
+        assert is_silent_about(caplog, link.rpartition("/")[2], user_code, *cookies)
 
 
 async def test_callback_in_another_browser_is_logged(caplog):

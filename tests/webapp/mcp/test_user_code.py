@@ -72,15 +72,15 @@ async def test_wrong_user_code_opens_nothing_and_is_asked_for_again(revision):
         call = caller.call("visit")
         link = await caller.link()
         person = await env.person()
-        letters = await letters_for(person, link)
+        user_code = await letters_for(person, link)
         for _ in range(5):
-            typed.put_nowait(wrong(letters))
-        await eventually(lambda: len(caller.told) == 6)
-        assert caller.told[1:5] == [WRONG_WORDS] * 4
-        assert caller.told[5] == FRESH_WORDS
+            typed.put_nowait(wrong(user_code))
+        await eventually(lambda: len(caller.code_prompts) == 6)
+        assert caller.code_prompts[1:5] == [WRONG_WORDS] * 4
+        assert caller.code_prompts[5] == FRESH_WORDS
         assert WORDS not in (await person.visit(link)).text
         fresh = letters_on(await person.visit(link))
-        assert fresh != letters
+        assert fresh != user_code
         typed.put_nowait(fresh)
         await confirmed(env, link)
         await env.complete(link)
@@ -92,8 +92,8 @@ async def test_user_code_never_shown_opens_nothing(revision):
         caller.begin("visit")
         link = await caller.link()
         typed.put_nowait("BCDF-GHJK")
-        await eventually(lambda: len(caller.told) == 2)
-        assert "Nobody has opened the link yet" in caller.told[1]
+        await eventually(lambda: len(caller.code_prompts) == 2)
+        assert "Nobody has opened the link yet" in caller.code_prompts[1]
         assert await env.status(link) is Status.PENDING
 
 
@@ -116,10 +116,10 @@ async def test_user_code_in_another_browser_does_not_invalidate_the_askers_code(
         caller.begin("visit")
         link = await caller.link()
         person, other = await env.person(), await env.person()
-        letters = await letters_for(person, link)
-        assert await letters_for(other, link) != letters
-        assert letters_on(await person.visit(link)) == letters
-        typed.put_nowait(letters)
+        user_code = await letters_for(person, link)
+        assert await letters_for(other, link) != user_code
+        assert letters_on(await person.visit(link)) == user_code
+        typed.put_nowait(user_code)
         await confirmed(env, link)
         assert WORDS in (await person.visit(link)).text
         refused = await other.visit(link)
@@ -179,13 +179,13 @@ async def test_user_code_without_forms_is_sent_through_the_result_tool(revision)
         assert "eight letters" in text_of(shown)
         link = link_in(shown)
         person = await env.person()
-        letters = await letters_for(person, link)
+        user_code = await letters_for(person, link)
         pass_on = {"elicitId": env.id_of(link)}
-        told = await caller.result("elicitation_result", code=wrong(letters), **pass_on)
-        assert told.is_error
+        result = await caller.result("elicitation_result", code=wrong(user_code), **pass_on)
+        assert result.is_error
         assert WORDS not in (await person.visit(link)).text
-        told = await caller.result("elicitation_result", code=letters, **pass_on)
-        assert not told.is_error
+        result = await caller.result("elicitation_result", code=user_code, **pass_on)
+        assert not result.is_error
         assert await person.go_on(link) == "https://shop.example/terms"
         await env.complete(link)
         assert await caller.text("visit") == "done"
@@ -200,9 +200,9 @@ async def test_user_code_is_sent_through_the_result_tool_if_the_client_shows_not
         assert listed == {"visit", "key", "elicitation_result"}
         link = link_in(await caller.result("visit"))
         person = await env.person()
-        letters = await letters_for(person, link)
-        told = await caller.result("elicitation_result", code=letters, elicitId=env.id_of(link))
-        assert not told.is_error
+        user_code = await letters_for(person, link)
+        result = await caller.result("elicitation_result", code=user_code, elicitId=env.id_of(link))
+        assert not result.is_error
         assert await person.go_on(link) == "https://shop.example/terms"
         await env.complete(link)
         assert await caller.text("visit") == "done"
@@ -215,11 +215,11 @@ async def test_no_link_is_returned_if_its_user_code_cannot_be_sent(revision):
         "min_answer": timedelta(minutes=1),
     }
     async with nameless(revision, **refuses) as (_, caller, __):
-        told = await caller.result("visit")
-        assert "[ELICITATION_NOBODY_ASKED]" in text_of(told)
-        assert "ELICIT_CLIENTS" in text_of(told)
-        assert "/e/" not in text_of(told)
-        assert "elicitation_result" not in text_of(told)
+        result = await caller.result("visit")
+        assert "[ELICITATION_NOBODY_ASKED]" in text_of(result)
+        assert "ELICIT_CLIENTS" in text_of(result)
+        assert "/e/" not in text_of(result)
+        assert "elicitation_result" not in text_of(result)
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])
@@ -251,11 +251,11 @@ async def test_code_form_accepted_without_a_code_returns_the_link(revision):
     typed: asyncio.Queue[str] = asyncio.Queue()
     typed.put_nowait("")
     async with by_token(revision, typed=typed) as (env, caller):
-        told = await caller.result("visit")
-        assert link_in(told)
-        assert "eight letters" in text_of(told)
-        assert not told.is_error
+        result = await caller.result("visit")
+        assert link_in(result)
+        assert "eight letters" in text_of(result)
+        assert not result.is_error
         assert link_in(await caller.result("visit"))
-        assert len(caller.told) == 1, "no later call asks for the letters again"
+        assert len(caller.code_prompts) == 1, "no later call asks for the letters again"
         (asked,) = await env.elicitations()
         assert asked.status is Status.PENDING

@@ -120,12 +120,12 @@ async def test_result_tool_continues_the_version_that_was_called(revision, versi
         pending = await shop.ask(caller, "wipe", version=version)
         await (await env.person()).press(pending["url"])
         # A version sent with the id refers to `elicitation_result`, which has no versions.
-        beside: Any = {"fastmcp": {"version": "2.0" if version == "1.0" else "1.0"}}
-        told = await soon(
-            caller.client.call_tool(RESULT_TOOL, {"elicitId": pending["elicitId"]}, meta=beside)
+        other: Any = {"fastmcp": {"version": "2.0" if version == "1.0" else "1.0"}}
+        result = await soon(
+            caller.client.call_tool(RESULT_TOOL, {"elicitId": pending["elicitId"]}, meta=other)
         )
         ran = version or "2.0"
-        assert text_of(told) == f"{ran} wiped"
+        assert text_of(result) == f"{ran} wiped"
         assert shop.ran == [ran]
 
 
@@ -135,8 +135,8 @@ async def test_removed_version_is_not_replaced_by_another_version(revision, is_m
         pending = await shop.ask(caller, "wipe")
         await (await env.person()).press(pending["url"])
         shop.remove("wipe", version="2.0")
-        told = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
-        assert told.is_error
+        result = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
+        assert result.is_error
         assert shop.ran == []
 
 
@@ -150,7 +150,7 @@ async def test_version_added_later_does_not_run_in_place_of_the_called_version(
         shop.remove("wipe")
         shop.remove("sign_in")
         shop.add("1.0")
-        told = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
-        assert "or the question has ended" in text_of(told)
+        result = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
+        assert "or the question has ended" in text_of(result)
         assert shop.ran == []
         assert len(await env.elicitations()) == 1

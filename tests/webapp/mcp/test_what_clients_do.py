@@ -91,12 +91,12 @@ async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_immediate_decline_is_automatic_and_ignored(server, revision, tool, action):
     async with here(server, revision, (action, None), declares=DECLARED[tool]) as it:
-        told = await it.caller.result(tool)
-        assert not told.is_error  # the person is asked through the link
-        assert code_of(told) == NOBODY
-        assert text_of(told).startswith("Nobody was asked")
-        assert "Show the person this complete link" in text_of(told)
-        await is_reached_on_the_page(it, tool, told)
+        result = await it.caller.result(tool)
+        assert not result.is_error  # the person is asked through the link
+        assert code_of(result) == NOBODY
+        assert text_of(result).startswith("Nobody was asked")
+        assert "Show the person this complete link" in text_of(result)
+        await is_reached_on_the_page(it, tool, result)
 
 
 @pytest.mark.every_way
@@ -104,9 +104,9 @@ async def test_immediate_decline_is_automatic_and_ignored(server, revision, tool
 @pytest.mark.parametrize("content", [None, {}, {"yes": True}])
 async def test_immediate_acceptance_is_automatic_and_ignored(server, revision, tool, content):
     async with here(server, revision, ("accept", content)) as it:
-        told = await it.caller.result(tool)
-        assert code_of(told) == NOBODY
-        await is_reached_on_the_page(it, tool, told)
+        result = await it.caller.result(tool)
+        assert code_of(result) == NOBODY
+        await is_reached_on_the_page(it, tool, result)
 
 
 async def test_automatic_answers_to_questions_asked_together_lead_to_the_link(server, revision):
@@ -123,9 +123,9 @@ async def test_automatic_answers_to_questions_asked_together_lead_to_the_link(se
         await eventually(lambda: it.shows.asked == 2 or revision == MODERN)
         for answer in answers:
             await it.shows.says(*answer)
-        told = await soon(call)
-        assert code_of(told) == NOBODY
-        assert "What for: Sure?" in text_of(told)
+        result = await soon(call)
+        assert code_of(result) == NOBODY
+        assert "What for: Sure?" in text_of(result)
 
 
 async def test_immediate_form_with_content_is_accepted(server, revision):
@@ -150,8 +150,8 @@ async def test_same_call_after_an_invalid_answer_returns_the_link(server, revisi
         it.clock.tick(seconds=2)
         await it.shows.says("accept", content)
         assert code_of(await soon(call)) == "INVALID_INPUT"
-        told = await it.caller.result("name")
-        assert is_link(told)
+        result = await it.caller.result("name")
+        assert is_link(result)
         assert it.shows.asked == 1
         again = it.caller.call("name")
         await it.env.pending()
@@ -169,9 +169,9 @@ async def test_same_call_after_an_invalid_answer_returns_the_link(server, revisi
 
 async def test_empty_form_answered_immediately_is_automatic_and_ignored(server, revision):
     async with here(server, revision, ("accept", None)) as it:
-        told = await it.caller.result("name")
-        assert code_of(told) == NOBODY
-        await is_reached_on_the_page(it, "name", told)
+        result = await it.caller.result("name")
+        assert code_of(result) == NOBODY
+        await is_reached_on_the_page(it, "name", result)
 
 
 @pytest.mark.every_way
@@ -186,13 +186,13 @@ async def test_decline_or_cancel_after_a_second_counts_as_the_persons(
         call = await it.asks(tool)
         it.clock.tick(seconds=1)
         await it.shows.says(action)
-        told = await soon(call)
-        assert code_of(told) != NOBODY
+        result = await soon(call)
+        assert code_of(result) != NOBODY
         assert await it.statuses() == [status]
         if tool == "sure":
-            assert text_of(told) == "sure: False"
+            assert text_of(result) == "sure: False"
         else:
-            assert code_of(told) == CODES[action]
+            assert code_of(result) == CODES[action]
 
 
 async def test_acceptance_after_a_second_counts_as_the_persons(server, revision):
@@ -217,10 +217,10 @@ async def test_form_dismissed_after_a_second_is_asked_again_in_the_client(server
 async def test_automatic_answer_leaves_an_in_client_only_question_open(server, revision):
     policies = PolicySettings(forms_on_pages=False)
     async with here(server, revision, ("decline", None), policies=policies) as it:
-        told = await it.caller.result("name")
-        assert code_of(told) == NOBODY
-        assert "/e/" not in text_of(told)
-        assert "ELICIT_CLIENTS" in text_of(told)
+        result = await it.caller.result("name")
+        assert code_of(result) == NOBODY
+        assert "/e/" not in text_of(result)
+        assert "ELICIT_CLIENTS" in text_of(result)
         assert await it.statuses() == [Status.PENDING]
         again = await it.asks("name")
         await it.shows.says("accept", {"response": "Ann"})
@@ -233,9 +233,9 @@ async def test_silent_client_gets_the_link_after_twenty_seconds(server):
         await it.pass_time(seconds=19)
         assert not call.done()
         await it.pass_time(seconds=1)
-        told = await soon(call)
-        assert is_link(told)
-        await is_reached_on_the_page(it, "name", told)
+        result = await soon(call)
+        assert is_link(result)
+        await is_reached_on_the_page(it, "name", result)
 
 
 async def test_unopened_link_is_in_the_result_after_twenty_seconds(server):
@@ -245,9 +245,9 @@ async def test_unopened_link_is_in_the_result_after_twenty_seconds(server):
             await it.pass_time(seconds=5)
         assert not call.done()
         await it.pass_time(seconds=5)
-        told = await soon(call)
-        assert is_link(told)
-        await is_reached_on_the_page(it, "visit", told)
+        result = await soon(call)
+        assert is_link(result)
+        await is_reached_on_the_page(it, "visit", result)
 
 
 async def test_link_accepted_unread_is_also_in_a_patient_clients_result(
@@ -311,8 +311,8 @@ async def test_next_call_after_an_abandoned_form_gets_the_link_immediately(serve
         call = await it.asks("name")
         call.cancel()
         await eventually(lambda: not len(it.env.service.running_tools))
-        told = await it.caller.result("name")
-        assert is_link(told)
+        result = await it.caller.result("name")
+        assert is_link(result)
         await it.shows.says("accept", {"response": "Ann"})
         assert await it.caller.text("name") == "hello Ann"
         assert it.shows.asked == 1
@@ -335,9 +335,9 @@ async def test_call_after_two_silent_requests_gets_the_link(server):
         it.clock.tick(seconds=60)
         await it.caller.asked("name")
         it.clock.tick(seconds=60)
-        told = await it.caller.answered("name")
-        assert is_link(told)
-        await is_reached_on_the_page(it, "name", told)
+        reported = await it.caller.answered("name")
+        assert is_link(reported)
+        await is_reached_on_the_page(it, "name", reported)
 
 
 async def test_late_request_still_delivers_its_answer(server):
@@ -348,14 +348,14 @@ async def test_late_request_still_delivers_its_answer(server):
         it.clock.tick(seconds=35)
         assert is_link(await it.caller.answered("name"))
         (key,) = asked.input_requests or {}
-        told = await it.caller.client.session.call_tool(
+        result = await it.caller.client.session.call_tool(
             "name",
             {},
             input_responses={key: types.ElicitResult(action="accept", content={"response": "Ann"})},
             request_state=asked.request_state,
             allow_input_required=True,
         )
-        assert text_of(answered_in(told)) == "hello Ann"
+        assert text_of(answered_in(result)) == "hello Ann"
 
 
 @pytest.mark.every_way
@@ -486,9 +486,9 @@ async def test_clock_set_back_between_two_requests_leaves_the_person_the_link(
         it.clock.tick(seconds=2)
         it.clock.set(minutes=minutes)
         await it.shows.says("decline")
-        told = await soon(call)
-        assert code_of(told) == code
-        assert ("/e/" in text_of(told)) == (code == NOBODY)
+        result = await soon(call)
+        assert code_of(result) == code
+        assert ("/e/" in text_of(result)) == (code == NOBODY)
 
 
 async def test_client_unable_to_send_an_empty_form_is_remembered_for_confirmations_only(server):

@@ -59,9 +59,9 @@ async def test_access_token_is_refreshed_when_due_and_not_before() -> None:
         assert (await again(service, 2)).access_token == "key-1.1-of-octocat"
         assert (await again(service, 3)).access_token == "key-1.1-of-octocat"
         assert network.refreshes == 1
-        kept = await the_one(service)
-        assert (kept.refresh_token, kept.claim) == ("more-1.1-of-octocat", None)
-        assert kept.expires_at == clock() + timedelta(hours=1)
+        account = await the_one(service)
+        assert (account.refresh_token, account.claim) == ("more-1.1-of-octocat", None)
+        assert account.expires_at == clock() + timedelta(hours=1)
         clock.tick(days=3)
         assert (await again(service, 4)).access_token == "key-1.1.2-of-octocat"
         assert network.exchanges == 1
@@ -145,8 +145,8 @@ async def test_fifty_calls_with_lapsed_account_ask_provider_once_and_person_once
         await come_home(service, state)
         assert (await asked[-1].account()).access_token == "key-2-of-octocat"
         await give_up(*asked)
-        kept = await the_one(service)
-        assert (kept.status, kept.tools) == ("connected", ("t",))
+        account = await the_one(service)
+        assert (account.status, account.tools) == ("connected", ("t",))
         assert (await again(service)).access_token == "key-2-of-octocat"
         assert network.refreshes == 1
 
@@ -182,8 +182,8 @@ async def test_silent_provider_does_not_disconnect_account() -> None:
         clock.tick(hours=2)
         with pytest.raises(Failed, match="GitHub did not answer"):
             await again(service)
-        kept = await the_one(service)
-        assert (kept.status, kept.refresh_token) == ("connected", "more-1-of-octocat")
+        account = await the_one(service)
+        assert (account.status, account.refresh_token) == ("connected", "more-1-of-octocat")
 
 
 async def test_internal_error_is_logged_and_does_not_disconnect_account(
@@ -289,21 +289,21 @@ async def test_concurrent_changes_survive_refresh() -> None:
         asked = Asking(service, "repo", tool="list", arguments="again")
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        kept = await the_one(service)
-        await service.kinds.accounts.connections.unshare(kept.owner, kept.id, "another")
+        account = await the_one(service)
+        await service.kinds.accounts.connections.unshare(account.owner, account.id, "another")
         await service.elicitations.write_afresh(lambda: allowed(service))
         gate.set()
         await unasked(asked)
-        kept = await the_one(service)
-        assert kept.access_token == "key-1.1-of-octocat"
-        assert kept.tools == ("list", "export")
+        account = await the_one(service)
+        assert account.access_token == "key-1.1-of-octocat"
+        assert account.tools == ("list", "export")
 
 
 async def allowed(service: Service) -> list[Connection]:
-    kept = await the_one(service)
+    account = await the_one(service)
     asked = Asked(server="s", tool="export", client="c", message="m", digest="d")
     return await service.kinds.accounts.connections.chosen(  # type: ignore[return-value]
-        kept, asked, is_named=False
+        account, asked, is_named=False
     )
 
 
@@ -335,8 +335,8 @@ async def test_unsharing_during_refresh_applies_to_waiting_call(*, is_answered: 
         again = Asking(service, "repo", tool="list")
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        kept = await the_one(service)
-        await service.kinds.accounts.connections.unshare(kept.owner, kept.id, "list")
+        account = await the_one(service)
+        await service.kinds.accounts.connections.unshare(account.owner, account.id, "list")
         gate.set()
         if is_answered:
             with pytest.raises(Failed, match="no longer shared with this tool"):
@@ -371,25 +371,25 @@ async def test_account_found_lapsed_when_allowed_is_not_offered_again() -> None:
 
 async def test_fifty_simultaneously_refused_tokens_are_refreshed_once() -> None:
     async with connected() as (service, network, clock):
-        kept = await the_one(service)
+        account = await the_one(service)
         clock.tick(minutes=5)
-        resources = reach_of(service, kept.owner)
+        resources = reach_of(service, account.owner)
         newer = await asyncio.gather(
-            *(resources.renew(kept.id, "key-1-of-octocat") for _ in range(FIFTY))
+            *(resources.renew(account.id, "key-1-of-octocat") for _ in range(FIFTY))
         )
         assert set(newer) == {("key-1.1-of-octocat", None)}
         assert network.refreshes == 1
         # The new token was refused right away, so the refusal has another reason.
-        assert await resources.renew(kept.id, "key-1.1-of-octocat") is None
+        assert await resources.renew(account.id, "key-1.1-of-octocat") is None
         assert network.refreshes == 1
 
 
 async def test_newer_token_comes_with_its_key() -> None:
     async with connected() as (service, _, _):
-        kept = await the_one(service)
-        await service.elicitations.write(structs.replace(kept, dpop_key="the key"))
-        newer = await reach_of(service, kept.owner).renew(kept.id, "an earlier token")
-        assert newer == (kept.access_token, "the key")
+        account = await the_one(service)
+        await service.elicitations.write(structs.replace(account, dpop_key="the key"))
+        newer = await reach_of(service, account.owner).renew(account.id, "an earlier token")
+        assert newer == (account.access_token, "the key")
 
 
 async def test_other_owner_does_not_receive_refreshed_token() -> None:
@@ -405,29 +405,29 @@ async def test_other_owner_does_not_receive_refreshed_token() -> None:
 
 async def test_tool_without_sharing_does_not_receive_refreshed_token() -> None:
     async with connected(tool="list") as (service, network, clock):
-        kept, accounts = await the_one(service), service.kinds.accounts
+        account, accounts = await the_one(service), service.kinds.accounts
         clock.tick(minutes=5)
-        await accounts.connections.unshare(kept.owner, kept.id, "list")
-        unshared = reach_of(service, kept.owner, tool="list")
-        assert await unshared.renew(kept.id, kept.access_token) is None
+        await accounts.connections.unshare(account.owner, account.id, "list")
+        unshared = reach_of(service, account.owner, tool="list")
+        assert await unshared.renew(account.id, account.access_token) is None
         assert network.refreshes == 0
         # After another tool has renewed the token, this tool still does not get the new token.
         await service.elicitations.write_afresh(lambda: allowed(service))
-        export = reach_of(service, kept.owner, tool="export")
-        assert await export.renew(kept.id, kept.access_token) == ("key-1.1-of-octocat", None)
-        assert await unshared.renew(kept.id, kept.access_token) is None
+        export = reach_of(service, account.owner, tool="export")
+        assert await export.renew(account.id, account.access_token) == ("key-1.1-of-octocat", None)
+        assert await unshared.renew(account.id, account.access_token) is None
 
 
 async def test_tool_unshared_during_refresh_does_not_receive_new_token() -> None:
     async with connected(tool="list") as (service, network, clock):
-        kept = await the_one(service)
+        account = await the_one(service)
         clock.tick(minutes=5)
         gate = hold_up(network)
-        resources = reach_of(service, kept.owner, tool="list")
-        renewing = asyncio.create_task(resources.renew(kept.id, kept.access_token))
+        resources = reach_of(service, account.owner, tool="list")
+        renewing = asyncio.create_task(resources.renew(account.id, account.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await service.kinds.accounts.connections.unshare(kept.owner, kept.id, "list")
+        await service.kinds.accounts.connections.unshare(account.owner, account.id, "list")
         gate.set()
         assert await renewing is None
         assert (await the_one(service)).access_token == "key-1.1-of-octocat"
@@ -440,19 +440,19 @@ async def test_ended_call_does_not_receive_refreshed_token() -> None:
         _, state = await opened(service, asked)
         await come_home(service, state)
         await asked.account()
-        kept = await the_one(service)
+        account = await the_one(service)
         clock.tick(minutes=5)
-        assert await Verbs(asked.call).resources.renew(kept.id, kept.access_token) is None
+        assert await Verbs(asked.call).resources.renew(account.id, account.access_token) is None
         assert network.refreshes == 0
 
 
 async def test_call_ended_during_refresh_does_not_receive_new_token() -> None:
     async with connected() as (service, network, clock):
-        kept, ends = await the_one(service), asyncio.Event()
+        account, ends = await the_one(service), asyncio.Event()
         clock.tick(minutes=5)
         gate = hold_up(network)
-        resources = reach_of(service, kept.owner, has_ended=ends.is_set)
-        renewing = asyncio.create_task(resources.renew(kept.id, kept.access_token))
+        resources = reach_of(service, account.owner, has_ended=ends.is_set)
+        renewing = asyncio.create_task(resources.renew(account.id, account.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         ends.set()
@@ -476,15 +476,18 @@ async def test_token_issued_as_expired_is_not_refreshed_at_each_use(
 async def test_clock_set_back_does_not_delay_next_refresh_attempt() -> None:
     async with connected() as (service, network, clock):
         renews, network.renews = network.renews, down
-        kept = await the_one(service)
+        account = await the_one(service)
         clock.tick(minutes=5)
-        resources = reach_of(service, kept.owner)
-        assert await resources.renew(kept.id, kept.access_token) is None
-        assert await resources.renew(kept.id, kept.access_token) is None
+        resources = reach_of(service, account.owner)
+        assert await resources.renew(account.id, account.access_token) is None
+        assert await resources.renew(account.id, account.access_token) is None
         assert network.refreshes == 1
         network.renews = renews
         clock.tick(hours=-3)
-        assert await resources.renew(kept.id, kept.access_token) == ("key-1.2-of-octocat", None)
+        assert await resources.renew(account.id, account.access_token) == (
+            "key-1.2-of-octocat",
+            None,
+        )
 
 
 async def test_claim_lasts_a_minute_at_most_after_clock_was_set_back() -> None:
@@ -504,10 +507,12 @@ async def test_claim_lasts_a_minute_at_most_after_clock_was_set_back() -> None:
 
 async def test_refused_token_with_failed_refresh_lapses_and_is_requested_again() -> None:
     async with connected() as (service, network, clock):
-        kept = await the_one(service)
+        account = await the_one(service)
         network.renews = gone
         clock.tick(minutes=5)
-        assert await reach_of(service, kept.owner).renew(kept.id, kept.access_token) is None
+        assert (
+            await reach_of(service, account.owner).renew(account.id, account.access_token) is None
+        )
         assert (await the_one(service)).status == "lapsed"
         assert (await connect(service, "repo", arguments="anew")).label == "octocat"
 
@@ -520,17 +525,17 @@ async def test_refused_token_without_refresh_token_is_verified_before_person_is_
     network.good["octocat"] = "key-1-of-octocat"
     async with serving_accounts(network, clock=clock) as service:
         await connect(service, "repo")
-        kept = await the_one(service)
-        resources = reach_of(service, kept.owner)
+        account = await the_one(service)
+        resources = reach_of(service, account.owner)
         clock.tick(seconds=FRESH.total_seconds())
         before = network.probes
         for _ in range(5):
-            assert await resources.renew(kept.id, kept.access_token) is None
+            assert await resources.renew(account.id, account.access_token) is None
         assert network.probes == before + 1  # the token works, so the refusal has another reason
         await again(service)
         network.good.clear()
         clock.tick(minutes=1)
-        assert await resources.renew(kept.id, kept.access_token) is None
+        assert await resources.renew(account.id, account.access_token) is None
         assert (await the_one(service)).status == "lapsed"
         asked = Asking(service, "repo", arguments="anew")
         await asked.elicitation()
@@ -539,18 +544,18 @@ async def test_refused_token_without_refresh_token_is_verified_before_person_is_
 
 async def test_disconnect_revokes_token_and_wipes_stored_token() -> None:
     async with connected(tool="list") as (service, network, _):
-        kept, accounts = await the_one(service), service.kinds.accounts
-        said = await accounts.keys.disconnect(kept.owner, kept.id)
+        stored, accounts = await the_one(service), service.kinds.accounts
+        said = await accounts.keys.disconnect(stored.owner, stored.id)
         assert (said.revoked, said.label, said.provider) == (True, "octocat", "GitHub")
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         left = await the_one(service)
         assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
         assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
-        assert await accounts.connections.all_of(kept.owner) == ()
+        assert await accounts.connections.all_of(stored.owner) == ()
         # A second disconnect returns the same value without a request to the provider.
-        assert await accounts.keys.disconnect(kept.owner, kept.id) == said
+        assert await accounts.keys.disconnect(stored.owner, stored.id) == said
         assert len(network.revoked) == 1
-        assert (await accounts.keys.disconnect(kept.owner, "nobody's")).revoked is None
+        assert (await accounts.keys.disconnect(stored.owner, "nobody's")).revoked is None
         # The next call asks the person again, and only its own tool is then permitted.
         account = await connect(service, "repo", tool="export")
         assert account.access_token == "key-2-of-octocat"
@@ -559,13 +564,13 @@ async def test_disconnect_revokes_token_and_wipes_stored_token() -> None:
 
 async def test_disconnected_account_retains_only_data_shown_on_page() -> None:
     async with connected(tool="list") as (service, _, _):
-        kept, accounts = await the_one(service), service.kinds.accounts
-        await accounts.keys.disconnect(kept.owner, kept.id)
+        account, accounts = await the_one(service), service.kinds.accounts
+        await accounts.keys.disconnect(account.owner, account.id)
         left = await the_one(service)
-        told = {name for name in left.__struct_fields__ if getattr(left, name)}
+        reported = {name for name in left.__struct_fields__ if getattr(left, name)}
         # Only the lookup fields (the first four) and what the page shows are left, and no other
         # data.
-        assert told == {
+        assert reported == {
             *("id", "owner", "key", "version"),
             *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
         }
@@ -584,23 +589,23 @@ async def test_disconnect_wipes_token_whatever_provider_responds(
 
     async with connected(providers={"github": BY_FORM}) as (service, network, _):
         network.revokes = fail
-        kept = await the_one(service)
-        said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
+        account = await the_one(service)
+        said = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
         assert (said.revoked, said.manage) == (revoked, "https://hub.example/apps")
         assert (await the_one(service)).access_token == ""
 
 
 async def test_disconnect_reports_provider_without_revocation() -> None:
     async with connected(providers={"github": NO_WAY}) as (service, _, _):
-        kept = await the_one(service)
-        said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
+        account = await the_one(service)
+        said = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
         assert (said.revoked, said.manage) == (None, "https://hub.example/apps")
 
 
 async def test_expired_token_is_refreshed_to_be_revoked() -> None:
     async with connected(hours=2) as (service, network, _):
-        kept = await the_one(service)
-        assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
+        account = await the_one(service)
+        assert (await service.kinds.accounts.keys.disconnect(account.owner, account.id)).revoked
         assert (network.refreshes, "key-1.1-of-octocat" in network.revoked[0]) == (1, True)
         assert (await the_one(service)).access_token == ""
 
@@ -611,8 +616,8 @@ async def test_both_tokens_are_revoked_at_provider_with_form_revocation() -> Non
     async with serving_accounts(network := Renewing(), clock=clock, providers=providers) as service:
         await connect(service, "repo")
         clock.tick(hours=2)
-        kept = await the_one(service)
-        assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
+        account = await the_one(service)
+        assert (await service.kinds.accounts.keys.disconnect(account.owner, account.id)).revoked
         assert network.refreshes == 0
         assert ["more-1-of" in body for body in network.revoked] == [True, False]
 
@@ -623,8 +628,10 @@ async def test_disconnect_waits_for_running_refresh() -> None:
         asked = Asking(service, "repo", arguments="again")
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        kept = await the_one(service)
-        leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
+        account = await the_one(service)
+        leaving = asyncio.create_task(
+            service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        )
         for _ in range(50):
             await asyncio.sleep(0)
         gate.set()
@@ -638,7 +645,7 @@ async def test_disconnect_waits_for_running_refresh() -> None:
 
 async def test_account_reconnected_during_disconnect_stays_connected() -> None:
     async with connected() as (service, network, _):
-        kept = await the_one(service)
+        account = await the_one(service)
         gate, revokes = asyncio.Event(), network.revokes
 
         async def held(request: httpx.Request) -> httpx.Response:
@@ -646,7 +653,9 @@ async def test_account_reconnected_during_disconnect_stays_connected() -> None:
             return await revokes(request)
 
         network.revokes = held
-        leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
+        leaving = asyncio.create_task(
+            service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        )
         while (await the_one(service)).is_connected:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await connect(service, "repo", arguments="again")
@@ -657,8 +666,10 @@ async def test_account_reconnected_during_disconnect_stays_connected() -> None:
 
 async def test_cancelled_disconnect_is_completed() -> None:
     async with connected(store=Yielding()) as (service, _, _):
-        kept = await the_one(service)
-        leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
+        account = await the_one(service)
+        leaving = asyncio.create_task(
+            service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        )
         await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
@@ -668,7 +679,7 @@ async def test_cancelled_disconnect_is_completed() -> None:
 
 async def test_crashed_disconnect_hides_token_and_can_be_repeated() -> None:
     async with connected() as (service, network, clock):
-        kept, keys = await the_one(service), service.kinds.accounts.keys
+        account, keys = await the_one(service), service.kinds.accounts.keys
         died = asyncio.Event()
 
         async def never(request: httpx.Request) -> httpx.Response:
@@ -677,23 +688,25 @@ async def test_crashed_disconnect_hides_token_and_can_be_repeated() -> None:
             raise AssertionError
 
         revokes, network.revokes = network.revokes, never
-        leaving = asyncio.create_task(keys._disconnect(kept.owner, kept.id, by=None))
+        leaving = asyncio.create_task(keys._disconnect(account.owner, account.id, by=None))
         await died.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         asked = Asking(service, "repo", arguments="again")
         await asked.elicitation()
-        assert (await service.kinds.accounts.connections.all_of(kept.owner))[0].status == "lapsed"
+        assert (await service.kinds.accounts.connections.all_of(account.owner))[
+            0
+        ].status == "lapsed"
         network.revokes = revokes
         clock.tick(seconds=CLAIM.total_seconds())
-        assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
+        assert (await service.kinds.accounts.keys.disconnect(account.owner, account.id)).revoked
         await give_up(asked)
 
 
 async def test_disconnected_account_is_erased_after_a_day() -> None:
     async with connected() as (service, _, clock):
-        kept = await the_one(service)
-        await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
+        account = await the_one(service)
+        await service.kinds.accounts.keys.disconnect(account.owner, account.id)
         await service.elicitations.store.erase(before=clock.tick(days=1))
         assert await stored(service) == []
 
@@ -704,8 +717,8 @@ async def test_provider_with_changed_client_is_not_asked_to_revoke() -> None:
         await connect(service, "repo")
     ours = {"github": ("another-id", "another-secret-of-ours")}
     async with serving_accounts(network, store=store, credentials=ours) as service:
-        kept = await the_one(service)
-        said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
+        account = await the_one(service)
+        said = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
         assert (said.revoked, said.manage) == (False, HUB.manage)
         assert network.revoked == []
         assert (await the_one(service)).access_token == ""

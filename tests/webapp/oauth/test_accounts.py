@@ -133,14 +133,14 @@ async def test_other_served_server_cannot_find_account() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         (connection,) = await stored(service)
-        kept = service.kinds.accounts.connections
-        client = kept.client(connection)
+        saved = service.kinds.accounts.connections
+        client = saved.client(connection)
         assert client is not None
         by_name = {
             server: await service.elicitations.holder(
                 Connection,
                 owner=connection.owner,
-                key=kept.key(client, server=server),
+                key=saved.key(client, server=server),
             )
             for server in ("s", "another", "", "S", "s ")
         }

@@ -25,7 +25,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.service import Service
 
 
-async def kept_to(service: Service, *client_ids: str) -> Connection:
+async def limited_to(service: Service, *client_ids: str) -> Connection:
     """Limit the only account to these clients of its person, and return it."""
     (found,) = await stored(service)
     keys = [one.key for one in found.clients if one.id in client_ids]
@@ -42,7 +42,7 @@ async def test_every_client_can_use_account_until_limited_to_some() -> None:
         two = Asking(service, "repo", client_id="two")
         assert (await two.account()).label == "octocat"
         assert not two.has_asked
-        found = await kept_to(service, "one")
+        found = await limited_to(service, "one")
         assert [client.id for client in found.clients] == ["one", "two"]
         one = Asking(service, "repo", client_id="one", arguments="again")
         await one.account()
@@ -68,7 +68,7 @@ async def test_allowing_adds_client_to_limited_account() -> None:
     # finding: S11
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", client_id="one")
-        await kept_to(service, "one")
+        await limited_to(service, "one")
         asked = Asking(service, "repo", client_id="two")
         await press_allow(service, await asked.elicitation())
         assert (await asked.account()).label == "octocat"
@@ -92,7 +92,7 @@ async def test_limited_account_does_not_answer_waiting_question_of_other_client(
     # finding: S11
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", client_id="one")
-        await kept_to(service, "one")
+        await limited_to(service, "one")
         waiting = Asking(service, "repo", client_id="two")
         await waiting.elicitation()
         await connect(service, "repo", "gist", client_id="one")
@@ -115,7 +115,7 @@ async def test_running_call_loses_account_limited_to_other_clients() -> None:
         )
         client = CallingClient(name="c", id="two")
         assert await key(client=client) == (found.access_token, None)
-        await kept_to(service, "one")
+        await limited_to(service, "one")
         assert await key(client=client) is None
         by = AskedBy(owner=found.owner, server="s", tool="t", client=client, account=found.id)
         with pytest.raises(Failed):
@@ -126,14 +126,14 @@ async def test_seen_clients_are_bounded_and_permitted_clients_are_not_dropped() 
     # finding: S11
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", client_id="first")
-        await kept_to(service, "first")
+        await limited_to(service, "first")
         (found,) = await stored(service)
         await service.kinds.accounts.connections.limit_to(found.owner, found.id, None)
         for number in range(CLIENTS_AT_MOST + 5):
             await Asking(service, "repo", client_id=f"{number}").account()
         (found,) = await stored(service)
         assert [one.id for one in found.clients] == [f"{n}" for n in range(5, CLIENTS_AT_MOST + 5)]
-        await kept_to(service, "5")
+        await limited_to(service, "5")
         for number in range(CLIENTS_AT_MOST):
             asked = Asking(service, "repo", client_id=f"later {number}")
             await press_allow(service, await asked.elicitation())

@@ -48,19 +48,19 @@ async def test_typed_key_is_tested_and_carried_by_account(
     with caplog.at_level("DEBUG"):
         async with elicit_person(server_of(provider), revision=revision, outside=api) as person:
             person.types_key(KEY)
-            heard = await person.call("who")
-            assert heard.text == "ada@example.org: HTTP 200"
-            assert (await person.call("who")).text == heard.text  # asks once
+            result = await person.call("who")
+            assert result.text == "ada@example.org: HTTP 200"
+            assert (await person.call("who")).text == result.text  # asks once
             (account,) = await person.accounts()
             assert (account.provider, account.person_id, account.status) == (
                 provider.name,
                 "7",
                 "connected",
             )
-            assert [told.kind for told in person.asked] == ["api_key"]
+            assert [question.kind for question in person.asked] == ["api_key"]
     assert len(api.requests) == 3  # one test, and two calls
     assert KEY not in caplog.text
-    assert KEY not in heard.text
+    assert KEY not in result.text
 
 
 async def test_user_name_and_password_are_sent_as_basic_to_typed_tenant() -> None:

@@ -15,7 +15,7 @@ from tests.support.clock import Clock
 from tests.support.connections_page import press, said
 from tests.support.mcp_server import eventually
 from tests.support.oauth_env import OAuthEnv
-from tests.support.wrong_provider import ID, SECRET, served, told
+from tests.support.wrong_provider import ID, SECRET, logged_texts, served
 from webapp.settings.identity import PROVIDER as SIGN_IN
 from webapp.settings.identity import IdentitySettings
 
@@ -46,8 +46,8 @@ async def test_account_at_authlib_is_connected_refreshed_and_revoked(
     network = AuthlibServer(client_id=ID, secret=SECRET)
     provider = replace(HUB, client_auth=auth)
     async with served(network, provider=provider, clock=now) as here:
-        await eventually(lambda: told(caplog.records, "registrations.checked"))
-        assert told(caplog.records, "registration.wrong", "registration.unclear") == ""
+        await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
+        assert logged_texts(caplog.records, "registration.wrong", "registration.unclear") == ""
         account = await _connected(here, network)
         assert (account.id, account.label) == ("ada", "Ada")
         now.tick(days=30)
@@ -64,8 +64,8 @@ async def test_wrong_secret_at_authlib_is_named_at_start(
 ) -> None:
     network = AuthlibServer(client_id=ID, secret="another")
     async with served(network, provider=HUB, clock=now):
-        await eventually(lambda: told(caplog.records, "registration.wrong"))
-    found = told(caplog.records, "registration.wrong")
+        await eventually(lambda: logged_texts(caplog.records, "registration.wrong"))
+    found = logged_texts(caplog.records, "registration.wrong")
     assert "refuses this server's client id or secret (invalid_client)" in found
 
 

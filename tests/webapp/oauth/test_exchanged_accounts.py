@@ -90,9 +90,9 @@ class Crm:
         await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
     async def _meanwhile(self, path: str) -> None:
-        meanwhile = self.meanwhile.pop(path, None)
-        if meanwhile is not None:
-            await meanwhile()
+        in_between = self.meanwhile.pop(path, None)
+        if in_between is not None:
+            await in_between()
 
     def issues(self, token: str, subject: str, **more: Any) -> tuple[int, Any]:
         self.people[token] = subject
@@ -236,9 +236,9 @@ async def test_program_gets_the_account_of_the_person_who_sent_their_token() -> 
         async with program_at(env.here, also=(KeyScope.TOKENS,)) as shop:
             ann = shop.acting_for(env.acting("ann"))
             asks = {"kind": "oauth", "provider": "crm", "scopes": ["read"]}
-            told = (await ann.ask(asks)).json()
-            assert told["status"] == "accepted", told
-            where = f"accounts/{told['account']['id']}"
+            answer = (await ann.ask(asks)).json()
+            assert answer["status"] == "accepted", answer
+            where = f"accounts/{answer['account']['id']}"
             proxied = await ann.at(f"{where}/proxy", params={"url": f"{crm.url}/customers"})
             assert proxied.status_code == 200
             assert (await shop.acting_for(env.acting("bob")).at(where)).status_code == 404

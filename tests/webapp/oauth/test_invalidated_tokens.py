@@ -48,7 +48,7 @@ async def test_account_without_refresh_token_is_asked_for_again() -> None:
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock) as service:
         await connect(service, "repo")
-        kept = await the_one(service)
+        account = await the_one(service)
         await service.elicitations.write_afresh(lambda: without_refresh_token(service))
         clock.tick(minutes=5)
         await (await again(service, "first")).invalidate()
@@ -56,7 +56,7 @@ async def test_account_without_refresh_token_is_asked_for_again() -> None:
         assert (await asked.elicitation()).kind == "oauth"
         assert network.refreshes == 0
         await give_up(asked)
-        assert (await the_one(service)).id == kept.id
+        assert (await the_one(service)).id == account.id
 
 
 async def test_other_owner_and_unshared_tool_invalidate_nothing() -> None:

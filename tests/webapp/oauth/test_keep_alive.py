@@ -17,7 +17,7 @@ from flows.oauth.provider import Provider
 from tests.support.account_env import CREDENTIALS, HUB, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
 from webapp.events.addresses import EventAddress
-from webapp.oauth.keeping import KEPT_AT_ONCE
+from webapp.oauth.keep_alive import REFRESHED_AT_ONCE
 from webapp.records.values import OutgoingEvent
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -65,7 +65,7 @@ ADDRESS = EventAddress(name="crm", url="https://crm.example/hook", secrets=("whs
 
 
 @asynccontextmanager
-async def kept(
+async def serving_hub(
     network: Network, clock: Clock, *, provider: Provider = HUB, store: Any = None
 ) -> AsyncIterator[Service]:
     async with serving_accounts(
@@ -103,7 +103,7 @@ async def test_unused_refresh_token_is_used_in_time(declared: bool) -> None:
     unused = timedelta(days=90)
     network, clock = Tokens(unused=None if declared else unused), Clock()
     provider = replace(HUB, refresh_unused_days=90) if declared else HUB
-    async with kept(network, clock, provider=provider) as service:
+    async with serving_hub(network, clock, provider=provider) as service:
         await connect(service, "repo")
         begun = clock()
         row = await account_of(service)
@@ -125,7 +125,7 @@ async def test_unused_refresh_token_is_used_in_time(declared: bool) -> None:
 
 async def test_fixed_end_is_reported_once_and_then_the_account_lapses() -> None:
     network, clock = Tokens(unused=timedelta(days=60), rotates=False), Clock()
-    async with kept(network, clock) as service:
+    async with serving_hub(network, clock) as service:
         await connect(service, "repo")
         end = clock() + timedelta(days=60)
 
@@ -152,7 +152,7 @@ async def test_fixed_end_is_reported_once_and_then_the_account_lapses() -> None:
 async def test_account_without_refresh_token_is_warned_of_and_lapses() -> None:
     network, clock = Tokens(), Clock()
     network.has_refresh, network.life_seconds = False, int(timedelta(days=60).total_seconds())
-    async with kept(network, clock) as service:
+    async with serving_hub(network, clock) as service:
         await connect(service, "repo")
         await sweep_for(service, clock, 52)
         assert await events_of(service) == []
@@ -171,7 +171,7 @@ async def test_account_without_refresh_token_is_warned_of_and_lapses() -> None:
 async def test_reconnected_account_is_not_expiring_any_more() -> None:
     network, clock = Tokens(), Clock()
     network.has_refresh, network.life_seconds = False, int(timedelta(days=60).total_seconds())
-    async with kept(network, clock) as service:
+    async with serving_hub(network, clock) as service:
         await connect(service, "repo")
         await sweep_for(service, clock, 54)
         assert (await account_of(service)).warned_at is not None
@@ -185,7 +185,7 @@ async def test_reconnected_account_is_not_expiring_any_more() -> None:
 
 async def test_provider_that_is_down_is_asked_again_and_the_person_is_warned() -> None:
     network, clock = Tokens(unused=timedelta(days=90)), Clock()
-    async with kept(network, clock) as service:
+    async with serving_hub(network, clock) as service:
         await connect(service, "repo")
         network.down = True
         await sweep_for(service, clock, 82)
@@ -205,7 +205,7 @@ async def test_provider_that_is_down_is_asked_again_and_the_person_is_warned() -
 @pytest.mark.parametrize("hours", [1, 30])
 async def test_short_lifetimes_are_left_alone(hours: int) -> None:
     network, clock = Tokens(unused=timedelta(hours=hours)), Clock()
-    async with kept(network, clock) as service:
+    async with serving_hub(network, clock) as service:
         await connect(service, "repo")
         assert (await account_of(service)).keep_at is None
         await sweep_for(service, clock, 4)
@@ -223,7 +223,7 @@ async def test_process_that_dies_after_the_request_causes_no_second_refresh() ->
             return await super().write(*records)
 
     network, clock, store = Tokens(unused=timedelta(days=90)), Clock(), Dying()
-    async with kept(network, clock, store=store) as service:
+    async with serving_hub(network, clock, store=store) as service:
         await connect(service, "repo")
         keep_at = (await account_of(service)).keep_at
         assert keep_at is not None
@@ -232,7 +232,7 @@ async def test_process_that_dies_after_the_request_causes_no_second_refresh() ->
         await fall_due(service)
         store.dies = False
     assert network.refreshes == ["refresh-1"]
-    async with kept(network, clock, store=store) as other:
+    async with serving_hub(network, clock, store=store) as other:
         for _ in range(60):  # an hour: also after the dead process's claim is over
             clock.tick(minutes=1)
             await fall_due(other)
@@ -244,8 +244,8 @@ async def test_process_that_dies_after_the_request_causes_no_second_refresh() ->
 async def test_many_due_accounts_are_refreshed_once_each_by_two_processes() -> None:
     network, clock, store = Tokens(unused=timedelta(days=90)), Clock(), MemoryStore()
     async with (
-        kept(network, clock, store=store) as one,
-        kept(network, clock, store=store) as other,
+        serving_hub(network, clock, store=store) as one,
+        serving_hub(network, clock, store=store) as other,
     ):
         await connect(one, "repo")
         row = await account_of(one)
@@ -263,7 +263,7 @@ async def test_many_due_accounts_are_refreshed_once_each_by_two_processes() -> N
             clock.tick(seconds=31)
         assert sorted(network.refreshes) == sorted({*network.refreshes})
         assert len(network.refreshes) == 61
-        assert network.most_at_once <= 2 * KEPT_AT_ONCE
+        assert network.most_at_once <= 2 * REFRESHED_AT_ONCE
 
 
 def replace_row(row: Connection, **change: Any) -> Connection:

@@ -135,8 +135,8 @@ async def test_successful_refresh_after_refusal_leaves_account_connected() -> No
         network.renews = renews
         clock.tick(seconds=SECOND_LOOK.total_seconds())
         assert await called(service, 2) == "key-1.2-of-octocat"
-        kept = await the_one(service)
-        assert (kept.status, kept.refused_at, kept.due_at) == ("connected", None, None)
+        account = await the_one(service)
+        assert (account.status, account.refused_at, account.due_at) == ("connected", None, None)
 
 
 @pytest.mark.diagonal

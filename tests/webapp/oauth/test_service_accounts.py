@@ -111,11 +111,11 @@ async def test_service_account_is_in_no_list_of_accounts(stores: list[Any]) -> N
     about: dict[str, Any] = {"providers": {"robot": ROBOT}, "credentials": KEYS, "clock": clock}
     async with program_site(network, store=stores[0], **about) as site:
         asks = {"kind": "oauth", "provider": "robot", "scopes": ["read"]}
-        told = await site.program.asked(asks)
-        assert told["status"] == "accepted"
+        answer = await site.program.asked(asks)
+        assert answer["status"] == "accepted"
         assert await site.accounts() == []
         assert "Robot" not in (await site.person().visit("http://127.0.0.1:8765/connections")).text
-        id = told["account"]["id"]
+        id = answer["account"]["id"]
         assert (await site.proxied(id, "https://api.robot.example/items")).status_code == 200
         clock.tick(minutes=1)
         (first,) = network.api

@@ -386,8 +386,8 @@ async def test_calls_sharing_answer_continue_with_their_own_account() -> None:
         await connect(service, "repo", tool="list", account="hubber", arguments="x")
 
         async def gets(run: str) -> object:
-            taken = await service.elicitations.claim(yes.id, run=run, leg="leg")
-            content = await service.kinds.accounts.answer(taken)
+            claimed = await service.elicitations.claim(yes.id, run=run, leg="leg")
+            content = await service.kinds.accounts.answer(claimed)
             assert isinstance(content, Mapping)
             return content["label"]
 
@@ -398,10 +398,10 @@ async def test_calls_sharing_answer_continue_with_their_own_account() -> None:
         assert [await gets("second"), await gets("first")] == ["hubber", "octocat"]
         for number in range(BEGUN_AT_MOST):
             assert await gets(f"later {number}") == "hubber"
-        kept = await service.elicitations.get(yes.id)
-        assert kept is not None
-        assert isinstance(kept.content, Mapping)
-        begun = kept.content["begun"]
+        stored = await service.elicitations.get(yes.id)
+        assert stored is not None
+        assert isinstance(stored.content, Mapping)
+        begun = stored.content["begun"]
         assert isinstance(begun, Mapping)
         assert len(begun) == BEGUN_AT_MOST
 

@@ -160,8 +160,8 @@ async def test_account_that_one_member_connected_serves_the_others(
     assert row.owner == owners.tag_of_team("engineering")
     assert row.connected_by == env.owner("ann")
     assert {use.name for use in row.members.values()} == {"ann", "bob"}
-    told = await audit_entries_of(env.here.service, row.owner)
-    assert [(each.what, each.by) for each in told if each.kind == "account"] == [
+    entries = await audit_entries_of(env.here.service, row.owner)
+    assert [(each.what, each.by) for each in entries if each.kind == "account"] == [
         ("connected", f"person {env.owner('ann')}"),
         ("used", f"person {env.owner('ann')}"),
         ("used", f"person {env.owner('bob')}"),
@@ -280,8 +280,8 @@ async def test_program_uses_the_account_for_members_only(env: TeamEnv) -> None:
         asked = (await ann.ask(ACCOUNT)).json()
         person = await env.signed_in("ann", asked["url"])
         await Guest(person).connect(asked["url"])
-        told = await ann.read(asked["id"], wait=50)
-        account = told["account"]
+        answer = await ann.read(asked["id"], wait=50)
+        account = answer["account"]
         assert account["team"] == "engineering"
         where, user = f"accounts/{account['id']}", f"{account['api']}/user"
         for who in ("ann", "bob"):

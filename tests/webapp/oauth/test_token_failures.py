@@ -107,9 +107,9 @@ async def test_log_of_failed_exchange_contains_no_secret(caplog: pytest.LogCaptu
         await failed(service)
     (line,) = lines(caplog, "exchange.failed")
     assert line["description"] == "*** of *** token *** is bad"
-    told = str([vars(record) for record in caplog.records])
-    assert SECRET not in told
-    assert "a-code" not in told
+    text = str([vars(record) for record in caplog.records])
+    assert SECRET not in text
+    assert "a-code" not in text
 
 
 async def test_failed_exchange_without_response_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,8 +298,8 @@ async def test_successful_refresh_clears_suspicion_of_unauthorized_client() -> N
             clock.tick(minutes=3)
             again = Asking(service, "repo", owner=person, arguments="again")
             assert (await again.account()).label.startswith("hubber-")
-        told = [event.type for event in await service.elicitations.all(OutgoingEvent)]
-        assert [each for each in told if each.startswith("registration.")] == []
+        reported = [event.type for event in await service.elicitations.all(OutgoingEvent)]
+        assert [each for each in reported if each.startswith("registration.")] == []
 
 
 async def two_connected(service: Service, network: Renewing) -> list[str]:
@@ -369,7 +369,7 @@ async def refused_refresh() -> AsyncIterator[tuple[OAuthEnv, Any]]:
 async def test_operator_events_report_refused_and_accepted_registration() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
-    async with telling_accounts(network, clock) as service:
+    async with reporting_accounts(network, clock) as service:
         await connect(service, "repo")
         renews = network.renews
         refusing_refresh(network, OPERATORS["a wrong secret"])
@@ -379,13 +379,13 @@ async def test_operator_events_report_refused_and_accepted_registration() -> Non
             clock.tick(seconds=STANDS.total_seconds())
         network.renews = renews
         await connected_again(service)
-        told = [
+        reported = [
             (event.type, dict(event.facts))
             for event in await service.elicitations.all(OutgoingEvent)
             if event.type.startswith("registration.")
         ]
-        assert [each for each, _ in told] == ["registration.refused", "registration.accepted"]
-        (refused, _) = told
+        assert [each for each, _ in reported] == ["registration.refused", "registration.accepted"]
+        (refused, _) = reported
         assert refused[1]["provider"] == "github"
         assert (refused[1]["fault"], refused[1]["error"]) == ("client", "invalid_client")
 
@@ -420,6 +420,6 @@ async def connected_again(service: Service) -> None:
 
 
 @asynccontextmanager
-async def telling_accounts(network: Network, clock: Clock) -> AsyncIterator[Service]:
+async def reporting_accounts(network: Network, clock: Clock) -> AsyncIterator[Service]:
     async with serving_accounts(network, clock=clock, events=(CRM,)) as service:
         yield service

@@ -19,9 +19,9 @@ from tests.support.wrong_provider import (
     ID,
     SECRET,
     WrongProvider,
+    logged_texts,
     outbound_to,
     served,
-    told,
 )
 from webapp.cli.examination import Finding, Surroundings, certificate_end, examine_outside
 from webapp.settings.identity import PROVIDER as SIGN_IN
@@ -262,8 +262,8 @@ async def test_wrong_setup_is_named_at_start_and_by_doctor(
         client = Client(provider=issuer, client_id=ID, client_secret=SECRET)
         about["identity"] = IdentitySettings(client=client)
     async with served(network, **about) as here:
-        await eventually(lambda: told(caplog.records, "registrations.checked"))
-        by_start = told(caplog.records, "registration.wrong").replace('\\"', '"')
+        await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
+        by_start = logged_texts(caplog.records, "registration.wrong").replace('\\"', '"')
         findings = await doctor(network, here.settings, clock)
     by_doctor = "\n".join(f"{one.says} -> {one.fix}" for one in findings if one.standing == "wrong")
     for text in (by_start, by_doctor):

@@ -19,9 +19,9 @@ from tests.support.wrong_provider import (
     HUB,
     SECRET,
     WrongProvider,
+    logged_texts,
     outbound_to,
     served,
-    told,
 )
 from webapp.cli.examination import Surroundings, certificate_end, examine_outside
 from webapp.settings.identity import PROVIDER as SIGN_IN
@@ -42,8 +42,8 @@ async def test_wrong_setup_is_named_wherever_it_matters(
     provider = replace(PROVIDER, **setup.declared)
     about: dict[str, Any] = {"provider": provider, "credentials": setup.credentials}
     async with served(network, clock=clock, **about) as here:
-        await eventually(lambda: told(caplog.records, "registrations.checked"))
-        _reads(told(caplog.records, *NAMED), setup.found)
+        await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
+        _reads(logged_texts(caplog.records, *NAMED), setup.found)
         _reads(await _by_doctor(network, here.settings, clock), setup.found)
         caplog.clear()
         asked, person = here.ask(provider=provider), await here.person()
@@ -58,7 +58,7 @@ async def test_wrong_setup_is_named_wherever_it_matters(
         if page.status != 502:
             page = await person.visit(link)
         assert setup.person in page.text.replace("&#39;", "'"), page.heading
-        _reads(told(caplog.records, *USED), setup.used)
+        _reads(logged_texts(caplog.records, *USED), setup.used)
         if setup.model == "waits":
             assert not asked.task.done()
         elif setup.model is None:
@@ -94,7 +94,7 @@ async def test_provider_that_repeats_secret_gets_it_into_no_log_and_no_finding(
     said = {"error": "invalid_client", "error_description": f"{SECRET} is wrong"}
     network = WrongProvider(clock=clock, replies={"/token": answers(401, json=said)})
     async with served(network, provider=PROVIDER, clock=clock) as here:
-        await eventually(lambda: told(caplog.records, "registrations.checked"))
+        await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
         found = await _by_doctor(network, here.settings, clock)
     assert "refuses this server's client id or secret" in found
     assert SECRET not in found + str([vars(one) for one in caplog.records])
@@ -107,10 +107,10 @@ async def test_answer_that_proves_nothing_is_in_log_at_start(
     said = {"error": "invalid_request", "error_description": "send JSON"}
     network = WrongProvider(clock=clock, replies={"/token": answers(400, json=said)})
     async with served(network, provider=PROVIDER, clock=clock):
-        await eventually(lambda: told(caplog.records, "registrations.checked"))
-    unclear = told(caplog.records, "registration.unclear")
+        await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
+    unclear = logged_texts(caplog.records, "registration.unclear")
     _reads(unclear, ["invalid_request", "send JSON", "connect one account"])
-    assert told(caplog.records, *NAMED) == ""
+    assert logged_texts(caplog.records, *NAMED) == ""
 
 
 @pytest.mark.parametrize("setup", SIGN_INS.values(), ids=SIGN_INS)
@@ -125,8 +125,8 @@ async def test_wrong_sign_in_is_named_wherever_it_matters(
     client = Client(provider=issuer, client_id=id, client_secret=secret)
     identity = IdentitySettings(client=client, claim=(setup.claim,))
     async with served(network, identity=identity, clock=clock) as here:
-        await eventually(lambda: told(caplog.records, "registrations.checked"))
-        _reads(told(caplog.records, *NAMED), setup.found)
+        await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
+        _reads(logged_texts(caplog.records, *NAMED), setup.found)
         _reads(await _by_doctor(network, here.settings, clock), setup.found)
         caplog.clear()
         person = await here.person()
@@ -153,7 +153,7 @@ async def test_wrong_sign_in_is_named_wherever_it_matters(
         if setup.model is not None:
             assert setup.model in answer.text
         _reads(
-            told(caplog.records, "signin.failed", "issuer.unavailable", "bearer.refused"),
+            logged_texts(caplog.records, "signin.failed", "issuer.unavailable", "bearer.refused"),
             setup.used,
         )
     assert network.secrets_sent_to <= {urlsplit(HUB).hostname}

@@ -227,9 +227,9 @@ def test_person_on_done_page_has_letter_and_no_picture(
 ) -> None:
     view = replace(usual(DoneAccount), person=person)
     page = shown(view)
-    letters = [span for span in page.named("span") if span.get("class") == "letter"]
-    assert bool(letters) == (letter is not None)
-    assert all(span["aria-hidden"] == "true" for span in letters)
+    characters = [span for span in page.named("span") if span.get("class") == "letter"]
+    assert bool(characters) == (letter is not None)
+    assert all(span["aria-hidden"] == "true" for span in characters)
     if letter:
         assert f"Connected as {letter} " in page.said()
     assert page.named("img") == []

@@ -239,9 +239,9 @@ def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
 
 
 def test_closed_page_shows_anonymous_visitor_only_how_to_sign_in(shown: Shown) -> None:
-    told = {field.name for field in fields(Closed)}
+    reported = {field.name for field in fields(Closed)}
     every_page = {"server", "for_user", "came_late", "updates"}
-    assert told == {*every_page, "of", "why", "sign_in", "by_code"}
+    assert reported == {*every_page, "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
     page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"
@@ -276,9 +276,9 @@ def test_connections_page_names_assistants_which_can_use_account(
     assert "Claude its own name, not verified https://app.example verified by its sign-in" in said
     assert "Save for octocat" in said
     assert "Allow all my assistants" not in said
-    kept = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
-    assert "Only the selected assistants. Any other asks you first." in kept
-    assert "Allow all my assistants to use octocat" in kept
+    stored = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
+    assert "Only the selected assistants. Any other asks you first." in stored
+    assert "Allow all my assistants to use octocat" in stored
 
 
 def test_account_that_ends_soon_says_when(shown: Shown) -> None:

@@ -105,9 +105,9 @@ def test_user_code_is_large_selectable_and_spelled_for_screen_readers(
     code: CodePage, shown: Shown
 ) -> None:
     page = shown(code)
-    (letters,) = [field for field in page.named("p") if field.get("id") == "letters"]
+    (characters,) = [field for field in page.named("p") if field.get("id") == "letters"]
     assert page.text("h1") == "Tell your assistant this code"
-    assert letters["aria-hidden"] == "true"
+    assert characters["aria-hidden"] == "true"
     assert "BCDF-GHJK" in page.text("p")
     assert "B, C, D, F, G, H, J, K" in page.text("p")
     assert [button["data-copy"] for button in page.named("button")] == ["letters"]
@@ -325,13 +325,13 @@ async def test_user_code_fits_on_single_line_and_can_be_copied(
     }
     async with visit(browser, site, **options) as page:
         await page.goto(f"{ORIGIN}/e/abc")
-        letters = page.locator("#letters")
-        await expect(letters).to_be_in_viewport(ratio=1)
-        assert await letters.evaluate("it => it.scrollWidth <= it.clientWidth")
+        characters = page.locator("#letters")
+        await expect(characters).to_be_in_viewport(ratio=1)
+        assert await characters.evaluate("it => it.scrollWidth <= it.clientWidth")
         await page.get_by_role("button", name="Copy the code").click()
         await expect(page.locator("#copied")).to_have_text("Copied")
         assert await page.evaluate("navigator.clipboard.readText()") == "BCDF-GHJK"
-        await letters.click()
+        await characters.click()
         assert await page.evaluate("getSelection().toString().trim()") == "BCDF-GHJK"
 
 

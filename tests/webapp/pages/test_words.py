@@ -259,10 +259,10 @@ def test_pages_distinguish_other_person_from_other_browser(shown: Shown) -> None
 
 
 def test_views_before_identification_cannot_contain_details() -> None:
-    told = {
+    reported = {
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
-    assert told == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
+    assert reported == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
         *("action", "back", "came_late", "csrf", "issuer", "others", "switch", "updates")
     }
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from flows.payments.session import PAID_OTHERWISE
-from tests.support.disputes import claim, kept
+from tests.support.disputes import claim, unused_payment
 from tests.support.mcp_server import eventually, text_of
 from tests.support.paying import give_up, results_are_noted
-from tests.support.payment_events import COMPLETED, told
+from tests.support.payment_events import COMPLETED, sent_event
 from tests.support.shop_env import REFUND, Buying, Shop, buying
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.command import CommandRefused
@@ -33,15 +33,15 @@ async def given_back(shop: Shop, **about: Any) -> str:
 
 async def happens(shop: Shop, buy: Buying, there: str, *buttons: str) -> list[bytes]:
     """Press buttons at the provider. Return the events that it sends, without delivering them."""
-    told = len(shop.post) + len([button for button in buttons if button != "slow"])
+    reported = len(shop.post) + len([button for button in buttons if button != "slow"])
     for button in buttons:
         await buy.person.press_there(there, button)
-    await eventually(lambda: len(shop.post) >= told)
+    await eventually(lambda: len(shop.post) >= reported)
     post, shop.post[:] = [*shop.post], []
     return post
 
 
-async def kept_there(shop: Shop, buy: Buying) -> str:
+async def unused_payment_page(shop: Shop, buy: Buying) -> str:
     """Pay for a call that was abandoned, and return the provider's page of the unused payment."""
     await give_up(shop, buy)
     there = await buy.press("card")
@@ -59,12 +59,12 @@ async def test_dispute_takes_the_providers_current_state_whichever_event_arrives
 ) -> None:
     # finding: XM3
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
-        told = await happens(shop, buy, there, "claim", "lost", "appeal", "won")
-        await shop.tell(told[heard])
+        there = await unused_payment_page(shop, buy)
+        reported = await happens(shop, buy, there, "claim", "lost", "appeal", "won")
+        await shop.tell(reported[heard])
         await shop.sweep()
         assert await shop.ledger() == ["open"]
-        assert (await listed(shop)).disputes == {f"dp_{intent_of(told[0])}": "won"}
+        assert (await listed(shop)).disputes == {f"dp_{intent_of(reported[0])}": "won"}
         assert await buy.again() == "paid 9.00 EUR"
 
 
@@ -73,7 +73,7 @@ async def test_lost_dispute_with_a_won_appeal_counts_as_won(
 ) -> None:
     # finding: XM3
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         steps = ("needs_response", "lost", "appeal_needs_response", "appeal_under_review", "won")
         for number, status in enumerate(steps):
             event = claim(payment, "charge.dispute.updated", status=status)
@@ -86,7 +86,7 @@ async def test_lost_dispute_with_a_won_appeal_counts_as_won(
 async def test_bank_inquiry_leaves_the_payment_usable(shop: Shop) -> None:
     # finding: XM4
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         for event in await happens(shop, buy, there, "inquiry"):
             await shop.tell(event)
         await shop.sweep()
@@ -106,7 +106,7 @@ async def test_bank_inquiry_leaves_the_payment_usable(shop: Shop) -> None:
 async def test_partial_dispute_withdraws_only_the_disputed_amount(shop: Shop) -> None:
     # finding: XM4
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         for event in await happens(shop, buy, there, "claim_part"):
             await shop.tell(event)
         await shop.sweep()
@@ -129,7 +129,7 @@ async def test_partial_dispute_withdraws_only_the_disputed_amount(shop: Shop) ->
 async def test_dispute_of_the_rest_after_a_partial_refund_disputes_the_payment(shop: Shop) -> None:
     # finding: XM4
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         await happens(shop, buy, there, "claim_part")
         await given_back(shop, amount="4.50")
         await shop.tell((await happens(shop, buy, there, "lost"))[-1])
@@ -140,20 +140,20 @@ async def test_dispute_of_the_rest_after_a_partial_refund_disputes_the_payment(s
 # Refunds that fail later.
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_reported", [True, False])
 @pytest.mark.parametrize("amount", [None, "3.00"])
 async def test_refund_that_fails_later_is_listed_as_owed_and_can_be_repeated(
-    shop: Shop, amount: str | None, *, is_told: bool
+    shop: Shop, amount: str | None, *, is_reported: bool
 ) -> None:
     # finding: XM6
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         await happens(shop, buy, there, "slow")
         assert "is being refunded" in await given_back(shop, amount=amount)
         shop.post.clear()
         shop.clock.tick(days=3)
         for event in await happens(shop, buy, there, "refund_fails"):
-            if is_told:
+            if is_reported:
                 await shop.tell(event)
         await shop.sweep()
         owed = 900 if amount is None else 300
@@ -172,7 +172,7 @@ async def test_refund_that_fails_later_is_listed_as_owed_and_can_be_repeated(
 async def test_refund_command_detects_a_failed_refund_and_refunds_again(shop: Shop) -> None:
     # finding: XM6
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         await given_back(shop)
         await happens(shop, buy, there, "refund_fails")
         assert (await listed(shop)).standing == "refunded"
@@ -184,7 +184,7 @@ async def test_refund_command_detects_a_failed_refund_and_refunds_again(shop: Sh
 async def test_pending_refund_is_shown_as_pending_until_its_arrival(shop: Shop) -> None:
     # finding: XM6
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         await happens(shop, buy, there, "slow")
         await given_back(shop)
         assert (await listed(shop)).standing == "refund pending"
@@ -200,7 +200,7 @@ async def test_pending_refund_is_shown_as_pending_until_its_arrival(shop: Shop) 
 async def test_operator_can_close_a_failed_refund_as_done(shop: Shop) -> None:
     # finding: XM6
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         await given_back(shop)
         for event in await happens(shop, buy, there, "refund_fails"):
             await shop.tell(event)
@@ -218,7 +218,7 @@ async def test_failure_event_of_an_earlier_refund_does_not_undo_a_later_refund(
 ) -> None:
     # finding: XM6
     async with buying(shop) as buy:
-        there = await kept_there(shop, buy)
+        there = await unused_payment_page(shop, buy)
         await happens(shop, buy, there, "slow")
         shop.line.lost.append(REFUND)  # the reply to the first refund is lost
         shop.line.broken.append("GET /stripe/v1/refunds")
@@ -251,7 +251,7 @@ async def test_routine_events_of_our_own_sales_are_accepted_without_warnings(
 ) -> None:
     # finding: XM7
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await given_back(shop)
         (refund,) = await shop.refunds()
         metadata = {"elicitation": payment.elicitation_id}
@@ -262,7 +262,7 @@ async def test_routine_events_of_our_own_sales_are_accepted_without_warnings(
         }[kind]
         about = {"object": kind, "metadata": metadata, **about}
         for number, name in enumerate(ORDINARY[kind]):
-            answer = await shop.tell(told(name, about, id=f"evt_{number}"))
+            answer = await shop.tell(sent_event(name, about, id=f"evt_{number}"))
             assert answer.status_code == 200
         await shop.sweep()
         assert "refused" not in {hook.status for hook in await shop.webhooks()}
@@ -294,7 +294,7 @@ async def test_unknown_status_in_an_event_of_another_product_is_accepted(shop: S
     # finding: XM10
     other = await shop.make_session(client_reference_id="another-product")
     for number, words in enumerate(({"payment_status": "escrowed"}, {"status": "parked"})):
-        answer = await shop.tell(told(COMPLETED, {**other, **words}, id=f"evt_{number}"))
+        answer = await shop.tell(sent_event(COMPLETED, {**other, **words}, id=f"evt_{number}"))
         assert answer.status_code == 200
 
 

@@ -34,7 +34,7 @@ class Books:
     def __init__(self, shop: Shop, buy: Buying, told: dict[str, Any]) -> None:
         self.shop = shop
         self.buy = buy
-        self.told = told
+        self.events = told
         self.rows: list[list[str]] = []
         self.there = ""
         self._asking: asyncio.Task[types.CallToolResult] | None = None
@@ -85,8 +85,8 @@ class Books:
             for one in await self.shop.service.elicitations.all(OutgoingEvent)
         ):
             await asyncio.sleep(0)
-        types = [told["type"] for told in self.told.values()]
-        self.told.clear()
+        types = [reported["type"] for reported in self.events.values()]
+        self.events.clear()
         return [f"`{one}`" for one in types if one.startswith("payment")]
 
     async def _page(self) -> str:
@@ -125,7 +125,7 @@ class Books:
 @asynccontextmanager
 async def booked(shop: Shop) -> AsyncIterator[Books]:
     """Pay for a call whose tool fails, so that each repeated call receives the same receipt."""
-    told: dict[str, Any] = {}  # by event id
+    reported: dict[str, Any] = {}  # by event id
 
     async def receive(scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -135,7 +135,7 @@ async def booked(shop: Shop) -> AsyncIterator[Books]:
             if not message.get("more_body"):
                 break
         id = dict(scope["headers"])[b"webhook-id"].decode()
-        told[id] = json.loads(body)
+        reported[id] = json.loads(body)
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -147,7 +147,7 @@ async def booked(shop: Shop) -> AsyncIterator[Books]:
         address = EventAddress(name="books", url=place, secrets=(SECRET,))
         await shop.restart(events=(address,))
         async with buying(shop) as buy:
-            books = Books(shop, buy, told)
+            books = Books(shop, buy, reported)
             await give_up(shop, buy)
             books.there = await buy.press("card")
             await shop.tell_all()

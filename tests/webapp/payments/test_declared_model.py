@@ -43,7 +43,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         self.acme = Acme()
         self.asked: list[Elicitation] = []
         self.post: list[tuple[str, bytes]] = []  # the provider's events, oldest first
-        self.told = 0
+        self.sent = 0
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
         return self.loop.run_until_complete(work)
@@ -79,24 +79,24 @@ class DeclaredBesideModel(RuleBasedStateMachine):
             self.do(self.payment_env.go_on(self.asked[which % len(self.asked)]))
         self.acme.loses = None
 
-    @rule(is_told=st.booleans(), is_heard=st.booleans())
-    def buy(self, is_told: bool, is_heard: bool) -> None:
+    @rule(is_reported=st.booleans(), is_heard=st.booleans())
+    def buy(self, is_reported: bool, is_heard: bool) -> None:
         """Ask, go to the checkout and pay in one step, so that later states occur more often."""
         self.ask()
         made = len(self.acme.checkouts)
         self.go_on(len(self.asked) - 1, loses_reply=False)
         if len(self.acme.checkouts) > made:
-            self.pay(made, "paid", is_told)
-            if is_told and is_heard:
+            self.pay(made, "paid", is_reported)
+            if is_reported and is_heard:
                 self.do(self._tell(*self.post.pop()))
 
     @precondition(lambda self: self.acme.checkouts)
     @rule(
         which=some,
         state=st.sampled_from(["paid", "paid", "paid", "pending", "failed"]),
-        is_told=st.booleans(),
+        is_reported=st.booleans(),
     )
-    def pay(self, which: int, state: str, is_told: bool) -> None:
+    def pay(self, which: int, state: str, is_reported: bool) -> None:
         """Set a checkout's payment state at the provider.
 
         A pending payment arrives or fails later.
@@ -104,7 +104,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         id, checkout = self.checkout(which)
         if checkout["state"] in ("open", "pending") and checkout["state"] != state:
             event = self.acme.pay(id, state=state)
-            self.post += [self.named(event)] if is_told else []
+            self.post += [self.named(event)] if is_reported else []
 
     @precondition(lambda self: self.asked)
     @rule(which=some)
@@ -237,8 +237,8 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         return id, self.acme.checkouts[id]
 
     def named(self, event: bytes) -> tuple[str, bytes]:
-        self.told += 1
-        return f"msg_{self.told}", event
+        self.sent += 1
+        return f"msg_{self.sent}", event
 
 
 TestDeclaredBesideModel = DeclaredBesideModel.TestCase

@@ -137,8 +137,8 @@ async def test_dispute_opened_by_an_event_is_ended_only_by_an_event(
     asked = await begun(payment_env)
     await tell(payment_env, acme.pay(), id="msg_1")
     for number, kind in enumerate(("claim.opened", "claim.lost")):
-        told = acme.event().replace(b"checkout.updated", kind.encode())
-        await tell(payment_env, told, id=f"msg_{number}_2")
+        reported = acme.event().replace(b"checkout.updated", kind.encode())
+        await tell(payment_env, reported, id=f"msg_{number}_2")
         assert await asked_about(payment_env, asked) == [DISPUTED]
     won = acme.event().replace(b"checkout.updated", b"claim.won")
     await tell(payment_env, won, id="msg_3")
@@ -239,8 +239,8 @@ async def test_won_dispute_is_closed_in_either_event_order(
     await begun(payment_env)
     await tell(payment_env, acme.pay())
     for kind in kinds:
-        told = acme.event().replace(b"checkout.updated", kind.encode())
-        await tell(payment_env, told, id=f"msg_{kind}".replace(".", "_"))
+        reported = acme.event().replace(b"checkout.updated", kind.encode())
+        await tell(payment_env, reported, id=f"msg_{kind}".replace(".", "_"))
     assert await ledger(payment_env) == [OPEN]
 
 

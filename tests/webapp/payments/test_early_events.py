@@ -23,15 +23,15 @@ from tests.support.acme import (
     Acme,
     begun,
     declared,
-    kept,
     ledger,
     noted,
     paid,
     still_open,
     tell,
+    webhook_statuses,
 )
 from tests.support.disputes import CLOSED, claim, claimed
-from tests.support.disputes import kept as unused
+from tests.support.disputes import unused_payment as unused
 from tests.support.payment_env import Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
@@ -126,7 +126,7 @@ async def test_event_waiting_for_its_session_polls_the_provider_with_backoff(
         if len(acme.calls) > calls:
             asked_at.append((payment_env.clock() - since) / timedelta(seconds=31))
     assert asked_at == [1, 2, 4, 8, 16, 32]
-    assert await kept(payment_env) == [("waiting", "session")]
+    assert await webhook_statuses(payment_env) == [("waiting", "session")]
 
 
 # Events before the payment that they are about.
@@ -151,10 +151,10 @@ async def test_dispute_that_arrives_before_its_payment_is_applied_to_the_payment
     await begun(claims_env)
     assert await received(await tell(claims_env, lost(acme))) == "waiting"
     await claims_env.sweep()
-    assert await kept(claims_env) == [("waiting", "payment")]
+    assert await webhook_statuses(claims_env) == [("waiting", "payment")]
     await tell(claims_env, acme.pay(), id="msg_2")
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
-    assert sorted(await kept(claims_env)) == [("applied", None), ("applied", None)]
+    assert sorted(await webhook_statuses(claims_env)) == [("applied", None), ("applied", None)]
     claims_env.clock.tick(days=8)
     await claims_env.sweep()
     assert acme.refunds == {}
@@ -171,8 +171,8 @@ async def test_early_dispute_received_by_another_process_is_applied_to_the_payme
     )
     gateway, now = payments.flow.signing["acme"], claims_env.clock()
     headers = signing.standard_webhooks(lost(acme), secret=SIGNS, now=now, id="msg_1")
-    told = verify(gateway.scheme, body=lost(acme), headers=headers, secrets=[SIGNS], now=now)
-    assert await other.receive(gateway, told) == "waiting"
+    reported = verify(gateway.scheme, body=lost(acme), headers=headers, secrets=[SIGNS], now=now)
+    assert await other.receive(gateway, reported) == "waiting"
     await tell(claims_env, acme.pay(), id="msg_2")
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
@@ -186,7 +186,7 @@ async def test_payment_arriving_days_after_its_dispute_is_disputed_at_once(
     for _ in range(4):
         claims_env.clock.tick(days=1)
         await claims_env.sweep()
-        assert await kept(claims_env) == [("waiting", "payment")]
+        assert await webhook_statuses(claims_env) == [("waiting", "payment")]
     await tell(claims_env, acme.pay(), id="msg_2")
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
@@ -200,7 +200,7 @@ async def test_waiting_dispute_of_a_payment_that_differs_from_the_request_is_ref
     acme.checkouts["co-1"]["amount"] = 400
     claims_env.clock.tick(minutes=1)
     await claims_env.sweep()
-    assert await kept(claims_env) == [("refused", "amount")]
+    assert await webhook_statuses(claims_env) == [("refused", "amount")]
     assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(claims_env)
     assert await ledger(claims_env) == []
 
@@ -218,7 +218,7 @@ async def test_waiting_dispute_event_polls_with_backoff_and_is_finally_erased(
     claims_env.clock.tick(minutes=31)
     await claims_env.sweep()
     await erased(claims_env, asked)
-    assert await kept(claims_env) == []
+    assert await webhook_statuses(claims_env) == []
 
 
 # Events after the question was erased, long after the payment.
@@ -235,12 +235,12 @@ async def test_dispute_after_the_question_was_erased_is_applied(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await erased(payment_env, await used(payment_env, acme))
-    taken = acme.event(charged_back=900)
-    assert await received(await tell(payment_env, taken, id="msg_2")) == "disputed"
+    found = acme.event(charged_back=900)
+    assert await received(await tell(payment_env, found, id="msg_2")) == "disputed"
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
-    assert await kept(payment_env) == [("applied", None)]
+    assert await webhook_statuses(payment_env) == [("applied", None)]
     for id in ("msg_2", "msg_3"):
-        await received(await tell(payment_env, taken, id=id))
+        await received(await tell(payment_env, found, id=id))
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
 
 
@@ -306,7 +306,7 @@ async def test_event_that_contradicts_the_payment_of_an_erased_question_is_refus
     await erased(payment_env, await used(payment_env, acme))
     event = acme.event(charged_back=900, **says)
     assert await received(await tell(payment_env, event, id="msg_2")) == "refused"
-    assert await kept(payment_env) == [("refused", why)]
+    assert await webhook_statuses(payment_env) == [("refused", why)]
     assert await ledger(payment_env) == [ReceiptStatus.SPENT]
 
 
@@ -319,10 +319,10 @@ async def test_payment_for_an_erased_question_is_listed_for_the_operator(
     await erased(payment_env, asked)
     for number in range(2):
         assert await received(await tell(payment_env, acme.pay(n=number))) == "refused"
-    assert await kept(payment_env) == [("refused", "erased")] * 2
+    assert await webhook_statuses(payment_env) == [("refused", "erased")] * 2
     for row in (await list_hooks(payment_env.service)).rows:
-        told = (row.provider, row.event, row.status, row.why)
-        assert told == ("acme", "checkout.updated", "refused", "erased")
+        reported = (row.provider, row.event, row.status, row.why)
+        assert reported == ("acme", "checkout.updated", "refused", "erased")
     assert await ledger(payment_env) == []
     (paid,) = await still_open(payment_env)
     assert "paid 9.00 EUR" in str(paid.note)
@@ -335,7 +335,7 @@ async def test_signed_event_with_a_different_amount_is_listed_for_the_operator(
 ) -> None:
     await begun(payment_env)
     assert await received(await tell(payment_env, acme.pay(amount=400))) == "refused"
-    assert await kept(payment_env) == [("refused", "amount")]
+    assert await webhook_statuses(payment_env) == [("refused", "amount")]
     assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
 
 

@@ -112,7 +112,7 @@ async def test_example_sells_and_refunds_as_its_file_says(tmp_path: Path, case: 
 
         paid = [word for word, says in case.words.items() if says == "paid"]
         provider.word = paid[0] if paid else provider.word
-        body = provider.about(case.told(case.paid_event))
+        body = provider.about(case.event(case.paid_event))
         refused = await payment_env.post(body + b" ", headers=signed(case, body))
         assert refused.status_code == 400
         assert await payment_env.paid(asked) is None

@@ -15,7 +15,7 @@ from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
 from flows.question import asking
-from tests.support.gateway_env import kept_in
+from tests.support.gateway_env import stored_checkout
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from tests.support.service_env import call_of
 from webapp.calls.verbs import Verbs
@@ -250,8 +250,10 @@ async def test_missing_paypal_order_does_not_block_other_orders_of_the_question(
         asked = await payment_env.begun()
         attempt = (await payment_env.now(asked)).attempt
         assert attempt is not None
-        kept = msgspec.to_builtins(replace(kept_in(await payment_env.now(asked)), session="GONE"))
-        lapsed = replace(attempt, number=0, kept=kept)
+        stored = msgspec.to_builtins(
+            replace(stored_checkout(await payment_env.now(asked)), session="GONE")
+        )
+        lapsed = replace(attempt, number=0, kept=stored)
         await payment_env.service.elicitations.change(
             asked.id, lambda current: replace(current, former=(lapsed,))
         )

@@ -12,10 +12,10 @@ import pytest
 
 from flows import Receipt
 from flows.payments.receipt import Payment
-from tests.support.disputes import CLOSED, CREATED, claim, claimed, kept
+from tests.support.disputes import CLOSED, CREATED, claim, claimed, unused_payment
 from tests.support.mcp_server import eventually
 from tests.support.paying import give_up, results_are_noted, two_tabs
-from tests.support.payment_events import told
+from tests.support.payment_events import sent_event
 from tests.support.shop_env import Buying, Shop, buying
 
 INTENT = "GET /stripe/v1/payment_intents/"
@@ -102,7 +102,7 @@ async def test_dispute_found_by_polling_ends_with_the_won_event(shop: Shop) -> N
 
 async def test_payment_refunded_at_the_provider_is_not_given_to_a_tool(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await kept(shop, buy)
+        await unused_payment(shop, buy)
         await shop.refund_by_hand()
         assert await shop.tell_all() == ["refunded"]
         (payment,) = await shop.payments()
@@ -136,7 +136,7 @@ async def test_permanent_purchase_refunded_at_the_provider_has_to_be_paid_again(
 
 async def test_partial_refund_at_the_provider_leaves_the_payment_usable(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await kept(shop, buy)
+        await unused_payment(shop, buy)
         await shop.refund_by_hand(amount="300")
         assert await shop.tell_all() == ["open"]
         (payment,) = await shop.payments()
@@ -146,7 +146,7 @@ async def test_partial_refund_at_the_provider_leaves_the_payment_usable(shop: Sh
 
 async def test_rest_of_a_partly_refunded_payment_is_refunded_automatically(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await kept(shop, buy)
+        await unused_payment(shop, buy)
         await shop.refund_by_hand(amount="300")
         await shop.tell_all()
         shop.clock.tick(days=7)
@@ -157,7 +157,7 @@ async def test_rest_of_a_partly_refunded_payment_is_refunded_automatically(shop:
 
 async def test_partial_refund_events_in_any_order_add_up_to_a_full_refund(shop: Shop) -> None:
     async with buying(shop) as buy:
-        await kept(shop, buy)
+        await unused_payment(shop, buy)
         for amount in ("100", "300", "500"):
             await shop.refund_by_hand(amount=amount)
         latest, *earlier = reversed(shop.post)
@@ -188,8 +188,8 @@ async def test_payment_whose_refund_event_came_first_is_not_given_to_a_waiting_t
     other = await shop.process()
     async with buying(shop) as buy:
         refunded, paid, _ = await refunded_first(shop, buy)
-        told = await shop.tell(refunded, to=other if by_another_process else None)
-        assert told.json() == {"received": "waiting"}
+        reported = await shop.tell(refunded, to=other if by_another_process else None)
+        assert reported.json() == {"received": "waiting"}
         await shop.tell(paid)
         assert "refunded in the meantime" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
@@ -221,7 +221,7 @@ async def test_partial_refunds_received_before_the_payment_are_stored_when_the_t
 
 async def test_event_about_our_own_refund_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         shop.clock.tick(days=7)
         await shop.sweep()
         (before,) = await shop.payments()
@@ -258,7 +258,7 @@ async def test_event_that_contradicts_the_payment_is_stored_as_refused(
     shop: Shop, changes: dict[str, Any], why: str
 ) -> None:
     async with buying(shop) as buy:
-        await kept(shop, buy)
+        await unused_payment(shop, buy)
         await shop.refund_by_hand()
         event = json.loads(shop.post.pop())
         if "currency" in changes:
@@ -280,8 +280,12 @@ async def test_refund_of_another_sale_changes_nothing_and_is_not_looked_up(shop:
         "metadata": {},
         "payment_intent": "pi_of_another_sale",
     }
-    assert (await shop.tell(told("charge.refunded", charge))).json() == {"received": "ignored"}
-    named = told("charge.refunded", {**charge, "metadata": {"elicitation": "x" * 60}}, id="evt_2")
+    assert (await shop.tell(sent_event("charge.refunded", charge))).json() == {
+        "received": "ignored"
+    }
+    named = sent_event(
+        "charge.refunded", {**charge, "metadata": {"elicitation": "x" * 60}}, id="evt_2"
+    )
     assert (await shop.tell(named)).json() == {"received": "waiting"}
     await shop.sweep()
     assert sorted(hook.status for hook in await shop.webhooks()) == ["ignored", "unknown"]
@@ -310,7 +314,7 @@ async def test_repeated_payment_event_does_not_drop_a_waiting_dispute(
 
 async def test_disputed_payment_is_neither_given_to_a_tool_nor_refunded(shop: Shop) -> None:
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         assert await claimed(shop, payment) == "disputed"
         assert shop.line.count(INTENT) == 1
         assert "disputed at the person's bank" in await buy.again()
@@ -328,7 +332,7 @@ async def test_payment_whose_dispute_event_came_first_is_not_given_to_a_waiting_
     async with buying(shop) as buy:
         _, paid, intent = await refunded_first(shop, buy, amount="100")
         about = {"id": "dp_1", "object": "dispute", "payment_intent": intent}
-        assert (await shop.tell(told(CREATED, about))).json() == {"received": "waiting"}
+        assert (await shop.tell(sent_event(CREATED, about))).json() == {"received": "waiting"}
         await shop.tell(paid)
         assert "disputed at the person's bank" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
@@ -336,7 +340,7 @@ async def test_payment_whose_dispute_event_came_first_is_not_given_to_a_waiting_
 
 async def test_won_dispute_makes_the_payment_usable_again(shop: Shop) -> None:
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await claimed(shop, payment)
         assert await claimed(shop, payment, CLOSED, status="won") == "open"
         assert await buy.again() == "paid 9.00 EUR"
@@ -377,7 +381,7 @@ async def test_permanent_purchase_has_to_be_paid_again_while_disputed(shop: Shop
 
 async def test_dispute_of_another_sale_is_stored_as_unknown_and_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         foreign = claim(payment, payment_intent="pi_of_another_sale")
         await shop.tell(foreign)
         await shop.sweep()
@@ -387,7 +391,7 @@ async def test_dispute_of_another_sale_is_stored_as_unknown_and_changes_nothing(
 
 async def test_dispute_is_applied_when_the_provider_is_reachable_again(shop: Shop) -> None:
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         shop.line.is_down = True
         assert await claimed(shop, payment) == "open"
         shop.line.is_down = False

@@ -12,7 +12,7 @@ from tests.support.records import go_back, scanned
 from tests.support.shop_env import REFUND, Buying, Shop, buying
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.deadline import STEP
-from webapp.elicitations.watcher import _hear
+from webapp.elicitations.watcher import _apply
 from webapp.operations.payment_rows import PaymentRow
 from webapp.records.high_water import MARK, restored
 from webapp.stores import Record
@@ -38,7 +38,7 @@ async def steps_back(shop: Shop, copies: Sequence[Record]) -> None:
     shop.clock.tick(seconds=6)
     await shop.service.elicitations.high_water.make_mark()
     await goes_back(shop, copies)
-    await _hear(shop.service.elicitations, None)
+    await _apply(shop.service.elicitations, None)
     assert await shop.service.elicitations.high_water.step_back() is not None
 
 

@@ -222,9 +222,9 @@ async def test_repeated_partial_refund_is_made_once_and_the_payment_stays_usable
     # finding: M8
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
-        told = await refund(shop, id, amount="3.00", reason="sorry")
-        assert told.startswith("3.00 EUR is refunded (re_")
-        assert told.endswith("all that was refunded of 9.00 EUR.")
+        reported = await refund(shop, id, amount="3.00", reason="sorry")
+        assert reported.startswith("3.00 EUR is refunded (re_")
+        assert reported.endswith("all that was refunded of 9.00 EUR.")
         assert await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was refunded already."
         await shop.tell_all()
         await refund(shop, id, amount="6.00")
@@ -368,12 +368,12 @@ async def test_payments_are_listed_as_json_and_shown_with_all_details(
     table = await list_payments(shop.service, only_open=True)
     show_table(table, as_json=True, now=shop.clock())
     text = capsys.readouterr().out
-    (told,) = json.loads(text)
+    (answer,) = json.loads(text)
     ours = payment.elicitation_id.removeprefix(payment.owner)
-    assert (told["id"], told["question"]) == (id, ours)
-    assert (told["session"], told["payment"]) == (payment.session, payment.payment_intent)
-    assert (told["amount"], told["currency"], told["standing"]) == (900, "EUR", "open")
-    assert told["paid_at"] == "2026-03-01T12:00:00Z"
+    assert (answer["id"], answer["question"]) == (id, ours)
+    assert (answer["session"], answer["payment"]) == (payment.session, payment.payment_intent)
+    assert (answer["amount"], answer["currency"], answer["standing"]) == (900, "EUR", "open")
+    assert answer["paid_at"] == "2026-03-01T12:00:00Z"
     assert payment.owner not in text
     show_facts(await show_payment(shop.service, id), as_json=False)
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -405,10 +405,10 @@ async def test_pending_bank_transfer_is_shown_to_the_model_and_the_operator(
         person = await shop.person()
         await person.press_there(await person.go_on(link), "bank")
         await shop.tell_all()
-        told = text_of(await soon(caller.call("report")))
-        assert "the payment is on its way" in told
-        assert "must not pay again" in told
-        assert link not in told
+        text = text_of(await soon(caller.call("report")))
+        assert "the payment is on its way" in text
+        assert "must not pay again" in text
+        assert link not in text
         (row,) = await listed(shop, only_open=True)
         assert (row.price, row.standing) == ("9.00 EUR", "on its way")
         assert str(row.session).startswith("cs_")
@@ -425,9 +425,9 @@ async def test_waiting_call_reports_a_bank_transfer_that_starts_during_the_wait(
         await shop.tell_all()
         shop.clock.tick(minutes=1)
         shop.service.elicitations.waiters.wake_all()
-        told = text_of(await soon(call))
-        assert "must not pay again" in told
-        assert link not in told
+        text = text_of(await soon(call))
+        assert "must not pay again" in text
+        assert link not in text
 
 
 def test_unreadable_record_does_not_hide_the_other_payments(

@@ -18,10 +18,10 @@ from tests.support.acme import (
     Acme,
     begun,
     declared,
-    kept,
     ledger,
     paid,
     tell,
+    webhook_statuses,
 )
 from tests.support.own_provider import Orchard, say
 from tests.support.payment_env import Body, PaymentEnv, selling
@@ -119,7 +119,7 @@ async def test_repeated_events_change_nothing(payment_env: PaymentEnv, acme: Acm
         assert (await tell(payment_env, event, id=id)).status_code == 200
     assert await payment_env.paid(asked) == before
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
-    assert sorted(await kept(payment_env)) == [("applied", None), ("repeated", None)]
+    assert sorted(await webhook_statuses(payment_env)) == [("applied", None), ("repeated", None)]
 
 
 async def test_pressing_continue_twice_makes_one_checkout(
@@ -140,14 +140,14 @@ async def test_event_that_arrives_before_the_checkout_reply_waits_for_the_reply(
         acme.before_it_answers = None
         answer = await tell(payment_env, acme.pay(checkout["id"]))
         assert answer.json() == {"received": "waiting"}
-        assert await kept(payment_env) == [("waiting", "session")]
+        assert await webhook_statuses(payment_env) == [("waiting", "session")]
 
     acme.before_it_answers = overtake
     asked = await payment_env.begun()
     payment_env.clock.tick(seconds=31)
     await fall_due(payment_env.service)
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
-    assert await kept(payment_env) == [("applied", None)]
+    assert await webhook_statuses(payment_env) == [("applied", None)]
     assert [*acme.checkouts] == ["co-1"]
 
 
@@ -229,7 +229,7 @@ async def test_event_that_contradicts_the_question_is_stored_as_refused_with_its
 ) -> None:
     asked = await begun(payment_env)
     assert (await tell(payment_env, acme.pay(**says))).json() == {"received": "refused"}
-    assert await kept(payment_env) == [("refused", why)]
+    assert await webhook_statuses(payment_env) == [("refused", why)]
     assert not (await payment_env.now(asked)).status.is_final
     assert await ledger(payment_env) == []
 
@@ -242,7 +242,7 @@ async def test_checkout_event_that_names_another_question_settles_neither_questi
     assert (await tell(payment_env, acme.pay(reference=other.id))).json() == {"received": "waiting"}
     payment_env.clock.tick(seconds=31)
     await fall_due(payment_env.service)
-    assert await kept(payment_env) == [("refused", "session")]
+    assert await webhook_statuses(payment_env) == [("refused", "session")]
     assert not (await payment_env.now(other)).status.is_final
     assert not (await payment_env.now(asked)).status.is_final
     assert await ledger(payment_env) == []
@@ -254,7 +254,10 @@ async def test_checkout_event_with_an_unknown_reference_is_stored_and_settles_no
 ) -> None:
     asked = await begun(payment_env)
     assert (await tell(payment_env, acme.pay(reference=reference))).status_code == 200
-    assert [status for status, _ in await kept(payment_env)] in (["unknown"], ["ignored"])
+    assert [status for status, _ in await webhook_statuses(payment_env)] in (
+        ["unknown"],
+        ["ignored"],
+    )
     assert not (await payment_env.now(asked)).status.is_final
 
 
@@ -264,7 +267,7 @@ async def test_event_of_another_type_is_stored_and_ignored(
     asked = await begun(payment_env)
     event = acme.pay().replace(b"checkout.updated", b"customer.created")
     assert (await tell(payment_env, event)).json() == {"received": "ignored"}
-    assert await kept(payment_env) == [("ignored", None)]
+    assert await webhook_statuses(payment_env) == [("ignored", None)]
     assert not (await payment_env.now(asked)).status.is_final
 
 
@@ -560,9 +563,9 @@ async def test_declared_event_types_of_a_provider_are_applied(acme: Acme, tmp_pa
             (b"claim.won", ReceiptStatus.OPEN),
             (b"back", ReceiptStatus.REFUNDED),
         ):
-            told = event.replace(b"checkout.updated", kind)
+            reported = event.replace(b"checkout.updated", kind)
             assert (
-                await tell(payment_env, told, id=kind.decode().replace(".", "_"))
+                await tell(payment_env, reported, id=kind.decode().replace(".", "_"))
             ).status_code == 200
             assert await ledger(payment_env) == [status]
 
@@ -612,7 +615,7 @@ async def test_declared_provider_with_another_api_is_polled_and_its_checkout_clo
     assert await say(other, orchard.event()) == "refused"
     orchard.order |= {"price": {"value": "9.00", "unit": "EUR"}, "shop": "s-2"}
     assert await say(other, orchard.event(id="e-2")) == "refused"
-    assert sorted(await kept(other)) == [("refused", "account"), ("refused", "amount")]
+    assert sorted(await webhook_statuses(other)) == [("refused", "account"), ("refused", "amount")]
     orchard.order |= {"state": "new", "shop": "s-1"}
     await checkouts.leave(await other.now(asked), number=1)
     assert orchard.order["state"] == "void"

@@ -57,7 +57,7 @@ class Leg:
     presenter: Holding
     may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
     work: str = ""
-    told: str = ""
+    error_text: str = ""
     receipt: "Receipt | None" = None
     is_finished: bool = False
     is_dead: bool = False
@@ -104,7 +104,7 @@ class Leg:
                 await self.may_go_on.wait()
                 await self.use(self.receipt)
         except ElicitError as error:  # the model receives the error, and the call has ended
-            self.told = str(error)
+            self.error_text = str(error)
 
     async def use(self, receipt: "Receipt | None") -> None:
         assert receipt is not None
@@ -247,15 +247,15 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         topic=topics,
         button=st.sampled_from(["card", "card", "bank"]),
         returns=st.booleans(),
-        is_told=st.booleans(),
+        is_reported=st.booleans(),
     )
-    def be_asked_and_pay(self, topic: str, button: str, returns: bool, is_told: bool) -> None:
+    def be_asked_and_pay(self, topic: str, button: str, returns: bool, is_reported: bool) -> None:
         """Ask and pay in one step, so that later states are reached more often."""
         self.do(self._call(topic))
         self.do(self._press(topic, times=1))
         if self.tills:
             self.do(self._at_the_checkout(len(self.tills) - 1, button, returns=returns))
-        while is_told and self.shop.post:
+        while is_reported and self.shop.post:
             self.do(self._tell(self.shop.post.pop()))
 
     @rule(topic=topics, is_by_bank=st.booleans(), is_down=st.booleans())
@@ -388,13 +388,13 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             about = {"amount": amount} if amount else {}
             await self.shop.give_back_there(payment.payment_intent, **about)
 
-    @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_told_first=st.booleans())
+    @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_reversed=st.booleans())
     @where(lambda self: self.tills)
-    def claim_back(self, which: int, ends: str, is_told_first: bool) -> None:
+    def claim_back(self, which: int, ends: str, is_reversed: bool) -> None:
         """Let a bank claim a payment back, and perhaps decide the claim."""
-        self.do(self._claim_back(which, ends, is_told_first=is_told_first))
+        self.do(self._claim_back(which, ends, is_reversed=is_reversed))
 
-    async def _claim_back(self, which: int, ends: str, *, is_told_first: bool) -> None:
+    async def _claim_back(self, which: int, ends: str, *, is_reversed: bool) -> None:
         payment = await self.payment_of_the(which)
         if payment is None or self.claims.get(payment.id, "") != "":
             return
@@ -403,7 +403,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         if ends:
             events.append(claim(payment, CLOSED, id=id, status=ends))
         self.claims[payment.id] = ends
-        events = events[::-1] if is_told_first else events
+        events = events[::-1] if is_reversed else events
         self.shop.post += [json.dumps(event).encode() for event in events]
 
     @precondition(lambda self: self.topic_of)
@@ -549,7 +549,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             assert leg.is_finished
             assert not leg.is_asked
             self.legs.remove(leg)
-            if ON_ITS_WAY in leg.told:
+            if ON_ITS_WAY in leg.error_text:
                 await self.it_arrives(topic)
                 await self.can_be_bought(topic)
             return

@@ -400,9 +400,9 @@ async def test_tool_can_return_during_a_pending_transfer_and_resume_with_the_sam
     async with buying(shop, revision=revision) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
-        told = await buy.result()
-        assert "[ELICITATION_PROCESSING]" in told
-        assert "must not pay again: call the tool again later" in told
+        result = await buy.result()
+        assert "[ELICITATION_PROCESSING]" in result
+        assert "must not pay again: call the tool again later" in result
         assert "[ELICITATION_PROCESSING]" in await buy.again()
         assert (shop.bodies, await shop.statuses()) == (0, ["opened"])
         shop.clock.tick(minutes=10)

@@ -21,7 +21,7 @@ from flows.payments.session import (
     UnresolvedPayment,
     UnresolvedStatus,
     ask_again,
-    kept_of,
+    checkout_of,
     sessions_of,
 )
 from tests.support.acme import (
@@ -502,7 +502,7 @@ async def test_both_checkouts_of_a_repeated_request_are_stored_in_either_reply_o
             await (going, sweeping)[turn]
         assert going.result() == "https://pay-test.acme.example/co-1"
         now = await payment_env.now(asked)
-        latest = kept_of(now.attempt)
+        latest = checkout_of(now.attempt)
         assert latest is not None
         assert latest.session == "co-1"
         assert sessions_of(now) == ("co-1", "co-2")

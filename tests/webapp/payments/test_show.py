@@ -13,6 +13,7 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import soon
 from tests.support.paying import give_up
 from tests.support.renewing import Renewing
+from tests.support.service_env import asked, process
 from tests.support.shop_env import Shop, buying
 from webapp.cli.arguments import with_ids
 from webapp.cli.filters import Filters, filtered
@@ -25,6 +26,8 @@ from webapp.operations.history import show
 from webapp.operations.payment_rows import PaymentRow
 from webapp.records.ids import tail_of
 from webapp.records.values import StoredWebhook
+from webapp.settings.quotas import PolicySettings
+from webapp.stores.memory import MemoryStore
 
 
 async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:
@@ -76,7 +79,7 @@ async def test_timeline_says_when_an_unused_payment_is_refunded(shop: Shop) -> N
     ("id", "says"),
     [
         ("0123456789ab", "error_id="),
-        ("cs_test_unknown", "Nothing is stored under"),
+        ("cs_test_unknown", "ELICIT_KEEP_RECORDS"),
         (
             "http://127.0.0.1:8765/e/AQ-no-token.of-ours",
             "No server of this store created this link",
@@ -87,6 +90,19 @@ async def test_unknown_id_error_says_where_to_look(shop: Shop, id: str, says: st
     # finding: XV5
     with pytest.raises(CommandRefused, match=says):
         await show(shop.service, id)
+
+
+async def test_link_finds_its_question_for_as_long_as_the_question_is_stored() -> None:
+    clock, policies = Clock(), PolicySettings(keep_records=timedelta(days=90))
+    async with process(MemoryStore(), clock, policies=policies) as service:
+        question = await asked(service)
+        link = service.links.of(question, now=clock())
+        clock.tick(days=80)
+        assert (await show(service, link)).question == tail_of(question)
+        clock.tick(days=11)
+        await service.elicitations.store.erase(before=clock(), owner=question.owner)
+        with pytest.raises(CommandRefused, match="ELICIT_KEEP_RECORDS"):
+            await show(service, link)
 
 
 async def test_account_is_shown_with_its_status_and_timeline() -> None:
@@ -114,9 +130,9 @@ async def test_show_prints_text_with_exact_times_or_a_json_object(
     text = capsys.readouterr().out
     assert f"{question.created_at:%Y-%m-%dT%H:%M:%SZ}\tasked: payment" in text
     show_history(shown, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["question"] == tail_of(question)
-    assert told["timeline"][0]["what"] == "asked: payment"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["question"] == tail_of(question)
+    assert answer["timeline"][0]["what"] == "asked: payment"
 
 
 async def test_ended_questions_are_listed(shop: Shop) -> None:

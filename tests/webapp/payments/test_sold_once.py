@@ -7,7 +7,7 @@ import pytest
 
 from flows import Receipt, elicit
 from flows.payments.money import Money
-from tests.support.disputes import CLOSED, claimed, kept
+from tests.support.disputes import CLOSED, claimed, unused_payment
 from tests.support.mcp_server import LEGACY, MODERN, eventually, soon, text_of
 from tests.support.paying import two_tabs
 from tests.support.shop_env import Shop, buying
@@ -98,8 +98,8 @@ async def test_result_of_a_shared_question_tells_each_model_to_repeat_its_own_ca
         await (await shop.person()).pay(links[0])
         await shop.tell_all()
         for one in (caller, another):
-            told = await one.text("elicitation_result", elicitId=shop.env.id_of(links[0]))
-            assert "with the same arguments" in told
+            text = await one.text("elicitation_result", elicitId=shop.env.id_of(links[0]))
+            assert "with the same arguments" in text
             assert await one.text("report", topic="tea") == "paid 9.00 EUR"
 
 
@@ -150,8 +150,8 @@ async def test_needed_product_joins_the_question_of_a_call_of_the_same_tool(shop
         await eventually(lambda: _waits(shop, asked.id) > 1)
         await (await shop.person()).pay(link)
         await shop.tell_all()
-        told = [text_of(await soon(call)) for call in calls]
-        assert told == ["monday 9.00 EUR", "tuesday 9.00 EUR"]
+        text = [text_of(await soon(call)) for call in calls]
+        assert text == ["monday 9.00 EUR", "tuesday 9.00 EUR"]
         assert len(await shop.payments()) == 1
 
 
@@ -200,8 +200,8 @@ async def test_second_payment_for_the_same_product_is_refunded_at_once(
         await shop.sweep()
         assert sorted(await shop.ledger()) == ["refunded", "spent"]
         assert await charges(shop) == 1
-        (kept,) = [one for one in await shop.payments() if one.status == "spent"]
-        assert {receipt.id for receipt in shop.given} == {kept.id}
+        (stored,) = [one for one in await shop.payments() if one.status == "spent"]
+        assert {receipt.id for receipt in shop.given} == {stored.id}
 
 
 async def test_transfer_for_a_product_already_bought_by_card_is_refunded(shop: Shop) -> None:
@@ -244,7 +244,7 @@ async def test_won_dispute_of_a_product_bought_again_refunds_the_extra_payment(
 ) -> None:
     # finding: XM1
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await claimed(shop, payment)
         assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         link = await buy.is_asked_again()

@@ -148,7 +148,7 @@ async def test_unreadable_unresolved_payment_does_not_block_a_new_question(
     assert "record.unreadable" in caplog.messages
 
 
-# A page that is still open after its time.
+# A page that is still open after its expiry.
 
 
 @pytest.mark.parametrize("end", ["paid", "expired"])
@@ -249,8 +249,8 @@ class Slow(Acme):
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET" and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            await meanwhile()
+            in_between, self.meanwhile = self.meanwhile, None
+            await in_between()
         return await super().__call__(request)
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from flows.payments.receipt import Payment
-from tests.support.disputes import CLOSED, claim, claimed, kept
+from tests.support.disputes import CLOSED, claim, claimed, unused_payment
 from tests.support.mcp_server import PATIENCE_SECONDS, soon, text_of
 from tests.support.shop_env import Buying, Shop, buying
 
@@ -15,7 +15,7 @@ WON = {"status": "won"}
 
 async def claimed_and_asked_again(shop: Shop, buy: Buying) -> tuple[Payment, str]:
     """Let a bank claim the unused payment. Return the payment and the link of the next question."""
-    payment = await kept(shop, buy)
+    payment = await unused_payment(shop, buy)
     assert await claimed(shop, payment) == "disputed"
     assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
     return payment, await buy.is_asked_again()
@@ -101,7 +101,7 @@ async def test_payment_and_won_dispute_in_two_processes_leave_a_single_used_paym
 async def test_next_call_uses_the_payment_of_a_won_dispute(shop: Shop, ends: str) -> None:
     # finding: XM5
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await claimed(shop, payment)
         assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         if ends != "unasked":
@@ -116,7 +116,7 @@ async def test_next_call_uses_the_payment_of_a_won_dispute(shop: Shop, ends: str
 async def test_payment_of_a_won_dispute_stays_usable_for_another_week(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await claimed(shop, payment)
         assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         shop.clock.tick(days=20)
@@ -130,7 +130,7 @@ async def test_payment_of_a_won_dispute_stays_usable_for_another_week(shop: Shop
 async def test_payment_of_a_won_dispute_without_a_question_is_refunded(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await claimed(shop, payment)
         shop.clock.tick(days=61)
         await shop.sweep()
@@ -142,7 +142,7 @@ async def test_payment_of_a_won_dispute_without_a_question_is_refunded(shop: Sho
 async def test_won_dispute_of_an_erased_question_answers_the_new_question(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         await claimed(shop, payment)
         shop.clock.tick(days=61)
         await shop.sweep()

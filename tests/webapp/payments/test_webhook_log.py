@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.disputes import claim, kept
+from tests.support.disputes import claim, unused_payment
 from tests.support.mcp_server import LEGACY, eventually, soon, text_of
 from tests.support.paying import give_up, two_tabs
-from tests.support.payment_events import COMPLETED, told
+from tests.support.payment_events import COMPLETED, sent_event
 from tests.support.shop_env import Buying, Shop, buying
 from tests.support.webhook_log import only, replayed
 from tests.support.webhooks import a_session, signed
@@ -52,8 +52,10 @@ async def test_every_webhook_is_stored_encrypted_for_thirty_days(shop: Shop) -> 
         paid = await paid_event(shop, buy)
         for event in (
             paid,
-            told("invoice.paid", {"id": "in_1"}, id="evt_ignored"),
-            told(COMPLETED, await a_session(shop, client_reference_id="x" * 40), id="evt_unknown"),
+            sent_event("invoice.paid", {"id": "in_1"}, id="evt_ignored"),
+            sent_event(
+                COMPLETED, await a_session(shop, client_reference_id="x" * 40), id="evt_unknown"
+            ),
         ):
             assert (await shop.tell(event)).status_code == 200
         assert await statuses(shop) == ["applied", "ignored", "unknown"]
@@ -68,7 +70,7 @@ async def test_every_webhook_is_stored_encrypted_for_thirty_days(shop: Shop) -> 
 
 
 async def test_repeated_webhook_is_stored_once(shop: Shop) -> None:
-    ignored = told("invoice.paid", {"id": "in_1"})
+    ignored = sent_event("invoice.paid", {"id": "in_1"})
     assert [(await shop.tell(ignored)).json()["received"] for _ in range(3)] == [
         "ignored",
         "duplicate",
@@ -201,7 +203,7 @@ async def test_replaying_a_truncated_refused_webhook_is_refused_again(shop: Shop
 
 async def test_replaying_a_dispute_event_leaves_a_single_dispute(shop: Shop) -> None:
     async with buying(shop) as buy:
-        payment = await kept(shop, buy)
+        payment = await unused_payment(shop, buy)
         answer = await shop.tell(claim(payment))
         assert answer.json() == {"received": "waiting"}
         await shop.sweep()

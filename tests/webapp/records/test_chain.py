@@ -47,11 +47,11 @@ async def test_audit_of_question_records_four_changes_with_proof_and_digest(
     await here.elicitations.open_attempt(question.id, browser="b" * 64)
     await complete_elicitation(here.elicitations, question.id, {"paid": True}, TrustedCode())
     await here.elicitations.change(question.id, lambda e: done(e, here))
-    told = await audit_entries_of(here, question.owner)
-    assert [each.what for each in told] == ["asked", "opened", "accepted", "delivered"]
-    assert (told[0].tool, told[0].client, told[0].digest) == ("t", "c", "d")
-    assert told[2].proof == "TrustedCode"
-    assert question.owner + told[3].about == question.id
+    entries = await audit_entries_of(here, question.owner)
+    assert [each.what for each in entries] == ["asked", "opened", "accepted", "delivered"]
+    assert (entries[0].tool, entries[0].client, entries[0].digest) == ("t", "c", "d")
+    assert entries[2].proof == "TrustedCode"
+    assert question.owner + entries[3].about == question.id
     assert len(await here.elicitations.store.list(AUDIT)) == 1
 
 
@@ -72,8 +72,8 @@ async def test_write_which_lost_race_is_not_recorded_and_others_are(here: Servic
         return_exceptions=True,
     )
     assert [isinstance(each, Conflict) for each in outcomes] == [False, True, False]
-    told = await audit_entries_of(here, first.owner)
-    assert sorted(each.what for each in told) == ["asked"] * 3 + ["cancelled", "declined"]
+    entries = await audit_entries_of(here, first.owner)
+    assert sorted(each.what for each in entries) == ["asked"] * 3 + ["cancelled", "declined"]
 
 
 async def test_row_changed_by_other_process_is_read_again_before_audit_entry() -> None:
@@ -102,14 +102,14 @@ async def test_chain_continues_after_removed_block_and_records_repair(
     await store.erase(before=here.clock())
     async with audited(store.sibling(), Clock()) as again:  # type: ignore[attr-defined]
         await asked(again, join="after")
-        told = await audit_entries_of(again, owner)
-    assert [each.what for each in told[-2:]] == ["mended", "asked"]
+        entries = await audit_entries_of(again, owner)
+    assert [each.what for each in entries[-2:]] == ["mended", "asked"]
 
 
 async def test_chain_is_erased_after_retention_time() -> None:
     store, clock = MemoryStore(), Clock()
-    kept = PolicySettings(audit=True, keep_audit=timedelta(days=30))
-    async with process(store, clock, policies=kept) as service:
+    stored = PolicySettings(audit=True, keep_audit=timedelta(days=30))
+    async with process(store, clock, policies=stored) as service:
         await asked(service)
         (block,) = await store.list(AUDIT)
         assert block.erase_at is not None
@@ -229,8 +229,8 @@ async def test_cancelled_write_leaves_chain_usable_for_others(here: Service) -> 
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(*others)
-    told = await audit_entries_of(here, fresh[0].owner)
-    assert fresh[1].owner + told[-2].about == fresh[1].id
+    entries = await audit_entries_of(here, fresh[0].owner)
+    assert fresh[1].owner + entries[-2].about == fresh[1].id
     assert await faults_of(here) == []
 
 
@@ -261,8 +261,8 @@ async def test_hundred_concurrent_changes_of_same_owner_by_two_processes_are_rec
             )
         )
         owner = questions[0].owner
-        told = await audit_entries_of(services[0], owner)
-        declined = {owner + each.about for each in told if each.what == "declined"}
+        entries = await audit_entries_of(services[0], owner)
+        declined = {owner + each.about for each in entries if each.what == "declined"}
         assert declined == {each.id for each in questions}
-        assert len(told) == 2 * AT_ONCE
+        assert len(entries) == 2 * AT_ONCE
         assert await faults_of(services[1]) == []

@@ -68,11 +68,11 @@ async def test_derived_row_ids_are_unchanged(
     ids = RowIds((await open_owners(store=earlier, ring=RING)).pepper)
     (asked,) = [record for record in EARLIER if record.kind == "elicitation"]
     sold = {"provider": "stripe", "session": "cs_1"}
-    told = {"provider": "stripe", "event": "evt_1"}
+    reported = {"provider": "stripe", "event": "evt_1"}
     found = {
         "payment": {ids.payment(asked.id, **sold)},
         "loose end": {ids.unresolved(asked.id, owner=of, **sold) for of in (asked.owner, SERVICE)},
-        "hook": {ids.webhook(asked.id, owner=of, **told) for of in (asked.owner, SERVICE)},
+        "hook": {ids.webhook(asked.id, owner=of, **reported) for of in (asked.owner, SERVICE)},
         "client": {ids.client(asked.owner, name="editor", release="1.2")},
         "early news": {ids.early_event(SERVICE, provider="stripe", payment="pi_1")},
     }

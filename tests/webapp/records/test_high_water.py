@@ -256,11 +256,11 @@ async def test_mark_of_another_process_is_received(pair, clock):
     other.receive(await pair[1].read(SERVICE, MARK, SERVICE))
     await go_back(pair[1], copies)
     assert await other.look()
-    heard = await pair[1].read(SERVICE, MARK, SERVICE)
-    other.receive(replace(heard, sealed=copies[0].sealed))
-    found = mark_of(heard)
+    received = await pair[1].read(SERVICE, MARK, SERVICE)
+    other.receive(replace(received, sealed=copies[0].sealed))
+    found = mark_of(received)
     assert found is not None
-    assert found.number == heard.version
+    assert found.number == received.version
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no mark", msgpack.encode({"number": 1})])

@@ -205,9 +205,9 @@ async def test_undecryptable_key_is_counted_and_left_unchanged(store, file, cloc
         f"2 keys of the store encrypted again with {file.ring().newest.hex()}.",
         "1 key left unchanged: no secret here decrypts them.",
     ]
-    kept = await store.read(other, "data key", other)
-    assert kept is not None
-    assert wrapped_under(kept.sealed) == file.ring().newest
+    stored = await store.read(other, "data key", other)
+    assert stored is not None
+    assert wrapped_under(stored.sealed) == file.ring().newest
 
 
 async def test_secret_is_retired_only_if_unused(file, clock):

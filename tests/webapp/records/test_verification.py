@@ -298,9 +298,9 @@ async def test_configured_folder_reveals_heads_removed_and_recreated(
         await fall_due(service)
         with pytest.raises(CommandRefused) as refused:
             await verify_chains(service)
-    told = "\n".join(refused.value.sentences)
-    assert "differs from the one in the store" in told
-    assert "entry 1 or an earlier one differs from the head" in told
+    text = "\n".join(refused.value.sentences)
+    assert "differs from the one in the store" in text
+    assert "entry 1 or an earlier one differs from the head" in text
     (tmp_path / "head-0.json").write_text("{}")
     async with process(store.sibling(), clock, policies=policies) as service:
         with pytest.raises(CommandRefused, match=r"head-0\.json: The file is not a head"):
@@ -396,9 +396,9 @@ async def test_failed_export_of_head_stops_nothing_and_is_retried_after_an_hour(
     async with process(MemoryStore(), clock, policies=policies) as service:
         await fall_due(service)
         await fall_due(service)
-        told = [each for each in caplog.records if each.message == "audit.head_not_exported"]
-        assert len(told) == 1
-        assert "ELICIT_AUDIT_HEADS" in told[0].__dict__["why"]
+        reported = [each for each in caplog.records if each.message == "audit.head_not_exported"]
+        assert len(reported) == 1
+        assert "ELICIT_AUDIT_HEADS" in reported[0].__dict__["why"]
         folder.mkdir()
         clock.tick(hours=1)
         await fall_due(service)
@@ -450,9 +450,9 @@ async def test_chain_of_erased_owner_verifies_and_reveals_nothing() -> None:
     async with audited(store, clock) as service:
         question = await asked(service)
         head = await service.heads.make()
-        kept = await store.read(question.owner, DATA_KEY, question.owner)
-        assert kept is not None
-        await remove(service, kept)
+        stored = await store.read(question.owner, DATA_KEY, question.owner)
+        assert stored is not None
+        await remove(service, stored)
     async with audited(store, clock, ring=RING) as service:
         assert await faults_of(service, head) == []
         (row,) = (await export_chain(service, question.owner[:OWNER_CHARACTERS])).rows

@@ -165,8 +165,8 @@ async def test_log_contains_error_code_of_provider_without_description(
             with pytest.raises(Failed):
                 await asked.account()
     ours = [vars(record) for record in caplog.records if record.name.startswith("webapp")]
-    told = [record for record in ours if record["message"] == "provider.refused"]
-    assert [(one["levelname"], one.get("error")) for one in told] == [
+    reported = [record for record in ours if record["message"] == "provider.refused"]
+    assert [(one["levelname"], one.get("error")) for one in reported] == [
         ("WARNING", "invalid_scope"),
         ("WARNING", None),
     ]

@@ -84,12 +84,18 @@ async def test_connections_page_shows_account_scopes_and_last_use() -> None:
 async def test_connections_page_contains_no_token_or_owner_and_is_not_cached() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
-        kept, person = await the_one(here), await here.person()
+        account, person = await the_one(here), await here.person()
         answer = await person.browser.get(f"{here.url}/connections")
         assert answer.headers["cache-control"] == "no-store"
-        for hidden in (kept.access_token, kept.refresh_token, kept.owner, kept.key, kept.picture):
+        for hidden in (
+            account.access_token,
+            account.refresh_token,
+            account.owner,
+            account.key,
+            account.picture,
+        ):
             assert str(hidden) not in answer.text
-        assert f"/connections/{tail(kept)}/disconnect" in answer.text
+        assert f"/connections/{tail(account)}/disconnect" in answer.text
 
 
 async def test_server_does_not_fetch_the_picture_of_a_person() -> None:
@@ -136,12 +142,12 @@ async def test_page_before_disconnect_says_what_stops_working() -> None:
     # finding: XP11
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
-        kept, person = await the_one(here), await here.person()
-        place = f"{here.url}/connections/{tail(kept)}/disconnect"
+        account, person = await the_one(here), await here.person()
+        place = f"{here.url}/connections/{tail(account)}/disconnect"
         page = await person.visit(place)
         assert page.heading == "Disconnect octocat at GitHub?"
         assert "These tools can't use the account until you connect it again: list" in said(page)
-        assert f'href="/connections#{tail(kept)}"' in page.text
+        assert f'href="/connections#{tail(account)}"' in page.text
         reply = await person.browser.post(place, data={"csrf": page.csrf or ""})
         pressed = Page.of(reply)
         assert (pressed.status, pressed.location) == (303, place)
@@ -341,7 +347,7 @@ async def test_disconnect_blocked_by_other_process_can_be_retried(
     # finding: H2
     async with oauth_env() as here:
         await here.connect("repo")
-        kept, person = await the_one(here), await here.person()
+        account, person = await the_one(here), await here.person()
         elicitations = here.service.elicitations
         await claimed_by(here, "another process")
         pressing = asyncio.create_task(press(person, here, "/disconnect"))
@@ -352,7 +358,7 @@ async def test_disconnect_blocked_by_other_process_can_be_retried(
         here.clock.tick(seconds=WAIT_AT_MOST.total_seconds() - CLAIM.total_seconds() + 1)
         page = await soon(pressing)
         assert (page.status, page.heading) == (502, "GitHub did not answer")
-        assert page.actions == (f"{here.url}/connections/{tail(kept)}/disconnect",)
+        assert page.actions == (f"{here.url}/connections/{tail(account)}/disconnect",)
         here.clock.tick(hours=1)
         again = await person.browser.post(page.actions[0], data={"csrf": page.csrf})
         assert "has confirmed" in (await ends(person, Page.of(again))).text
@@ -451,8 +457,8 @@ async def test_lapsed_account_is_reconnected_from_page() -> None:
         assert "You asked to reconnect it under Your accounts" in words
         assert "You asked Claude" not in words
         await ends(person, await approved(here, person, start))
-        kept = await the_one(here)
-        assert (kept.status, kept.tools, kept.holds_key) == ("connected", ("list",), True)
+        account = await the_one(here)
+        assert (account.status, account.tools, account.holds_key) == ("connected", ("list",), True)
         again = here.ask("repo", provider="hub", tool="list", arguments="again")
         assert (await again.account()).label == "octocat"
         assert not again.has_asked
@@ -485,9 +491,9 @@ async def test_inactive_account_stays_inactive_after_reconnect() -> None:
         person = await here.person()
         start = await press(person, here, f"{tail(hubot)}/reconnect")
         await ends(person, await approved(here, person, start, person="hubot"))
-        kept = {one.label: one for one in await here.connections()}
-        assert kept["hubot"].access_token != hubot.access_token
-        assert (kept["hubot"].holds_key, kept["octocat"].holds_key) == (False, True)
+        account = {one.label: one for one in await here.connections()}
+        assert account["hubot"].access_token != hubot.access_token
+        assert (account["hubot"].holds_key, account["octocat"].holds_key) == (False, True)
 
 
 async def test_reconnecting_with_another_account_changes_nothing() -> None:
@@ -531,8 +537,8 @@ async def test_other_account_with_former_name_is_refused_on_reconnect() -> None:
         assert page.heading == "This did not work"
         why = "The name hubot now belongs to another account than the one that was connected"
         assert why in said(page)
-        kept = await the_one(here)
-        assert (kept.access_token, kept.label) == (before.access_token, "hubot")
+        account = await the_one(here)
+        assert (account.access_token, account.label) == (before.access_token, "hubot")
 
 
 async def test_repeated_reconnect_reuses_question_until_question_ends() -> None:
@@ -670,8 +676,8 @@ async def test_each_person_disconnects_only_own_account_of_same_name() -> None:
             await here.oauth_env.connect("repo", owner=here.owner(name), person=person)
         page = await press(bob, here.oauth_env, "/disconnect")
         assert "has confirmed" in said(page)
-        kept = {one.owner: one.access_token != "" for one in await here.oauth_env.connections()}
-        assert kept == {here.owner("alice"): True, here.owner("bob"): False}
+        account = {one.owner: one.access_token != "" for one in await here.oauth_env.connections()}
+        assert account == {here.owner("alice"): True, here.owner("bob"): False}
         assert "octocat" in (await look(alice, here.oauth_env)).text
         quiet = here.oauth_env.ask("repo", owner=here.owner("alice"), arguments="again")
         assert (await quiet.account()).label == "octocat"
@@ -691,9 +697,9 @@ async def test_log_records_sign_in_sign_out_connect_and_disconnect(
         await press(alice, here.oauth_env, "/disconnect")
         await press(alice, here.oauth_env, "/signout")
     events = ("person.signed_in", "account.connected", "account.disconnected", "person.signed_out")
-    told = [one for one in caplog.records if one.getMessage() in events]
-    assert [one.getMessage() for one in told] == list(events)
-    signed_in, connected, disconnected, signed_out = map(vars, told)
+    reported = [one for one in caplog.records if one.getMessage() in events]
+    assert [one.getMessage() for one in reported] == list(events)
+    signed_in, connected, disconnected, signed_out = map(vars, reported)
     assert signed_in["owner"] == signed_out["owner"] == owner
     assert connected["id"].startswith(owner)
     assert (connected["provider"], disconnected["id"]) == ("github", hers.id)
@@ -749,9 +755,9 @@ async def test_account_is_limited_to_selected_clients_and_shared_with_all_again(
         page = await look(person, here)
         assert "Claude its own name, not verified" in said(page)
         assert page.text.count(" checked>") == 2
-        kept, (claude, _) = await the_one(here), (await the_one(here)).clients
-        data = {**field_of(here, person, kept.id), "client": claude.key}
-        place = f"{here.url}/connections/{tail(kept)}/keep"
+        account, (claude, _) = await the_one(here), (await the_one(here)).clients
+        data = {**field_of(here, person, account.id), "client": claude.key}
+        place = f"{here.url}/connections/{tail(account)}/keep"
         assert (await person.browser.post(place, data=data)).status_code == 303
         page = await look(person, here)
         assert "Only the selected assistants. Any other asks you first." in said(page)
@@ -774,9 +780,9 @@ async def test_limiting_account_to_unknown_client_permits_no_client() -> None:
         await here.connect("repo")
         person = await here.person()
         await look(person, here)
-        kept = await the_one(here)
-        data = {**field_of(here, person, kept.id), "client": "f" * 32}
-        place = f"{here.url}/connections/{tail(kept)}/keep"
+        account = await the_one(here)
+        data = {**field_of(here, person, account.id), "client": "f" * 32}
+        place = f"{here.url}/connections/{tail(account)}/keep"
         assert (await person.browser.post(place, data=data)).status_code == 303
         assert (await the_one(here)).only == ()
         asked = here.ask("repo", arguments="again")

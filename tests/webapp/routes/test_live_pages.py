@@ -25,7 +25,7 @@ def status_of(page: Page) -> str:
     return unescape(status)
 
 
-async def heard(lines: AsyncIterator[str]) -> str:
+async def next_event(lines: AsyncIterator[str]) -> str:
     """Return the next status that the page receives, or "end"."""
     async for line in lines:
         if line.startswith("event: end"):
@@ -55,15 +55,15 @@ async def test_done_page_says_when_the_assistant_has_continued() -> None:
         assert status_of(start) == "pending"
         async with listening(person, link) as live:
             lines = live.aiter_lines()
-            assert await soon(heard(lines)) == "pending"
+            assert await soon(next_event(lines)) == "pending"
             form = {"csrf": start.csrf or "", "answer.value": "ak_1"}
             assert (await person.browser.post(link, data=form)).status_code == 303
-            assert await soon(heard(lines)) == "accepted"
+            assert await soon(next_event(lines)) == "accepted"
             done = await person.visit(link)
             assert status_of(done) == "accepted"
             assert "If it does not go on by itself, ask it to continue" in done.text
             assert await caller.last_text("look", after=asked) == "4"
-            assert await soon(heard(lines)) == "accepted continued"
+            assert await soon(next_event(lines)) == "accepted continued"
         done = await person.visit(link)
         assert "Your assistant has continued." in done.text
         assert "ask it to continue" not in done.text
@@ -86,12 +86,12 @@ async def test_done_page_leads_to_next_question_of_the_call() -> None:
         await typed(person, link)
         async with listening(person, link) as live:
             lines = live.aiter_lines()
-            assert await soon(heard(lines)) == "accepted"
+            assert await soon(next_event(lines)) == "accepted"
             again = await caller.asked("look", after=asked)
             (next_link,) = links_asked(again)
             said = ""
             while not said.endswith("next"):
-                said = await soon(heard(lines))
+                said = await soon(next_event(lines))
         done = await person.visit(link)
         assert "Step 1 of 2" in done.text
         (leads_to,) = re.findall(r'class="button primary" href="([^"]*)"', done.text)
@@ -148,9 +148,9 @@ async def test_start_page_ends_with_the_question() -> None:
         assert status_of(await laptop.visit(link)) == "pending"
         async with listening(laptop, link) as live:
             lines = live.aiter_lines()
-            assert await soon(heard(lines)) == "pending"
+            assert await soon(next_event(lines)) == "pending"
             phone = await env.person()
             await phone.decline(link)
-            assert await soon(heard(lines)) == "declined"
-            assert await soon(heard(lines)) == "end"
+            assert await soon(next_event(lines)) == "declined"
+            assert await soon(next_event(lines)) == "end"
         assert "data-live" not in (await laptop.visit(link)).text

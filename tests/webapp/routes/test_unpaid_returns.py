@@ -202,9 +202,9 @@ async def test_permanent_refusal_fails_question_with_reason_of_provider(
     async with buying(shop, revision=revision) as buy:
         page = await buy.person.press(buy.link)
         assert (page.status, page.location) == (303, buy.link)
-        told = await buy.result()
-        assert "ELICITATION_FAILED" in told
-        assert "could not open its payment page (HTTP 400, amount_too_small)" in told
+        result = await buy.result()
+        assert "ELICITATION_FAILED" in result
+        assert "could not open its payment page (HTTP 400, amount_too_small)" in result
         page = await buy.person.visit(buy.link)
         assert page.heading == "The payment was refused"
         assert "amount_too_small" in page.text

@@ -11,7 +11,7 @@ import pytest
 
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST
 from tests.support.mcp_server import cut, eventually
-from tests.support.payment_events import COMPLETED, EXPIRED, told
+from tests.support.payment_events import COMPLETED, EXPIRED, sent_event
 from tests.support.shop_env import FrailStore, Shop, buying, open_shop
 from tests.support.webhooks import a_session, paid, signed
 
@@ -106,9 +106,9 @@ async def test_malformed_signature_is_refused_without_server_error(shop: Shop) -
         b"[" * 100_000,
         b'{"id":"evt_1","type":"checkout.session.completed"}',
         b'{"id":"evt_1","type":"checkout.session.completed","data":{"object":"\xff"}}',
-        json.dumps(told(COMPLETED, {"id": "cs_1"})).encode(),
-        json.dumps(told(COMPLETED, {}, created=-1)).encode(),
-        json.dumps({**told(EXPIRED, {}), "id": "../../e"}).encode(),
+        json.dumps(sent_event(COMPLETED, {"id": "cs_1"})).encode(),
+        json.dumps(sent_event(COMPLETED, {}, created=-1)).encode(),
+        json.dumps({**sent_event(EXPIRED, {}), "id": "../../e"}).encode(),
         b'{"id":"evt_1","type":"checkout.session.completed","created":' + b"9" * 5000 + b"}",
     ],
 )
@@ -121,17 +121,21 @@ async def test_signed_body_which_is_no_event_is_refused(shop: Shop, body: bytes)
 async def test_unrelated_event_is_acknowledged(shop: Shop) -> None:
     for number, (body, became) in enumerate(
         (
-            (told("charge.refunded", {"id": "ch_1", "object": "charge"}), "ignored"),
+            (sent_event("charge.refunded", {"id": "ch_1", "object": "charge"}), "ignored"),
             (
-                told("some.future.event", {"x": "\ud800".encode("utf-8", "replace").decode()}),
+                sent_event(
+                    "some.future.event", {"x": "\ud800".encode("utf-8", "replace").decode()}
+                ),
                 "ignored",
             ),
             (
-                told(COMPLETED, await a_session(shop, client_reference_id="user-17", metadata={})),
+                sent_event(
+                    COMPLETED, await a_session(shop, client_reference_id="user-17", metadata={})
+                ),
                 "unknown",
             ),
             (
-                told(COMPLETED, await a_session(shop, client_reference_id=None, metadata={})),
+                sent_event(COMPLETED, await a_session(shop, client_reference_id=None, metadata={})),
                 "ignored",
             ),
         )
@@ -147,7 +151,7 @@ async def test_event_with_unknown_id_is_acknowledged_and_changes_nothing(shop: S
         id = shop.env.id_of(buy.link)
         for reference in (id + "_", id[:20], "x" * 200, "-", "service" * 4):
             about = await a_session(shop, client_reference_id=reference)
-            assert (await shop.tell(told(COMPLETED, about))).status_code == 200
+            assert (await shop.tell(sent_event(COMPLETED, about))).status_code == 200
         assert await shop.statuses() == ["pending"]
         assert {hook.status for hook in await shop.webhooks()} == {"unknown"}
 
@@ -185,7 +189,7 @@ async def test_large_event_of_own_payment_is_accepted(shop: Shop) -> None:
 async def test_unknown_provider_or_provider_without_secret_has_no_endpoint(
     shop: Shop,
 ) -> None:
-    body = json.dumps(told(COMPLETED, await a_session(shop))).encode()
+    body = json.dumps(sent_event(COMPLETED, await a_session(shop))).encode()
     for path in ("/webhooks/square", "/webhooks/STRIPE", "/webhooks/", "/webhooks/stripe/x"):
         assert (await shop.deliver(body, signed(shop, body), path=path)).status_code == 404
     await shop.restart(sellers={"stripe": replace(shop.seller, webhook_secrets=())})
@@ -268,7 +272,7 @@ async def test_webhook_which_cannot_be_stored_is_refused_and_accepted_when_resen
         answer = await shop.tell(body)
         assert answer.status_code == 503
         assert "disk" not in answer.text
-        foreign = told(COMPLETED, {**json.loads(body)["data"]["object"], "id": "cs_test_9"})
+        foreign = sent_event(COMPLETED, {**json.loads(body)["data"]["object"], "id": "cs_test_9"})
         assert (await shop.tell(foreign)).status_code == 503
         store.troubles.clear()
         assert (await shop.ledger(), await shop.webhooks()) == ([], [])
@@ -311,8 +315,10 @@ async def test_logs_and_responses_contain_no_keys_signatures_or_bodies(
     async with buying(shop) as buy:
         body = await paid(shop, buy)
         event = json.loads(body)
-        foreign = told(COMPLETED, {**event["data"]["object"], "id": "cs_test_9"})
-        wrong = told(COMPLETED, {**event["data"]["object"], "amount_total": 901}, id="evt_wrong")
+        foreign = sent_event(COMPLETED, {**event["data"]["object"], "id": "cs_test_9"})
+        wrong = sent_event(
+            COMPLETED, {**event["data"]["object"], "amount_total": 901}, id="evt_wrong"
+        )
         for one in (body, json.dumps(foreign).encode(), json.dumps(wrong).encode(), b"{}"):
             for headers in (signed(shop, one), signed(shop, one, days=1), []):
                 macs += re.findall(r"v1=(\w+)", str(headers))

@@ -137,12 +137,12 @@ async def test_ended_session_cannot_be_changed_by_any_button(ending: str, env: S
         if ending in {"arrive", "fail"}:
             await env.press(created, "bank")
         await env.press(created, ending)
-    before, heard = await env.session(created.id), len(env.shop.heard)
+    before, received = await env.session(created.id), len(env.shop.heard)
     for button in EVERY_BUTTON:
         late = await env.browser.post(f"/pay/{created.id}/{button}", data={"csrf": mark})
         assert late.headers["location"] == f"/pay/{created.id}"
     assert (await env.session(created.id)).to_dict() == before.to_dict()
-    assert len(env.shop.heard) == heard
+    assert len(env.shop.heard) == received
     over = await env.browser.get(f"/pay/{created.id}")
     assert over.status_code == 200
     ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)

@@ -3,7 +3,17 @@
 import httpx
 import pytest
 
-from tests.support.sandbox import CALLBACK, GITHUB, MAIN, OIDC, SLACK, URL, Form, Person, told
+from tests.support.sandbox import (
+    CALLBACK,
+    GITHUB,
+    MAIN,
+    OIDC,
+    SLACK,
+    URL,
+    Form,
+    Person,
+    redirect_parameters,
+)
 
 ISSUERS = {"/oidc/": f"{URL}/oidc", "/github/": f"{URL}/github/login/oauth", "/slack/": None}
 PROVIDERS = pytest.mark.parametrize("provider", [OIDC, GITHUB, SLACK])
@@ -64,7 +74,7 @@ async def test_approve_redirects_with_code_state_and_issuer(provider, person: Pe
 @PROVIDERS
 async def test_deny_redirects_with_access_denied_state_and_issuer(provider, person: Person):
     page = await person.open(provider, scope=SCOPES[provider])
-    got = told(await person.press(page, "deny"))
+    got = redirect_parameters(await person.press(page, "deny"))
     assert got["error"] == "access_denied"
     assert got["state"] == "the-state"
     assert got.get("iss") == issuer_of(provider.authorize)
@@ -74,7 +84,7 @@ async def test_deny_redirects_with_access_denied_state_and_issuer(provider, pers
 async def test_first_person_is_preselected_and_other_can_be_chosen(person: Person):
     page = await person.open(GITHUB, scope="repo")
     assert Form(page.text).fields["person"] == "octocat"
-    code = told(await person.press(page, person="hubot"))["code"]
+    code = redirect_parameters(await person.press(page, person="hubot"))["code"]
     token = (await person.exchange(code, GITHUB)).json()["access_token"]
     assert (await person.get("/github/api/user", token)).json()["login"] == "hubot"
 
@@ -133,7 +143,7 @@ async def test_unknown_page_is_named_as_such(person: Person):
     ],
 )
 async def test_invalid_request_is_redirected_with_error_to_client(changes, error, person: Person):
-    got = told(await person.open(**changes))
+    got = redirect_parameters(await person.open(**changes))
     assert got["error"] == error
     assert got["state"] == "the-state"
     assert got["iss"] == f"{URL}/oidc"
@@ -142,7 +152,7 @@ async def test_invalid_request_is_redirected_with_error_to_client(changes, error
 @pytest.mark.parametrize("name", ["state", "scope", "code_challenge", "prompt"])
 async def test_repeated_parameter_is_invalid(name: str, person: Person):
     query = httpx.QueryParams(person.query()).add(name, "again").add(name, "and again")
-    got = told(await person.http.get("/oidc/authorize", params=query))
+    got = redirect_parameters(await person.http.get("/oidc/authorize", params=query))
     assert got["error"] == "invalid_request"
     assert ("state" in got) == (name != "state")
 
@@ -163,7 +173,7 @@ async def test_unknown_client_gets_error_page(person: Person):
 
 
 async def test_slack_needs_scope_and_shows_user_scopes_separately(person: Person):
-    assert told(await person.open(SLACK, scope=","))["error"] == "invalid_scope"
+    assert redirect_parameters(await person.open(SLACK, scope=","))["error"] == "invalid_scope"
     page = await person.open(SLACK, scope="chat:write", user_scope="search:read")
     assert "What it may do in your name" in page.text
 

@@ -169,10 +169,10 @@ async def test_invalid_control_request_changes_nothing(body: bytes, env: ServerE
 
 async def test_response_does_not_wait_for_delivery_and_shutdown_cancels_delivery() -> None:
     stages: list[ServerEnv] = []
-    told, given_up = asyncio.Event(), asyncio.Event()
+    reported, given_up = asyncio.Event(), asyncio.Event()
 
     async def never(request: httpx.Request) -> httpx.Response:
-        told.set()
+        reported.set()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -189,7 +189,7 @@ async def test_response_does_not_wait_for_delivery_and_shutdown_cancels_delivery
         env.browser = browser
         created = await env.begin()
         assert (await env.press(created, "card")).status_code == 303
-        await told.wait()
+        await reported.wait()
         assert (await env.session(created.id)).payment_status == "paid"
         assert not given_up.is_set()
     assert given_up.is_set()

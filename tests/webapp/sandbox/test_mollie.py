@@ -24,21 +24,23 @@ PROVIDER = "mollie"
 def hints(paying: Paying) -> list[UnsignedNotice]:
     """Return what the server reads from the received webhooks."""
     found: list[UnsignedNotice] = []
-    for heard in paying.env.shop.heard:
-        assert str(heard.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
-        assert heard.headers["content-type"] == "application/x-www-form-urlencoded"
-        assert list(parse_qs(heard.content.decode())) == ["id"]
+    for received in paying.env.shop.heard:
+        assert str(received.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
+        assert received.headers["content-type"] == "application/x-www-form-urlencoded"
+        assert list(parse_qs(received.content.decode())) == ["id"]
         seller = paying.env.settings.mollie()
-        hint = MollieGateway(seller).read_unsigned(heard.content, query=heard.url.query.decode())
+        hint = MollieGateway(seller).read_unsigned(
+            received.content, query=received.url.query.decode()
+        )
         assert hint is not None
         found.append(hint)
     return found
 
 
-def times_told(paying: Paying, session: str) -> int:
-    told = hints(paying)
-    assert all((hint.reference, hint.session) == (ID, session) for hint in told)
-    return len(told)
+def count_hints(paying: Paying, session: str) -> int:
+    reported = hints(paying)
+    assert all((hint.reference, hint.session) == (ID, session) for hint in reported)
+    return len(reported)
 
 
 async def call(
@@ -79,7 +81,7 @@ async def test_button_ends_payment_once_and_late_press_changes_nothing(
     for late in ("paid", "failed", "open", "pending", "expired", "cancel", "arrive", "other"):
         assert await paying.press(begun, late, late=True) == f"/pay/{session_of(begun)}"
     assert await paying.judged(begun) is verified
-    assert times_told(paying, session_of(begun)) == 1
+    assert count_hints(paying, session_of(begun)) == 1
     page = await paying.page(begun)
     assert ("This is paid" in page.text) is (verified is SessionStatus.PAID)
 
@@ -93,7 +95,7 @@ async def test_open_payment_can_be_paid_days_later(paying: Paying) -> None:
     paying.env.clock.tick(days=11)
     assert await paying.press(begun, "paid") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.PAID
-    assert times_told(paying, session_of(begun)) == 1
+    assert count_hints(paying, session_of(begun)) == 1
 
 
 async def test_unstarted_payment_expires(paying: Paying) -> None:
@@ -101,7 +103,7 @@ async def test_unstarted_payment_expires(paying: Paying) -> None:
     paying.env.clock.tick(minutes=15)
     assert await paying.judged(begun) is SessionStatus.CLOSED
     assert "checkout is over" in (await paying.page(begun)).text
-    assert times_told(paying, session_of(begun)) == 1
+    assert count_hints(paying, session_of(begun)) == 1
 
 
 async def test_non_cancelable_payment_cannot_be_cancelled_by_merchant(paying: Paying) -> None:
@@ -112,7 +114,7 @@ async def test_non_cancelable_payment_cannot_be_cancelled_by_merchant(paying: Pa
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
     assert await paying.judged(begun) is SessionStatus.CLOSED
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
-    assert times_told(paying, session_of(begun)) == 1
+    assert count_hints(paying, session_of(begun)) == 1
 
 
 async def test_two_tabs_with_separate_payments_are_two_payments(paying: Paying) -> None:
@@ -135,7 +137,7 @@ async def test_pending_payment_is_not_closed(paying: Paying) -> None:
     await paying.press(begun, "pending")
     assert await paying.judged(begun) is SessionStatus.PENDING
     assert not await paying.run(paying.gateway.close(begun, session_of(begun)))
-    assert times_told(paying, session_of(begun)) == 1
+    assert count_hints(paying, session_of(begun)) == 1
 
 
 async def test_refund_is_pending_for_a_day(paying: Paying) -> None:
@@ -145,7 +147,7 @@ async def test_refund_is_pending_for_a_day(paying: Paying) -> None:
     paying.env.clock.tick(days=1)
     done = await paying.run(paying.gateway.refund(payment, reason=None))
     assert (done.id, done.status) == (first.id, RefundStatus.SUCCEEDED)
-    assert times_told(paying, session_of(begun)) == 2
+    assert count_hints(paying, session_of(begun)) == 2
 
 
 async def test_sandbox_allows_refunds_above_paid_amount_like_mollie(
@@ -166,16 +168,16 @@ async def test_chargeback_fails_payment_and_won_dispute_restores_payment(paying:
     begun, payment = await paying.paid()
     now = paying.env.clock()
     await paying.press(begun, "chargeback")
-    taken = await paying.fetched(begun)
-    assert (taken.charged_back, await paying.judged(begun)) == (900, SessionStatus.FAILED)
+    result = await paying.fetched(begun)
+    assert (result.charged_back, await paying.judged(begun)) == (900, SessionStatus.FAILED)
     assert "The bank has taken it back." in (await paying.page(begun)).text
-    lost = gateway.heard(payment, taken, now=now)
+    lost = gateway.with_returns(payment, result, now=now)
     assert lost.disputes == {session_of(begun): Dispute.LOST}
     await paying.press(begun, "won")
-    won = gateway.heard(lost, await paying.fetched(begun), now=now)
+    won = gateway.with_returns(lost, await paying.fetched(begun), now=now)
     assert won.disputes == {session_of(begun): Dispute.WON}
     assert await paying.judged(begun) is SessionStatus.PAID
-    assert times_told(paying, session_of(begun)) == 3
+    assert count_hints(paying, session_of(begun)) == 3
 
 
 async def test_request_with_other_key_is_refused(paying: Paying) -> None:

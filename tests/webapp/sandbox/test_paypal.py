@@ -31,9 +31,9 @@ async def hints(paying: Paying) -> list[UnsignedNotice]:
     scheme = sandbox_scheme(settings.url)
     roots = roots_of(scheme, bundle=(await browser.get("/paypal/root.pem")).content)
     found: list[UnsignedNotice] = []
-    for heard in paying.env.shop.heard:
-        assert str(heard.url) == f"{SHOP}/webhooks/paypal"
-        headers, body = heard.headers.multi_items(), heard.content
+    for received in paying.env.shop.heard:
+        assert str(received.url) == f"{SHOP}/webhooks/paypal"
+        headers, body = received.headers.multi_items(), received.content
         url = certificate_url(scheme, body=body, headers=headers, now=now)
         delivery = verify_certified(
             scheme,
@@ -86,8 +86,8 @@ async def test_approved_order_is_captured_once_by_gateway(paying: Paying) -> Non
     assert "Nothing was paid yet" in (await paying.page(begun)).text
 
     assert await paying.judged(begun) is SessionStatus.PAID
-    taken = await paying.collected(begun)
-    assert (taken.state, taken.amount, taken.currency) == (SessionStatus.PAID, 900, "EUR")
+    claimed = await paying.collected(begun)
+    assert (claimed.state, claimed.amount, claimed.currency) == (SessionStatus.PAID, 900, "EUR")
     assert "This is paid" in (await paying.page(begun)).text
     named = [(hint.type, hint.reference, hint.session) for hint in await hints(paying)]
     assert named == [(kind, ID, session_of(begun)) for kind in (APPROVED, CAPTURED)]
@@ -126,8 +126,8 @@ async def test_repeated_request_returns_current_state_of_order(paying: Paying) -
     await paying.press(begun, "balance")
     await paying.judged(begun)
     assert begun.attempt is not None
-    kept = await paying.run(paying.gateway.repeat(paying.prepared(), begun.attempt))
-    assert (kept.session, kept.url) == (session_of(begun), None)
+    stored = await paying.run(paying.gateway.repeat(paying.prepared(), begun.attempt))
+    assert (stored.session, stored.url) == (session_of(begun), None)
 
 
 async def test_order_expires_after_three_hours_and_request_id_after_six(
@@ -240,9 +240,9 @@ async def test_lost_dispute_fails_payment(paying: Paying) -> None:
     await paying.press(begun, "reverse")
     assert (await paying.fetched(begun)).charged_back == 900
     assert await paying.judged(begun) is SessionStatus.FAILED
-    told = (await hints(paying))[-1]
-    assert (told.type, told.reference) == ("PAYMENT.CAPTURE.REVERSED", None)
-    assert await traced(paying, told) == ID
+    reported = (await hints(paying))[-1]
+    assert (reported.type, reported.reference) == ("PAYMENT.CAPTURE.REVERSED", None)
+    assert await traced(paying, reported) == ID
     revisited = await paying.run(PayPalGateway(paying.env.settings.paypal()).revisit(payment))
     assert revisited == await paying.fetched(begun)
     page = await paying.page(begun)
@@ -330,13 +330,13 @@ async def test_request_id_is_valid_for_single_request(paying: Paying) -> None:
 async def test_event_does_not_verify_with_other_root_or_webhook_id(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    [heard] = paying.env.shop.heard
+    [received] = paying.env.shop.heard
     settings, browser = paying.env.settings, paying.env.browser
     scheme = sandbox_scheme(settings.url)
     root = (await browser.get("/paypal/root.pem")).content
     async with checkout_env() as elsewhere:
         other = (await elsewhere.browser.get("/paypal/root.pem")).content
-    url = heard.headers["paypal-cert-url"]
+    url = received.headers["paypal-cert-url"]
     certificate = (await browser.get(url)).content
     assert (await browser.get(f"{url}0")).status_code == 404
     for trusted, webhook, reason in (
@@ -346,8 +346,8 @@ async def test_event_does_not_verify_with_other_root_or_webhook_id(paying: Payin
         with pytest.raises(Unverified) as refused:
             verify_certified(
                 scheme,
-                body=heard.content,
-                headers=heard.headers.multi_items(),
+                body=received.content,
+                headers=received.headers.multi_items(),
                 webhook_ids=[webhook],
                 certificate=certificate,
                 roots=roots_of(scheme, bundle=trusted),

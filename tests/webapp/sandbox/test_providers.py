@@ -77,36 +77,36 @@ async def test_pending_payment_is_reported_until_result_arrives(
     await paying.press(begun, paying.pays_later)
     assert await paying.judged(begun) is SessionStatus.PENDING
     assert "under way" in (await paying.page(begun)).text
-    told = len(paying.env.shop.heard)
+    reported = len(paying.env.shop.heard)
     await paying.press(begun, button)
     assert await paying.judged(begun) is verified
     assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
-    assert len(paying.env.shop.heard) == told + 1
+    assert len(paying.env.shop.heard) == reported + 1
 
 
 @BOTH
 async def test_refund_after_manual_partial_refund_refunds_rest(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    told = len(paying.env.shop.heard)
+    reported = len(paying.env.shop.heard)
     await paying.press(begun, "part")
     assert (await paying.fetched(begun)).refunded == 450
     assert "€4.50 of it was refunded." in (await paying.page(begun)).text
     rest = await paying.run(paying.gateway.refund(payment, reason=None))
     assert rest.price == Money("4.50", "EUR")
-    assert len(paying.env.shop.heard) == told + 2
+    assert len(paying.env.shop.heard) == reported + 2
 
 
 @BOTH
 async def test_refund_with_lost_response_is_made_once(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    told = len(paying.env.shop.heard)
+    reported = len(paying.env.shop.heard)
     await paying.control(next="lost")
     first = await paying.run(paying.gateway.refund(payment, reason="sold out"))
     assert await paying.run(paying.gateway.refund(payment, reason="sold out")) == first
     assert first.price == NINE
     assert (await paying.fetched(begun)).refunded == 900
     assert await paying.judged(begun) is SessionStatus.FAILED
-    assert len(paying.env.shop.heard) == told + 1
+    assert len(paying.env.shop.heard) == reported + 1
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ async def test_server_stopped_while_first_worker_starts_exits(program):
 async def test_server_stopped_while_new_worker_starts_exits(program):
     async with one_worker(program) as (workers, running, serves):
         await serves.wait()
-        workers.start_anew()
+        workers.replace_all()
         await until(lambda: len(processes_of(program)) == 2)
         workers.stop()
     assert running.result() == 0
@@ -127,8 +127,10 @@ async def test_new_worker_which_cannot_start_leaves_old_worker_serving(program, 
         await serves.wait()
         before = processes_of(program)
         program.unlink()
-        workers.start_anew()
-        await until(told(capfd, "a new worker did not start; the current workers continue"))
+        workers.replace_all()
+        await until(
+            printed_later(capfd, "a new worker did not start; the current workers continue")
+        )
         assert processes_of(program) == before
         workers.stop()
     assert running.result() == 0
@@ -141,12 +143,12 @@ async def test_worker_which_cannot_start_is_started_later(program, capfd):
         program.unlink()
         for process in processes_of(program):
             process.kill()
-        await until(told(capfd, "no worker could be started"))
-        beside = program.with_name("beside")
-        beside.write_text(text)
-        beside.chmod(0o700)
-        beside.rename(program)
-        await until(told(capfd, "serving"))
+        await until(printed_later(capfd, "no worker could be started"))
+        other = program.with_name("beside")
+        other.write_text(text)
+        other.chmod(0o700)
+        other.rename(program)
+        await until(printed_later(capfd, "serving"))
         workers.stop()
     assert running.result() == 0
 
@@ -161,7 +163,7 @@ async def test_server_whose_workers_cannot_start_exits_with_reason(program, capf
     assert "No such file or directory" in said
 
 
-def told(capfd: pytest.CaptureFixture[str], words: str) -> Callable[[], bool]:
+def printed_later(capfd: pytest.CaptureFixture[str], words: str) -> Callable[[], bool]:
     """Return a function that checks if the words were printed after this call."""
 
     def is_said() -> bool:

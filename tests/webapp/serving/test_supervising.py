@@ -106,8 +106,8 @@ async def test_every_kind_of_question_works_with_requests_to_any_worker(home):
             for _ in range(3):
                 async with client_of(server.url, revision) as (client, person):
                     person.enters.append(sandbox)
-                    kept = text_of(await client.call_tool("keep", {}))
-                    assert kept == "kept 4 letters"
+                    stored = text_of(await client.call_tool("keep", {}))
+                    assert stored == "kept 4 letters"
                     repositories = await client.call_tool("list_repositories", {})
                     assert "octocat/hello-sandbox" in text_of(repositories)
                     assert text_of(await client.call_tool("buy", {})).startswith("paid")

@@ -43,9 +43,9 @@ def test_several_addresses_have_separate_types_and_secrets(
 
 
 def test_repr_of_settings_shows_no_secret_or_address(tmp_path: Path) -> None:
-    told = repr(read_settings({"HOME": str(tmp_path), **CRM}))
-    assert SECRET not in told
-    assert "crm.example" not in told
+    text = repr(read_settings({"HOME": str(tmp_path), **CRM}))
+    assert SECRET not in text
+    assert "crm.example" not in text
 
 
 @pytest.mark.parametrize(

@@ -450,9 +450,10 @@ def test_credentials_of_custom_providers_are_accepted(home: dict[str, str], tmp_
 
 def test_every_documented_setting_is_known(home: dict[str, str]) -> None:
     # finding: A3
-    house = Path(__file__).parents[3]
+    project = Path(__file__).parents[3]
     pages = "".join(
-        page.read_text("utf-8") for page in (house / "README.md", *(house / "docs").rglob("*.md"))
+        page.read_text("utf-8")
+        for page in (project / "README.md", *(project / "docs").rglob("*.md"))
     )
     named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", pages))
     # The documentation declares these itself.
@@ -517,5 +518,5 @@ def test_client_secret_has_to_suit_the_declared_client_authentication(
     if problem is None:
         assert read_settings(given).credentials["acme"] == ("id", secret)
     else:
-        (told,) = problems_in(given)
-        assert told.startswith(problem)
+        (reported,) = problems_in(given)
+        assert reported.startswith(problem)

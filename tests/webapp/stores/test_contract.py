@@ -138,15 +138,15 @@ class StoreContract:
 
     @pytest.mark.parametrize("place", [0, 1, 2])
     async def test_conflict_on_a_single_record_stores_no_record_of_call(self, store, place):
-        (taken,) = await store.write(record("taken", key="k"))
-        (kept,) = await store.write(record("kept", status="before"))
-        call = [record("new"), replace(kept, status="after")]
+        (claimed,) = await store.write(record("taken", key="k"))
+        (stored,) = await store.write(record("kept", status="before"))
+        call = [record("new"), replace(stored, status="after")]
         call.insert(place, record("a-9", key="k"))
         with pytest.raises(Conflict) as conflict:
             await store.write(*call)
-        assert conflict.value.found == taken
+        assert conflict.value.found == claimed
         assert await store.read("a", "elicitation", "new") is None
-        assert await store.read("a", "elicitation", "kept") == kept
+        assert await store.read("a", "elicitation", "kept") == stored
 
     @pytest.mark.parametrize("is_taker_first", [True, False])
     async def test_a_key_moves_between_records_in_one_write(self, store, is_taker_first):
@@ -670,9 +670,9 @@ class TestValkeyCluster(StoreContract):
 class TestObserved(StoreContract):
     @pytest.fixture
     async def pair(self, tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
-        heard = Observer()
-        store = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
-        other = observed(await SqliteStore.open(tmp_path / "store.db"), heard)
+        received = Observer()
+        store = observed(await SqliteStore.open(tmp_path / "store.db"), received)
+        other = observed(await SqliteStore.open(tmp_path / "store.db"), received)
         yield store, other
         await store.aclose()
         await other.aclose()

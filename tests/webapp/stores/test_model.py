@@ -79,8 +79,8 @@ class ComparedWithDict(RuleBasedStateMachine):
                 version=(before.version if before else 0) + stale,
                 sealed=sealed,
             )
-        taken = [(item.kind, item.key) for item in call.values() if item.key is not None]
-        if len(set(taken)) < len(taken):
+        used = [(item.kind, item.key) for item in call.values() if item.key is not None]
+        if len(set(used)) < len(used):
             return
         try:
             written = self.runner.run(self.store.write(*call.values()))

@@ -38,9 +38,9 @@ async def written(store, id: str) -> None:
 
 async def of_replication(url: str) -> list[str]:
     store = await open_store(url)
-    told = await store.replication()
+    reported = await store.replication()
     await store.aclose()
-    return [f"{says}: {fix}" if fix else says for says, fix in told]
+    return [f"{says}: {fix}" if fix else says for says, fix in reported]
 
 
 async def test_replication_report_lists_standbys_synchronous_commit_and_archiving(tmp_path, caplog):
@@ -48,17 +48,17 @@ async def test_replication_report_lists_standbys_synchronous_commit_and_archivin
     async with replicating() as pair:
         await pair.has_everything()
         hosts = [f"{cable.host}" for cable in pair.cables]
-        told = await of_replication(pair.url)
-        assert "accepts writes, on timeline 1" in told[0]
-        assert hosts[0] in told[0]
-        assert told[1] == f"{hosts[1]}: it is a standby"
+        reported = await of_replication(pair.url)
+        assert "accepts writes, on timeline 1" in reported[0]
+        assert hosts[0] in reported[0]
+        assert reported[1] == f"{hosts[1]}: it is a standby"
         lost = (
             "1 standby is connected but no commit waits for it: a failover loses the writes of the "
             "last seconds"
         )
         logs = "its WAL is not archived (archive_mode is off)"
-        assert told[2].startswith(f"{lost}: set synchronous_standby_names to two standbys")
-        assert told[3].startswith(f"{logs}: set archive_mode and archive_command")
+        assert reported[2].startswith(f"{lost}: set synchronous_standby_names to two standbys")
+        assert reported[3].startswith(f"{logs}: set archive_mode and archive_command")
         # The app logs the same two warnings at its start.
         secret = {"ELICIT_SECRET": "a" * 32, "HOME": f"{tmp_path}"}
         settings = read_settings({"ELICIT_STORE": pair.url, **secret})
@@ -68,9 +68,9 @@ async def test_replication_report_lists_standbys_synchronous_commit_and_archivin
         assert [each["why"] for each in warned] == [lost, logs]
         assert all(each["fix"] for each in warned)
     async with replicating(is_synchronous=True) as pair:
-        told = await of_replication(pair.url)
-        assert told[2].startswith("1 standby is connected and commits wait for ")
-        assert "writes are blocked while it is disconnected: connect two standbys" in told[2]
+        reported = await of_replication(pair.url)
+        assert reported[2].startswith("1 standby is connected and commits wait for ")
+        assert "writes are blocked while it is disconnected: connect two standbys" in reported[2]
 
 
 # finding: XB6

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.contenders import contender, heard, told
+from tests.support.contenders import contender, let_start, read_line
 from tests.support.postgres_server import fresh_database
 from tests.support.records import record
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
@@ -35,12 +35,12 @@ async def test_concurrent_writes_of_two_processes_have_a_single_winner_per_recor
         contender("contend", address, "two") as two,
     ):
         for process in (one, two):
-            assert await heard(process) == "ready"
+            assert await read_line(process) == "ready"
         for process in (one, two):
-            await told(process)
-        first, second = await heard(one), await heard(two)
+            await let_start(process)
+        first, second = await read_line(one), await read_line(two)
         for process in (one, two):
-            await told(process)
+            await let_start(process)
             assert await process.wait() == 0
     assert sorted(first["won"] + second["won"]) == names
     assert first["lost"] == [[name, "two"] for name, _ in first["lost"]]
@@ -56,8 +56,8 @@ async def test_concurrent_writes_of_two_processes_have_a_single_winner_per_recor
 
 async def test_killed_writer_loses_no_acknowledged_write_and_leaves_no_partial_write(address):
     async with contender("write_until_killed", address) as process:
-        assert await heard(process) == "ready"
-        acknowledged = [await heard(process) for _ in range(400)]
+        assert await read_line(process) == "ready"
+        acknowledged = [await read_line(process) for _ in range(400)]
         process.kill()
         output, _ = await process.communicate()
     acknowledged += [json.loads(line) for line in output.splitlines(keepends=True) if b"\n" in line]
@@ -72,9 +72,9 @@ async def test_killed_writer_loses_no_acknowledged_write_and_leaves_no_partial_w
 async def test_fence_stops_writes_of_another_process(address):
     store = await open_store(address)
     async with contender("write_until_refused", address) as process:
-        assert await heard(process) == "ready"
+        assert await read_line(process) == "ready"
         for _ in range(100):
-            await heard(process)
+            await read_line(process)
         await store.fence("moved away")
         there = {item.id for item in await store.list("elicitation", limit=1_000_000)}
         output, _ = await process.communicate()

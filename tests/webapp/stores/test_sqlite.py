@@ -366,8 +366,8 @@ async def test_lagging_watch_is_asked_to_look_again(path):
     async with asyncio.timeout(300):
         assert await anext(lagging) is None
         assert await anext(lagging) is not None
-    (kept,) = store._reader.execute("SELECT count(*) FROM commits").fetchone()
-    assert kept < 130
+    (stored,) = store._reader.execute("SELECT count(*) FROM commits").fetchone()
+    assert stored < 130
     await store.aclose()
     await other.aclose()
 

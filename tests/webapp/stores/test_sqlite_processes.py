@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.contenders import contender, heard
+from tests.support.contenders import contender, read_line
 from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 
@@ -15,7 +15,7 @@ from webapp.stores.sqlite import SqliteStore
 async def test_full_disk_raises_clear_error_and_store_recovers_when_space_is_free(tmp_path):
     path = tmp_path / "store.db"
     async with contender("fill_the_disk", f"sqlite:///{path}") as process:
-        report = await heard(process)
+        report = await read_line(process)
         assert await process.wait() == 0
     assert str(path) in report["message"]
     assert "disk" in report["message"]
@@ -36,7 +36,7 @@ async def test_read_only_file_raises_clear_error():
         path.chmod(0o400)
         path.parent.chmod(0o555)
         async with contender("open_as_nobody", f"sqlite:///{path}") as process:
-            message = await heard(process)
+            message = await read_line(process)
             assert await process.wait() == 0
         path.parent.chmod(0o700)
     assert str(path) in message

@@ -740,12 +740,12 @@ class TestCluster:
         async with opened(nodes[0].url) as store:
             for number in range(100):
                 await store.write(replace(record("x"), owner=f"{number}"))
-            kept = [
+            stored = [
                 sum(len(node.look().hkeys(name)) for name in node.look().keys("*:records"))
                 for node in nodes
             ]
-        assert sum(kept) == 100
-        assert all(count > 10 for count in kept)
+        assert sum(stored) == 100
+        assert all(count > 10 for count in stored)
 
     async def test_moved_shard_is_found_on_its_new_server(self):
         nodes = fresh_cluster()

@@ -47,8 +47,8 @@ def test_prometheus_accepts_alert_rules() -> None:
 
 def test_each_alert_is_silent_normally_and_fires_on_its_problem() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(COURSES))
-    told = COURSES.read_text("utf-8")
-    assert [name for name in alerts() if f'alertname="{name}"' not in told] == []
+    text = COURSES.read_text("utf-8")
+    assert [name for name in alerts() if f'alertname="{name}"' not in text] == []
 
 
 def test_prometheus_accepts_every_dashboard_query(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ async def test_held_call_is_counted_and_wake_is_measured() -> None:
             await browser.post(f"{link}/decline", data={"csrf": csrf[1]})
 
         person.does(look)
-        heard = await person.call("ask_url")
-        assert heard.code == "ELICITATION_DECLINED"
+        result = await person.call("ask_url")
+        assert result.code == "ELICITATION_DECLINED"
         samples = await samples_of(person)
     assert held == [1]
     assert value(samples, "elicit_calls_held") == 0
@@ -209,8 +209,8 @@ async def test_store_errors_are_counted_by_result(error: Exception, result: str)
     with pytest.raises(type(error)):
         await store.write()
     samples = parsed(metrics.page({}).decode())
-    told = {"operation": "write", "result": result}
-    assert value(samples, "elicit_store_operations_total", **told) == 1
+    reported = {"operation": "write", "result": result}
+    assert value(samples, "elicit_store_operations_total", **reported) == 1
 
 
 def test_store_without_observer_is_not_wrapped() -> None:
@@ -244,24 +244,24 @@ def _worker() -> "subprocess.Popen[str]":
     )
 
 
-def _told(lines: Iterable[str]) -> str:
-    told: list[str] = []
+def _first_page(lines: Iterable[str]) -> str:
+    reported: list[str] = []
     for line in lines:
-        told.append(line)
+        reported.append(line)
         if line == "\n":  # the end of the page
             break
-    return "".join(told)
+    return "".join(reported)
 
 
 def test_several_processes_are_counted_together_and_ended_process_holds_no_calls() -> None:
     with counted_together():
         first = _worker()
         assert first.stdout is not None
-        alone = parsed(_told(first.stdout))
+        alone = parsed(_first_page(first.stdout))
         first.communicate()
         second = _worker()
         assert second.stdout is not None
-        together = parsed(_told(second.stdout))
+        together = parsed(_first_page(second.stdout))
         second.communicate()
         folder = Path(os.environ[SHARED])
         assert folder.stat().st_mode & 0o077 == 0

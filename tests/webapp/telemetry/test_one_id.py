@@ -106,5 +106,5 @@ async def test_log_lines_have_trace_id_if_traces_are_collected() -> None:
         async with logged("payment", revision="2025-11-25") as (log, _):
             (call,) = spans.named("tools/call ask_payment")
             assert call.context is not None
-            told = {line.get("trace_id") for line in log.lines if "sandbox" not in line["name"]}
-            assert told == {f"{call.context.trace_id:032x}"}
+            response = {line.get("trace_id") for line in log.lines if "sandbox" not in line["name"]}
+            assert response == {f"{call.context.trace_id:032x}"}

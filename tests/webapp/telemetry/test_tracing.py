@@ -57,11 +57,11 @@ async def test_call_and_related_requests_form_single_trace(kind: str, revision: 
 @pytest.mark.parametrize("kind", ACTS)
 async def test_spans_contain_no_typed_text_and_no_token(kind: str) -> None:
     async with traced(kind) as (spans, elsewhere):
-        told = spans.text()
+        text = spans.text()
         words = elsewhere.words()
         assert len(spans.all()) > 3
-        assert kinds_in(told) == set()
-        assert [word for word in {*words, TYPED} if word in told] == []
+        assert kinds_in(text) == set()
+        assert [word for word in {*words, TYPED} if word in text] == []
 
 
 async def test_page_without_question_has_no_span() -> None:
@@ -110,8 +110,8 @@ async def test_traceparent_header_of_client_is_continued() -> None:
             }
             opened = await client.post(env.mcp_url, json=opening, headers=headers)
             headers["mcp-session-id"] = opened.headers["mcp-session-id"]
-            told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-            await client.post(env.mcp_url, json=told, headers=headers)
+            reported = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            await client.post(env.mcp_url, json=reported, headers=headers)
             answer = await client.post(env.mcp_url, json=body, headers=headers)
         assert "hello" in answer.text
         (call,) = spans.named("tools/call greet")

@@ -110,7 +110,7 @@ async def test_question_can_be_left_open_repeatedly(shop, revision, declares):
         person.disconnects()
         person.pays()
         assert (await person.call("buy_tea", cups=1)).text == "1 cups for 9.00 EUR"
-        assert [told.kind for told in person.asked] == ["payment", "oauth"]
+        assert [question.kind for question in person.asked] == ["payment", "oauth"]
 
 
 # finding: XA14

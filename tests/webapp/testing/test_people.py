@@ -64,15 +64,15 @@ async def test_two_approvers_approve_with_comments(office, revision, declares):
         assert (await person.call("ship", order="A-1")).text == "accepted: Fine, Fine"
         person.approves(by=["frank", "flora"], comment="Yes")
         assert (await person.call("refund", order="A-2")).text == "A-2 is paid back"
-        assert [told.kind for told in person.asked] == ["decision", "decision"]
+        assert [question.kind for question in person.asked] == ["decision", "decision"]
 
 
 async def test_approver_refuses_with_reason(office, revision):
     async with elicit_person(office, revision=revision, approvers=ONE) as person:
         person.refuses(by="flora", reason="Not paid yet")
-        heard = await person.call("refund", order="A-1")
-        assert heard.code == "ELICITATION_DECLINED"
-        assert "Not paid yet" in heard.text
+        result = await person.call("refund", order="A-1")
+        assert result.code == "ELICITATION_DECLINED"
+        assert "Not paid yet" in result.text
         person.accepts()
         assert (await person.call("refund", order="A-2")).text == "A-2 is paid back"
 
@@ -83,8 +83,8 @@ async def test_escalated_request_is_approved_by_other_table(office, declares):
     tables: Any = {"finance": finance, "managers": {"subjects": ["mia"]}}
     async with elicit_person(office, approvers=tables, declares=DECLARES[declares]) as person:
         person.leaves_open()
-        heard = await person.call("ship", order="A-1")
-        assert "Waiting for finance" in heard.text
+        result = await person.call("ship", order="A-1")
+        assert "Waiting for finance" in result.text
         await person.let_pass(hours=23)
         person.leaves_open()
         await person.call("ship", order="A-1")
@@ -126,10 +126,10 @@ async def test_delegation_that_page_refuses_fails_test(office, delegate, plan, w
 
 async def test_missing_approvers_table_is_reported_without_a_file_of_the_kit(office):
     async with elicit_person(office) as person:
-        heard = await person.call("refund", order="A-1")
-    assert heard.code == "ELICITATION_NOT_CONFIGURED"
-    assert "Write [approvers.finance] in elicit.toml" in heard.text
-    assert "The code is at test_people.py:" in heard.text  # the line of the mark
+        result = await person.call("refund", order="A-1")
+    assert result.code == "ELICITATION_NOT_CONFIGURED"
+    assert "Write [approvers.finance] in elicit.toml" in result.text
+    assert "The code is at test_people.py:" in result.text  # the line of the mark
 
 
 async def test_claims_table_has_approvers(office):
@@ -188,8 +188,8 @@ async def test_second_person_has_own_accounts_payments_and_questions(shop, revis
         assert [account.label for account in await ann.accounts()] == ["hubot"]
         assert await person.payments() == []
         assert len(await ann.payments()) == 1
-        assert [told.kind for told in person.asked] == ["oauth"]
-        assert [told.kind for told in ann.asked] == ["oauth", "payment"]
+        assert [question.kind for question in person.asked] == ["oauth"]
+        assert [question.kind for question in ann.asked] == ["oauth", "payment"]
         person.fills(name="Pia")
         ann.fills(name="Ann")
         assert (await ann.call("sign_up")).text == "Ann, 7"
@@ -248,8 +248,8 @@ async def test_signed_post_of_vendor_completes_visit(office, revision, declares)
 
         person.continues(report)
         assert (await person.call("verify")).text == "verified by the vendor"
-        (told,) = person.asked
-        assert (told.elicitation_id, len(told.id)) == ("case-7", 44)
+        (reported,) = person.asked
+        assert (reported.elicitation_id, len(reported.id)) == ("case-7", 44)
         assert says == ["forged", "accepted"]
 
 
@@ -279,21 +279,21 @@ async def test_vendor_reports_after_call_has_returned(office, revision):
     async with elicit_person(office, revision=revision, declares=()) as person:
         person.leaves_open()
         await person.call("verify")
-        (told,) = person.asked
+        (reported,) = person.asked
         body = b'{"case": "case-7"}'
         reply = await person.posts("/vendor", content=body, headers={"x-signature": signed(body)})
         assert reply.text == "accepted"
         await person.let_pass(minutes=1)
         assert (await person.call("verify")).text == "verified by the vendor"
-        assert told.timeout == timedelta(minutes=5)
+        assert reported.timeout == timedelta(minutes=5)
 
 
 async def test_question_without_own_id_has_one_id(shop):
     async with elicit_person(shop) as person:
         person.accepts()
         await person.call("delete")
-        (told,) = person.asked
-        assert told.id == told.elicitation_id
+        (reported,) = person.asked
+        assert reported.id == reported.elicitation_id
 
 
 async def test_post_comes_from_another_machine(library):

@@ -49,7 +49,7 @@ async def test_person_does_every_action_with_each_client(shop, revision, declare
         assert (await person.call("delete")).text == "deleted"
         person.completes(dish="soup")
         assert (await person.call("lunch")).text == "eats soup"
-        kinds = [told.kind for told in person.asked]
+        kinds = [question.kind for question in person.asked]
         assert kinds == ["payment", "oauth", "secret", "form", "confirm", "url"]
 
 
@@ -86,8 +86,8 @@ async def test_recorded_confirmation_has_message_and_arguments(shop):
     async with elicit_person(shop) as person:
         person.accepts()
         await person.call("delete")
-        (told,) = person.asked
-        assert (told.message, told.arguments) == ("Delete it?", {"name": "x"})
+        (reported,) = person.asked
+        assert (reported.message, reported.arguments) == ("Delete it?", {"name": "x"})
 
 
 async def test_person_chooses_another_account_at_provider(shop):
@@ -123,8 +123,8 @@ async def test_never_coming_and_paying_late_are_distinguished(shop, revision, de
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         person.never_comes()
-        heard = await person.call("buy_tea", cups=1)
-        assert (heard.is_error, heard.code) == (True, "ELICITATION_TIMEOUT")
+        result = await person.call("buy_tea", cups=1)
+        assert (result.is_error, result.code) == (True, "ELICITATION_TIMEOUT")
         person.pays_late()
         assert (await person.call("buy_tea", cups=1)).code == "ELICITATION_TIMEOUT"
         assert [payment.status for payment in await person.payments()] == ["open"]
@@ -143,8 +143,8 @@ async def test_unused_late_payment_is_refunded_after_configured_time(shop):
 async def test_model_sees_link_if_client_supports_no_elicitation(shop, revision):
     async with elicit_person(shop, revision=revision, declares=()) as person:
         person.never_comes()
-        heard = await person.call("buy_tea", cups=1)
-        assert "/e/" in heard.text
+        result = await person.call("buy_tea", cups=1)
+        assert "/e/" in result.text
 
 
 async def test_dismissed_form_cancels_question(shop, revision):
@@ -374,8 +374,10 @@ async def test_concurrent_calls_are_asked_separately(shop, revision):
     async with elicit_person(shop, revision=revision) as person:
         person.pays()
         person.pays()
-        heard = await asyncio.gather(person.call("buy_tea", cups=1), person.call("buy_tea", cups=2))
-        assert sorted(one.text for one in heard) == ["1 cups for 9.00 EUR", "2 cups for 9.00 EUR"]
+        result = await asyncio.gather(
+            person.call("buy_tea", cups=1), person.call("buy_tea", cups=2)
+        )
+        assert sorted(one.text for one in result) == ["1 cups for 9.00 EUR", "2 cups for 9.00 EUR"]
 
 
 async def test_client_which_shows_no_links_does_not_hang(shop, library, revision):

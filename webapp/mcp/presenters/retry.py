@@ -207,7 +207,7 @@ class Retry:
         if shown.replaces is not None and not call.run.is_continued:
             previous = await call.elicitations.get(shown.replaces)
             has_expired = previous is not None and previous.status is Status.EXPIRED
-            if has_expired and not self._client.has_heard_of(shown.replaces):
+            if has_expired and not self._client.is_known_question(shown.replaces):
                 return True
         mode: Mode = FORM if self._asks_in_client(asked) else LINK
         return await self._client.needs_link(asked, mode)

@@ -150,7 +150,7 @@ class AuthorizationGrants:
             )
         if not secrets.compare_digest(challenge_of(verifier), found.request.challenge):
             raise GrantRefused(
-                PlayedRefusal.INVALID_GRANT, "The code_verifier does not fit the code."
+                PlayedRefusal.INVALID_GRANT, "The code_verifier is not valid for the code."
             )
         issued = [
             self._issue(self._begin(found, scopes=scopes, is_for_person=is_for_person))

@@ -129,7 +129,7 @@ class ValkeyChanges:
     async def _listen(self, connection: AbstractConnection) -> None:
         while True:
             with suppress(*FAILED):
-                await self._hear(connection)
+                await self._receive(connection)
             await connection.disconnect(nowait=True)
             connection = self._connection = await self._subscribed_again()
             self._notify(None)
@@ -150,7 +150,7 @@ class ValkeyChanges:
                 return await self._subscribed()
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
-    async def _hear(self, connection: AbstractConnection) -> None:
+    async def _receive(self, connection: AbstractConnection) -> None:
         """Receive published messages. Raises LostConnection if the server is gone."""
         is_asked, moves = False, self._server.one.moves
         while True:
@@ -162,10 +162,10 @@ class ValkeyChanges:
                     raise LostConnection("the server does not answer")
                 await connection.send_command("PING")
             elif answer[0] == b"message":
-                self._heard(answer[2])
+                self._on_message(answer[2])
             is_asked = answer is None
 
-    def _heard(self, message: bytes) -> None:
+    def _on_message(self, message: bytes) -> None:
         if not (watches := tuple(self._watches)):
             return
         try:

@@ -18,7 +18,7 @@ from flows.errors import Failed, InvalidQuestion, Unverified
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.declared.mapping import Holding, Reading
-from flows.payments.gateway import Notice, Signs, heard, verify_notice, verify_session
+from flows.payments.gateway import Notice, Signs, verify_notice, verify_session, with_returns
 from flows.payments.money import Money
 from flows.payments.receipt import RefundStatus
 from flows.payments.session import SessionStatus
@@ -141,7 +141,7 @@ def opened(payment_env: PaymentEnv) -> Elicitation:
     return replace(before, attempt=replace(before.attempt, kept=departure.kept))
 
 
-def told(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:
+def notice_of(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:
     body, headers = payment_env.tell(id)
     delivery = verify(
         GATEWAY.scheme,
@@ -157,7 +157,7 @@ def test_provider_declared_in_four_lines_can_be_paid() -> None:
     assert isinstance(GATEWAY, Signs)
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
-    request = msgspec.json.decode(gateway_env.kept_in(elicitation).request)
+    request = msgspec.json.decode(gateway_env.stored_checkout(elicitation).request)
     assert request == {
         "reference": ID,
         "amount": 900,
@@ -173,7 +173,7 @@ def test_provider_declared_in_four_lines_can_be_paid() -> None:
     found = run(GATEWAY.fetch(elicitation, "ch-1"), payment_env)
     assert verify_session(elicitation, found, seller=SELLER) is PAID
     assert found.payment == "p-ch-1"
-    notice = told(payment_env)
+    notice = notice_of(payment_env)
     assert notice.session == dataclasses.replace(found, url=None, closes_at=None, is_now=False)
     assert verify_notice(elicitation, notice, seller=SELLER) is PAID
     assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is False
@@ -183,8 +183,8 @@ def test_lost_reply_opens_no_second_checkout() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     assert elicitation.attempt is not None
-    kept = run(GATEWAY.repeat(elicitation, elicitation.attempt), payment_env)
-    assert (kept.session, len(payment_env.checkouts)) == ("ch-1", 1)
+    stored = run(GATEWAY.repeat(elicitation, elicitation.attempt), payment_env)
+    assert (stored.session, len(payment_env.checkouts)) == ("ch-1", 1)
     again = gateway_env.prepared(GATEWAY, asked(), number=2)
     run(GATEWAY.begin(again, TRIP), payment_env)
     assert len(payment_env.checkouts) == 2
@@ -194,7 +194,7 @@ def test_closed_checkout_is_reported_by_event() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is True
-    assert verify_notice(elicitation, told(payment_env), seller=SELLER) is CLOSED
+    assert verify_notice(elicitation, notice_of(payment_env), seller=SELLER) is CLOSED
 
 
 def test_partial_manual_refund_is_completed_by_our_refund() -> None:
@@ -203,9 +203,9 @@ def test_partial_manual_refund_is_completed_by_our_refund() -> None:
     payment_env.pay("ch-1")
     paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     payment_env.refund_by_hand("ch-1", 400)
-    notice = told(payment_env)
+    notice = notice_of(payment_env)
     assert notice.session is not None
-    paid = heard(paid, notice.session, now=NOON)
+    paid = with_returns(paid, notice.session, now=NOON)
     assert paid.refunded_price == Money("4.00", "EUR")
     refund = run(GATEWAY.refund(paid, reason="No seats"), payment_env)
     assert (refund.price, refund.status) == (Money("5.00", "EUR"), RefundStatus.PENDING)
@@ -221,9 +221,9 @@ def test_chargeback_in_event_fails_the_session() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     payment_env.pay("ch-1")
-    before = told(payment_env)
+    before = notice_of(payment_env)
     payment_env.checkouts["ch-1"]["charged_back"] = 900
-    after = told(payment_env)
+    after = notice_of(payment_env)
     assert after.session is not None
     assert (after.session.charged_back, after.session.state) == (900, PAID)
     assert after.transition != before.transition
@@ -395,8 +395,8 @@ def test_refund_is_sent_directly_if_fetch_needs_a_handle() -> None:
 
 
 def test_checkout_expires_when_provider_says() -> None:
-    kept = gateway_env.kept_in(opened(PaymentEnv()))
-    assert kept.expires_at == (NOON + timedelta(hours=1)).timestamp()
+    stored = gateway_env.stored_checkout(opened(PaymentEnv()))
+    assert stored.expires_at == (NOON + timedelta(hours=1)).timestamp()
 
 
 @pytest.mark.parametrize("changes", [{"closes_at": "2026-03-01T13:00:00"}, {"closes_at": "soon"}])

@@ -23,7 +23,7 @@ from tests.support import gateway_env
 from tests.support.anything import JSON
 from tests.support.clock import NOON
 from tests.support.declared_env import CASES, DIGEST, KEY, SECRET, Case, put
-from tests.support.gateway_env import ID, NINE, TRIP, kept_in, reply, run
+from tests.support.gateway_env import ID, NINE, TRIP, reply, run, stored_checkout
 from tests.support.signers import EXAMPLES
 
 OPEN, PENDING, PAID, FAILED, CLOSED = SessionStatus
@@ -73,10 +73,10 @@ def test_every_example_has_a_case() -> None:
 
 @EVERY
 def test_complete_request_is_stored_before_sending(case: Case) -> None:
-    kept = kept_in(case.prepared())
-    assert (kept.session, kept.url, kept.handle) == (None, None, None)
-    assert msgspec.json.decode(kept.request) == case.body
-    assert kept.expires_at == (NOON + case.seller.declaration.life).timestamp()
+    stored = stored_checkout(case.prepared())
+    assert (stored.session, stored.url, stored.handle) == (None, None, None)
+    assert msgspec.json.decode(stored.request) == case.body
+    assert stored.expires_at == (NOON + case.seller.declaration.life).timestamp()
 
 
 @EVERY
@@ -84,15 +84,15 @@ def test_stored_bytes_are_sent_with_idempotency_key_of_attempt(case: Case) -> No
     before = case.prepared()
     departure, [request] = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
     assert (request.method, str(request.url)) == ("POST", case.create)
-    assert request.content == kept_in(before).request.encode()
+    assert request.content == stored_checkout(before).request.encode()
     [key] = [value for value in request.headers.values() if SECRET in value]
     assert key in (SECRET, f"Bearer {SECRET}")
     assert request.headers["Content-Type"] in ("application/json", "application/vnd.api+json")
     header = case.seller.declaration.idempotency
     assert header is None or request.headers[header] == DIGEST
     assert departure.url == case.page
-    kept = kept_in(case.begun())
-    assert (kept.session, kept.url, kept.handle) == (case.session, case.page, case.handle)
+    stored = stored_checkout(case.begun())
+    assert (stored.session, stored.url, stored.handle) == (case.session, case.page, case.handle)
 
 
 @EVERY
@@ -101,8 +101,8 @@ def test_lost_reply_is_repeated_with_same_bytes_and_key(case: Case) -> None:
     assert before.attempt is not None
     _, first = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
     later = replace(before, former=(before.attempt,), attempt=replace(before.attempt, number=2))
-    kept, again = run(case.gateway.repeat(later, before.attempt), reply(case.opened, 201))
-    assert kept.session == case.session
+    stored, again = run(case.gateway.repeat(later, before.attempt), reply(case.opened, 201))
+    assert stored.session == case.session
     assert [(one.content, one.headers) for one in again] == [
         (one.content, one.headers) for one in first
     ]
@@ -124,9 +124,9 @@ def test_open_checkout_is_reused(case: Case) -> None:
 )
 def test_template_syntax_in_description_is_not_expanded(case: Case, what: str) -> None:
     before = gateway_env.prepared(case.gateway, case.asked(what=what))
-    request = msgspec.json.decode(kept_in(before).request)
+    request = msgspec.json.decode(stored_checkout(before).request)
     plain = msgspec.json.decode(
-        kept_in(gateway_env.prepared(case.gateway, case.asked(what="Words"))).request
+        stored_checkout(gateway_env.prepared(case.gateway, case.asked(what="Words"))).request
     )
 
     def worded(part: Any) -> Any:
@@ -144,7 +144,9 @@ def test_template_syntax_in_description_is_not_expanded(case: Case, what: str) -
 
 @EVERY
 def test_long_description_is_cut_to_provider_limit(case: Case) -> None:
-    request = kept_in(gateway_env.prepared(case.gateway, case.asked(what="é" * 500))).request
+    request = stored_checkout(
+        gateway_env.prepared(case.gateway, case.asked(what="é" * 500))
+    ).request
     if case.name != "polar":  # polar takes the name from the product
         assert "é" * case.seller.declaration.what_at_most in request
     assert "é" * (case.seller.declaration.what_at_most + 1) not in request
@@ -261,7 +263,7 @@ def test_price_is_sent_exactly_or_refused_before_question(case: Case, price: Mon
             case.gateway.check(price)
         return
     case.gateway.check(price)
-    request = kept_in(gateway_env.prepared(case.gateway, case.asked(price=price))).request
+    request = stored_checkout(gateway_env.prepared(case.gateway, case.asked(price=price))).request
     amount = '"500"' if case.name == "paddle" else str(price.minor_units)
     shown = f'"{price.amount}"' if case.name == "coinbase" else amount
     assert f":{shown}" in request
@@ -475,13 +477,13 @@ def test_payment_of_another_provider_or_mode_is_not_refunded(case: Case) -> None
 
 @of_each(lambda case: case.events)
 def test_each_event_is_verified_as_expected(case: Case, one: str) -> None:
-    notice = read(case, case.told(one))
+    notice = read(case, case.event(one))
     assert (notice.reference, notice.subject) == (ID, case.session)
     assert notice.transition is not None
     assert verify_notice(case.begun(), notice, seller=case.seller) is case.events[one]
     if case.events[one] is PAID:
         assert notice.payment == case.payment
-    assert read(case, case.told(one)) == notice
+    assert read(case, case.event(one)) == notice
 
 
 @EVERY
@@ -491,9 +493,9 @@ def test_every_declared_event_is_tested(case: Case) -> None:
     assert tried == (declared if case.name != "square" else {"payment.updated"})
 
 
-@of_each(lambda case: case.told_at)
+@of_each(lambda case: case.event_at)
 def test_event_about_another_payment_settles_nothing(case: Case, one: str) -> None:
-    notice = read(case, put(case.told(case.paid_event), *case.told_at[one]))
+    notice = read(case, put(case.event(case.paid_event), *case.event_at[one]))
     with pytest.raises(Mismatch) as mismatch:
         verify_notice(case.begun(), notice, seller=case.seller)
     assert mismatch.value.what == one
@@ -503,7 +505,7 @@ def test_event_about_another_payment_settles_nothing(case: Case, one: str) -> No
 def test_event_without_our_reference_is_ignored(case: Case) -> None:
     place = case.seller.declaration.told.reference or ""
     for reference in ("somebody's own; order 7", "", None):
-        notice = read(case, put(case.told(case.paid_event), place, reference))
+        notice = read(case, put(case.event(case.paid_event), place, reference))
         assert (notice.session, notice.news, notice.reference) == (None, None, None)
 
 
@@ -516,7 +518,7 @@ def test_ignored_event_type_needs_only_id_and_type(case: Case) -> None:
 
 def test_non_settling_event_names_session_to_fetch() -> None:
     [square] = [case for case in CASES if not case.seller.declaration.settles]
-    notice = read(square, square.told(square.paid_event))
+    notice = read(square, square.event(square.paid_event))
     assert (notice.session, notice.subject, notice.reference) == (None, "ORDER1", ID)
     with pytest.raises(Mismatch, match="session"):
         verify_notice(square.begun(), notice, seller=square.seller)
@@ -554,14 +556,14 @@ def odd(data: Any) -> st.SearchStrategy[Any]:
 @given(
     st.sampled_from(CASES).flatmap(
         lambda case: st.tuples(
-            st.just(case), JSON | odd(case.told(case.paid_event)) | odd(case.ignored)
+            st.just(case), JSON | odd(case.event(case.paid_event)) | odd(case.ignored)
         )
     )
 )
 def test_random_event_is_parsed_or_raises_our_errors(pair: tuple[Case, Any]) -> None:
     case, event = pair
     with suppress(Malformed):
-        notice = case.gateway.kept_notice(msgspec.json.encode(event))
+        notice = case.gateway.stored_notice(msgspec.json.encode(event))
         if notice.session is not None:
             with suppress(Mismatch):
                 assert verify_notice(case.begun(), notice, seller=case.seller) in SessionStatus
@@ -570,7 +572,7 @@ def test_random_event_is_parsed_or_raises_our_errors(pair: tuple[Case, Any]) -> 
 @given(st.sampled_from(CASES), st.binary())
 def test_random_event_bytes_are_parsed_or_raise_our_errors(case: Case, body: bytes) -> None:
     with suppress(Malformed):
-        assert case.gateway.kept_notice(body).session is None
+        assert case.gateway.stored_notice(body).session is None
 
 
 @given(
@@ -646,9 +648,9 @@ def test_event_with_invalid_type_or_id_is_malformed(case: Case, word: Any) -> No
     declared = case.seller.declaration
     for place in (declared.event_type, declared.event_id):
         if place is not None:
-            event = msgspec.json.encode(put(case.told(case.paid_event), place, word))
+            event = msgspec.json.encode(put(case.event(case.paid_event), place, word))
             with pytest.raises(Malformed):
-                case.gateway.kept_notice(event)
+                case.gateway.stored_notice(event)
 
 
 def test_known_refund_counts_before_provider_reports_refund() -> None:

@@ -19,29 +19,29 @@ from webapp.oauth.access_tokens import AccessTokens
 from webapp.oauth.connections import Connections
 from webapp.records.values import Value
 
-KEPT_AT_ONCE = 20  # accounts that this process refreshes at the same time
+REFRESHED_AT_ONCE = 20  # accounts that this process refreshes at the same time
 _log = logging.getLogger(__name__)
 
 
-class Keeping:
+class KeepAlive:
     def __init__(
         self, *, elicitations: Elicitations, connections: Connections, keys: AccessTokens
     ) -> None:
         self._elicitations = elicitations
         self._connections = connections
         self._keys = keys
-        self._room = asyncio.Semaphore(KEPT_AT_ONCE)
+        self._slots = asyncio.Semaphore(REFRESHED_AT_ONCE)
 
     async def fall_due(self, found: Connection) -> None:
         """Refresh an account before it ends of disuse, or retry after a refusal without proof."""
         second = found.second_refresh_at
         if second is not None and second <= self._elicitations.clock():
             await self._keys.refresh_again(found)
-        elif not self._room.locked():  # otherwise the row stays due
-            async with self._room:
-                await self._keep(found)
+        elif not self._slots.locked():  # otherwise the row stays due
+            async with self._slots:
+                await self._refresh_or_end(found)
 
-    async def _keep(self, found: Connection) -> None:
+    async def _refresh_or_end(self, found: Connection) -> None:
         """Use the refresh token before it ends of disuse, warn of the end, or record the end.
 
         The time of the next try is written before the provider is asked. So if this process dies

@@ -1,4 +1,4 @@
-"""Messages about small mistakes, for people and programs."""
+"""Texts of errors and start-up messages about mistakes in settings, files and code."""
 
 import re
 from pathlib import Path
@@ -18,21 +18,21 @@ def test_decline_has_no_server_error_status() -> None:
     assert Failed.http_status == 502
 
 
-@pytest.mark.parametrize(("store", "is_told"), [("memory:", True), (None, False)])
+@pytest.mark.parametrize(("store", "is_reported"), [("memory:", True), (None, False)])
 def test_announcement_warns_about_memory_store(
-    tmp_path: Path, store: str | None, *, is_told: bool
+    tmp_path: Path, store: str | None, *, is_reported: bool
 ) -> None:
     # finding: A4
     environment = {"HOME": str(tmp_path), **({"ELICIT_STORE": store} if store else {})}
     said = "".join(announcement(read_settings(environment), "shop"))
-    assert ("its data is lost when the server stops" in said) == is_told
+    assert ("its data is lost when the server stops" in said) == is_reported
 
 
 def test_announcement_of_public_server_warns_if_no_person_can_be_identified(tmp_path: Path) -> None:
     public = {"HOME": str(tmp_path), "ELICIT_URL": "https://a.example", "ELICIT_SECRET": "x" * 40}
-    for more, is_told in (({}, True), ({"ELICIT_BIND": "code"}, False)):
+    for more, is_reported in (({}, True), ({"ELICIT_BIND": "code"}, False)):
         said = "".join(announcement(read_settings({**public, **more}), "shop"))
-        assert ("nobody   can be asked: set ELICIT_ISSUER" in said) == is_told
+        assert ("nobody   can be asked: set ELICIT_ISSUER" in said) == is_reported
 
 
 def test_announcement_hides_password_of_store(tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_repr_of_question_hides_its_content() -> None:
     # finding: A4
     question = elicit.url("The key is sesame", "https://shop.example/?token=sesame")
     assert repr(question) == str(question)
-    words = r"<Question of the kind url at test_small_courtesies\.py:\d+, not asked: await it>"
+    words = r"<Question of the kind url at test_startup_messages\.py:\d+, not asked: await it>"
     assert re.fullmatch(words, str(question))

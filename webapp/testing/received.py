@@ -199,7 +199,7 @@ class LastCall(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard: str | None = None
+        self._result_text: str | None = None
         self._raised: BaseException | None = None
         self._seen: str | None = None
 
@@ -220,12 +220,12 @@ class LastCall(logging.Filter):
         )
 
     def _call_lines(self) -> list[str]:
-        if self._heard is None:
+        if self._result_text is None:
             return ["No tool call has ended."]
-        lines = [f"The last call returned: {self._heard[:_CHARACTERS_AT_MOST]}"]
+        lines = [f"The last call returned: {self._result_text[:_CHARACTERS_AT_MOST]}"]
         if self._raised is not None:
             says, at = str(self._raised), raised_at(self._raised)
-            is_heard = not says or says in self._heard
+            is_heard = not says or says in self._result_text
             its_own = "" if is_heard else f": {says[:_CHARACTERS_AT_MOST]}"
             where = f" at {at}" if at else ""
             lines.append(f"The tool raised {type(self._raised).__name__}{where}{its_own}")
@@ -264,10 +264,10 @@ class LastCall(logging.Filter):
         try:
             result = await call_next(context)
         except Exception as error:
-            self._heard, self._raised = str(error), error
+            self._result_text, self._raised = str(error), error
             raise
         parts = wire_form(result).get("content", ())
         texts = [part["text"] for part in parts if part.get("type") == "text"]
         if texts:  # a result without text asks the client for input
-            self._heard = "\n".join(texts)
+            self._result_text = "\n".join(texts)
         return result
