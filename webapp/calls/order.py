@@ -33,19 +33,16 @@ class QuestionOrder:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        # The steps of this request; True if the order of the step is checked.
-        self._seen: dict[Step, bool] = {}
+        # The steps of this request; True if a later request has to repeat the step before it asks a
+        # new question.
+        self.seen: dict[Step, bool] = {}
         self._waiters = set[Waiter]()
 
     def note(self, *steps: Step, is_ordered: bool = False) -> None:
         """Record that the body has asked these steps."""
-        self._seen.update(dict.fromkeys(steps, is_ordered))
+        self.seen.update(dict.fromkeys(steps, is_ordered))
         for waiter in self._waiters:
             waiter.wake(None)
-
-    def is_ordered(self, step: Step) -> bool:
-        """Return True if a later request has to repeat this step before it asks a new question."""
-        return self._seen[step]
 
     async def check(self, question: Question[Any], step: Step) -> None:
         """Check that a new question leaves out no earlier one, and record its step.
@@ -57,9 +54,9 @@ class QuestionOrder:
         is_ordered = not is_gate and asyncio.current_task() is call.task
         is_new = not is_gate and run.at(step) is None
         # A call that continues no other may ask in any order, for example after a price changed.
-        if call.run.is_continued and is_new and any(e.place not in self._seen for e in run.asked):
+        if call.run.is_continued and is_new and any(e.place not in self.seen for e in run.asked):
             if is_ordered:
-                left_out = runs.not_repeated(run, step, seen=self._seen)
+                left_out = runs.not_repeated(run, step, seen=self.seen)
                 await self._must_be_none(left_out, question)
             await self._all_repeated(question)
         self.note(step, is_ordered=is_ordered)
@@ -89,10 +86,10 @@ class QuestionOrder:
     async def _left_out(self, run: Run) -> AskedStep | None:
         """Return the first answered question that this request has not asked yet, or None."""
         for each in run.asked:
-            if each.place in self._seen or each.is_used or traits_of(each.place.kind).is_gate:
+            if each.place in self.seen or each.is_used or traits_of(each.place.kind).is_gate:
                 continue
             asked = await self._call.elicitations.get(each.elicitation_id)
-            if asked is not None and self._is_answered(asked) and each.place not in self._seen:
+            if asked is not None and self._is_answered(asked) and each.place not in self.seen:
                 return each
         return None
 

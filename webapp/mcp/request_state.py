@@ -43,9 +43,8 @@ def share_request_state(
             # There is no public way to read the boundary's configuration.
             theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             if _looks_default(theirs):
-                ours = Rotating(keys)
                 security = RequestStateSecurity(
-                    codec=Shared(ours=ours, theirs=theirs.codec),
+                    codec=Shared(keys, theirs=theirs.codec),
                     ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
                 )
                 parts[index] = RequestStateBoundary(security, default_audience=server.name)
@@ -65,26 +64,20 @@ class Rotating:
         return self._codecs(self._keys()).unseal(token)
 
 
-class Shared:
-    """A codec that seals with our keys.
+class Shared(Rotating):
+    """A codec that also opens with the former keys of the boundary."""
 
-    It opens with our keys, or with the former keys of the boundary.
-    """
-
-    def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
-        self._ours = ours
+    def __init__(self, keys: Callable[[], tuple[bytes, ...]], *, theirs: RequestStateCodec) -> None:
+        super().__init__(keys)
         self._theirs = theirs.boundary_codec if isinstance(theirs, Shared) else theirs
 
     @property
     def boundary_codec(self) -> RequestStateCodec:
         return self._theirs
 
-    def seal(self, payload: bytes) -> str:
-        return self._ours.seal(payload)
-
     def unseal(self, token: str) -> bytes:
         try:
-            return self._ours.unseal(token)
+            return super().unseal(token)
         except InvalidRequestState:
             return self._theirs.unseal(token)
 

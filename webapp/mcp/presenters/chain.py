@@ -110,13 +110,14 @@ def read_chain(
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
         return Chain(responses=responses, foreign=state)
-    rounds, shown, dismissed, accounts, key, began, replayed = [
-        *claims.rest.split(";"),
-        *[""] * 6,
-    ][:7]
+    rest = [*claims.rest.split(";"), *[""] * 6]
+    rounds, key, began = rest[0], rest[4], rest[5]
+    shown, dismissed, accounts, replayed = [
+        text.split(",") if text else [] for text in (*rest[1:4], rest[6])
+    ]
     began_again_at = _EPOCH + int(began, 16) * _MILLISECOND if began else None
-    shown_before = _read_shown(_listed(shown))
-    known_rounds = tuple(_listed(replayed))
+    shown_before = _read_shown(shown)
+    known_rounds = tuple(replayed)
     has_answers = any(name.startswith(KEY) for name in responses)
     is_replay = began_again_at is not None and now - began_again_at < REPLAYED_WITHIN
     if is_replay and has_answers and not known_rounds:
@@ -127,8 +128,8 @@ def read_chain(
         run_id=claims.id,
         rounds=int(rounds),
         shown=shown_before,
-        dismissed=frozenset(_listed(dismissed)),
-        accounts=dict(each.split(":", 1) for each in _listed(accounts)),
+        dismissed=frozenset(dismissed),
+        accounts=dict(each.split(":", 1) for each in accounts),
         run_key=key or None,
         began_again_at=began_again_at,
         replayed=known_rounds,
@@ -205,7 +206,3 @@ def write_shown(shown: Mapping[int, Out]) -> list[str]:
         written.append(f"{_AT}{in_hex(at)}")
         written += [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at == at]
     return written
-
-
-def _listed(text: str) -> list[str]:
-    return text.split(",") if text else []
