@@ -17,8 +17,7 @@ from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
 from flows.errors import NotAllowed, NotConfigured
-from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
-from flows.oauth.teams import Team
+from flows.oauth.access_token import SUBJECT_CLAIM, Team, subject_of
 from flows.oauth.token_exchange import SubjectToken
 from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser

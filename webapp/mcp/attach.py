@@ -34,11 +34,10 @@ from webapp.mcp.callers import Declared, caller_of, declared_by, issuer_of, must
 from webapp.mcp.leg import PreparedLeg, TaskLeg, run_request, wire_form
 from webapp.mcp.messages import must_be_fit
 from webapp.mcp.opened import note_call
-from webapp.mcp.presenters.chain import merged_responses, read_chain
 from webapp.mcp.presenters.choice import presenter_of
 from webapp.mcp.presenters.on_stream import ConnectionAsks
 from webapp.mcp.received import LARGE_CHARACTERS, must_fit
-from webapp.mcp.request_state import share_request_state
+from webapp.mcp.request_state import merged_responses, read_chain, share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
     MODERN,

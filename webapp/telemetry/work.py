@@ -36,7 +36,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from webapp.telemetry.observer import UNOBSERVED, Observer
+from webapp.telemetry.families import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue

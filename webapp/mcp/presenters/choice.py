@@ -19,12 +19,12 @@ from webapp.identity.identity import Caller
 from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.callers import Declared
 from webapp.mcp.forms import may_be_asked
-from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold, HoldForm
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import ClientAsks
 from webapp.mcp.presenters.retry import Retry
+from webapp.mcp.request_state import Chain
 from webapp.mcp.results import Result
 from webapp.service import Service
 

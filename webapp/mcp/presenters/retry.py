@@ -50,7 +50,8 @@ from webapp.mcp.forms import (
     schema_of,
     user_code_in,
 )
-from webapp.mcp.presenters.chain import (
+from webapp.mcp.presenters.link import LinkInResult, pending_result
+from webapp.mcp.request_state import (
     BY_FORM,
     BY_LINK,
     KEY,
@@ -63,7 +64,6 @@ from webapp.mcp.presenters.chain import (
     settled_round,
     write_shown,
 )
-from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import Result, busy_result
 
 _USER_CODE_SUFFIX = "-code"
