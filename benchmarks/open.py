@@ -50,7 +50,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import open_store
 from webapp.sweeper import sweep
-from webapp.telemetry.observer import Observer
+from webapp.telemetry.families import Observer
 from webapp.telemetry.work import Telemetry
 
 _TOP = Path(__file__).parents[1]

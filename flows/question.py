@@ -171,13 +171,13 @@ class Question(Generic[T_co]):
             raise InvalidQuestion(
                 "The message is empty. Write what the person is asked for, and why."
             )
-        if len(self.message) > MESSAGE_AT_MOST or not _can_be_written(self.message):
+        if len(self.message) > MESSAGE_AT_MOST or _LONE_SURROGATE.search(self.message):
             raise InvalidQuestion(
                 f"The message has more than {MESSAGE_AT_MOST} characters, or contains half of a "
                 f"character (a lone surrogate)."
             )
         must_be_timeout(self.timeout)
-        if self.key is not None and not (self.key and _can_be_written(self.key)):
+        if self.key is not None and (not self.key or _LONE_SURROGATE.search(self.key)):
             raise InvalidQuestion(
                 "key must be a string that is not empty. Leave it out, or pass such a string."
             )
@@ -494,7 +494,3 @@ def asking(
         yield unasked
     finally:
         running.reset(token)
-
-
-def _can_be_written(text: str) -> bool:
-    return not _LONE_SURROGATE.search(text)

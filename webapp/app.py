@@ -49,9 +49,9 @@ from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
-from webapp.routes.credentials import credential_of
 from webapp.routes.metrics import PATH as METRICS_PATH
 from webapp.routes.metrics import metrics_page
+from webapp.routes.page_request import credential_of
 from webapp.routes.router import calls, own_routes
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer

@@ -109,15 +109,11 @@ class Deadline:
         self._at = ticks() + after.total_seconds()
 
     @property
-    def left(self) -> timedelta:
-        return timedelta(seconds=self._at - self._ticks())
-
-    @property
     def has_ended(self) -> bool:
-        # Use `left`, which is rounded to microseconds: otherwise `left` could be 0 although the
-        # deadline has not ended, and a caller that waits for `left` would loop without a pause.
-        return self.left <= timedelta()
+        # Round to microseconds as `at` does: otherwise `at` could return the current time although
+        # the deadline has not ended, and a caller that waits until then would loop without a pause.
+        return timedelta(seconds=self._at - self._ticks()) <= timedelta()
 
     def at(self, now: datetime) -> datetime:
         """Return the deadline as a time of day, if `now` is the current time of day."""
-        return now + self.left
+        return now + timedelta(seconds=self._at - self._ticks())

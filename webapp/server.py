@@ -19,8 +19,8 @@ from starlette.routing import Match, Route
 
 from flows.elicitation.tool_call import DescribedTool
 from flows.oauth.access_token import BadBearer, TokenUse
+from webapp.http.address import rooted
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of
-from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
 from webapp.mcp.tools import title_of
 

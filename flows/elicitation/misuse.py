@@ -48,13 +48,22 @@ class UnaskedQuestion:
     A called async verb is tracked too, until it is awaited. `kind` is then the verb's name.
     """
 
-    __slots__ = ("_among", "in_def", "kind", "line", "path")
+    __slots__ = ("_among", "in_def", "kind", "line", "path", "place")
 
-    def __init__(self, kind: str, *, path: str, line: int, in_def: bool, among: "Unasked") -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        path: str,
+        line: int,
+        in_def: bool,
+        among: "dict[UnaskedQuestion, None]",
+    ) -> None:
         self.kind: str = kind
         self.in_def: bool = in_def  # created in a function that cannot await
         self.path: str = path
         self.line: int = line
+        self.place: str = _place(path, line)
         self._among = among
 
     @property
@@ -62,13 +71,9 @@ class UnaskedQuestion:
         """True for an async verb, such as `elicit.once`, which is no question."""
         return "." in self.kind
 
-    @property
-    def place(self) -> str:
-        return _place(self.path, self.line)
-
     def settle(self) -> None:
         """Mark the question as asked or discarded."""
-        self._among.drop(self)
+        self._among.pop(self, None)
 
 
 class Unasked:
@@ -82,16 +87,19 @@ class Unasked:
 
     def add(self, kind: str) -> UnaskedQuestion | None:
         """Track a question of this kind that the caller of the library has just created."""
-        location = location_of_call()
-        if location is None:
+        found = _frame_of_call()
+        if found is None:
             return None
-        path, line, in_def = location
-        question = UnaskedQuestion(kind, path=path, line=line, in_def=in_def, among=self)
+        code, line = found[0].f_code, found[1]
+        question = UnaskedQuestion(
+            kind,
+            path=code.co_filename,
+            line=line,
+            in_def=not code.co_flags & _CAN_AWAIT,
+            among=self._questions,
+        )
         self._questions[question] = None
         return question
-
-    def drop(self, question: UnaskedQuestion) -> None:
-        self._questions.pop(question, None)
 
     def __bool__(self) -> bool:
         return bool(self._questions)
@@ -160,24 +168,12 @@ def _place(path: str, line: int) -> str:
     return f"{name}:{line}"
 
 
-def location_of_call() -> tuple[str, int, bool] | None:
-    """Return the file and line of the author's call, and True if its function cannot await.
-
-    Return None while a module is being imported.
-    """
-    found = _frame_of_call()
-    if found is None:
-        return None
-    frame, line = found
-    return frame.f_code.co_filename, line, not frame.f_code.co_flags & _CAN_AWAIT
-
-
 def _frame_of_call(*, also_at_import: bool = False) -> tuple[FrameType, int] | None:
     """Return the frame and the line of the author's call, or None, as `place_of_call` does."""
     frame = inspect.currentframe()
     found: tuple[FrameType, int] | None = None
     while frame is not None:
-        package = _package_of(frame)
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == "asyncio":  # frames further out do not belong to the call
             break
         if found is None and package == "webapp":  # our own question, such as a gate
@@ -188,10 +184,6 @@ def _frame_of_call(*, also_at_import: bool = False) -> tuple[FrameType, int] | N
             found = frame, frame.f_lineno
         frame = frame.f_back
     return found
-
-
-def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 class InvalidUse(InvalidQuestion):
@@ -363,7 +355,11 @@ class VerbParameters:
             raise InvalidQuestion(f"{self._name}: {error}. Write {self._usage}.") from None
         for name, value in bound.arguments.items():
             accepted = self._types.get(name)
-            if accepted is not None and not any(_accepts(one, value) for one in accepted):
+            if accepted is not None and not any(
+                # a text is the `repr` of a value
+                repr(value) == one if isinstance(one, str) else isinstance(value, one)
+                for one in accepted
+            ):
                 names = " or ".join(map(_shown, accepted))
                 raise InvalidQuestion(
                     f"{self._name}: {name} must be {names}, not {type(value).__name__}."
@@ -407,10 +403,6 @@ def _accepted(hint: Any) -> tuple[Any, ...]:
     # The verbs check these types themselves, with more helpful messages.
     is_checked = isinstance(found, type) and found not in (Any, type, timedelta, Sequence)
     return (found,) if is_checked and not getattr(found, "_is_protocol", False) else ()
-
-
-def _accepts(accepted: Any, value: object) -> bool:
-    return repr(value) == accepted if isinstance(accepted, str) else isinstance(value, accepted)
 
 
 def _shown(accepted: Any) -> str:

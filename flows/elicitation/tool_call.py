@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, cast
 
 from msgspec import Struct
@@ -128,7 +129,7 @@ class CallingPerson(Explained):
         return self.id is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolCall:
     """A call of a served server's tool: its name, its arguments and the client.
 
@@ -157,7 +158,7 @@ class ToolCall:
             name=self.client, id=self.client_id, apart=self.client_apart, title=self.client_title
         )
 
-    @property
+    @cached_property
     def version_parts(self) -> tuple[str, ...]:
         """The tool's version for the keys of its calls; empty if the tool has no version."""
         return () if self.version is None else ("version", self.version)

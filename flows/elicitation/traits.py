@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Struct
@@ -142,7 +143,7 @@ _TEN_MINUTES: Final = timedelta(minutes=10)
 _TWO_MINUTES: Final = timedelta(minutes=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Traits:
     """The properties of one kind of question.
 
@@ -175,7 +176,7 @@ class Traits:
     # what the tool receives, stored beyond the call
     gives: Literal["account", "receipt"] | None = None
 
-    @property
+    @cached_property
     def is_gate(self) -> bool:
         return self.holds_for_its_call is not None
 

@@ -250,12 +250,6 @@ def voting_of(asked: Elicitation) -> Voting | None:
     return voting_in(asked.asked.terms) if traits_of(asked.kind).is_anothers else None
 
 
-def comments_of(asked: Elicitation) -> tuple[str, ...]:
-    """Return the comments of the people who approved, for the tool. () if nobody has commented."""
-    voting = voting_of(asked)
-    return () if voting is None else voting.comments
-
-
 def asker_of(asked: Elicitation) -> str | None:
     """Return the description of the asker for the approver."""
     terms = asked.asked.terms

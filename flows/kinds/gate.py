@@ -84,7 +84,14 @@ def layers_of(tool: object) -> list[object]:
     while layer is not None and id(layer) not in seen:
         seen.add(id(layer))
         layers.append(layer)
-        layer = _below(layer)
+        if isinstance(layer, partial):
+            layer = cast("partial[object]", layer).func
+            continue
+        below = ((name, getattr(layer, name, None)) for name in ("__wrapped__", "__func__", "fn"))
+        name, inner = next((each for each in below if callable(each[1])), ("", None))
+        # For a callable object, the library serves the object's `__call__` method.
+        is_call = name == "__func__" and getattr(inner, "__name__", "") == "__call__"
+        layer = getattr(layer, "__self__", None) if is_call else inner
     return layers
 
 
@@ -113,18 +120,6 @@ def _write(layer: object, name: str, value: object) -> bool:
     except (AttributeError, TypeError, ValueError):  # a bound method, or a library's pydantic model
         return False
     return True
-
-
-def _below(layer: object) -> object:
-    if isinstance(layer, partial):
-        return cast("partial[object]", layer).func
-    for name in ("__wrapped__", "__func__", "fn"):
-        inner: object = getattr(layer, name, None)
-        if callable(inner):
-            # For a callable object, the library serves the object's `__call__` method.
-            is_call = name == "__func__" and getattr(inner, "__name__", "") == "__call__"
-            return getattr(layer, "__self__", None) if is_call else inner
-    return None
 
 
 APPROVED_FOR: Final = timedelta(minutes=15)  # an approval of a tool with the same arguments

@@ -22,7 +22,6 @@ from flows.payments.money import Money
 from flows.question import Resources, verb
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years with the maximum number of leap days
-UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
 MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
 # Prefixes of the keys of claims without a provider's id: reported by events, found by polling.
 CLAIM, ASKED = "claim:", "asked:"

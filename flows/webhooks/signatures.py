@@ -270,6 +270,10 @@ def _from_base64(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
+# Splits a message template. Every second item is a field name.
+_words = cache(_FIELD.split)
+
+
 def _message(scheme: Scheme, values: Mapping[str, str], body: bytes) -> bytes:
     return b"".join(
         [
@@ -277,12 +281,6 @@ def _message(scheme: Scheme, values: Mapping[str, str], body: bytes) -> bytes:
             for index, word in enumerate(_words(scheme.message))
         ]
     )
-
-
-@cache
-def _words(message: str) -> list[str]:
-    """Split the message template. Every second item is a field name."""
-    return _FIELD.split(message)
 
 
 def _mac(scheme: Scheme, key: bytes, message: bytes) -> str:

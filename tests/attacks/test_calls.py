@@ -26,7 +26,7 @@ from tests.support.mcp_server import (
 from tests.support.service_env import call_of, process
 from webapp.calls.call import Call
 from webapp.limits import CallLimits
-from webapp.mcp.presenters.chain import read_chain
+from webapp.mcp.request_state import read_chain
 from webapp.mcp.results import RESULT_TOOL
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore

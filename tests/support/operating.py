@@ -26,7 +26,7 @@ from webapp.records.values import (
     Value,
 )
 from webapp.service import Service
-from webapp.stores import Store
+from webapp.stores import Record, Store
 from webapp.telemetry.work import current_work
 
 HOSTILE = '<script>alert(1)</script>\u202e=HYPERLINK("https://evil.example")\r\n\x1b[31m'
@@ -86,15 +86,18 @@ class CountedStore:
 class _CountedOpenings:
     counted: CountedStore
 
+    def remember(self, *records: Record, are_new: bool = False) -> None:
+        if _is_for_page() and not are_new:
+            self.counted.opened += len(records)
+        self.counted.high_water.remember(*records, are_new=are_new)
+
     def __getattr__(self, name: str) -> Any:
-        if _is_for_page() and name == "saw":
-            self.counted.opened += 1
         return getattr(self.counted.high_water, name)
 
 
 def _is_for_page() -> bool:
     work: Any = current_work()
-    return work is not None and str(work._name).startswith("GET ")
+    return work is not None and str(work.name).startswith("GET ")
 
 
 def counting(service: Service) -> CountedStore:

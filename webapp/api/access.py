@@ -38,7 +38,7 @@ from webapp.identity.identity import Caller
 from webapp.records.ids import tail_of
 from webapp.records.values import ApiKey
 from webapp.service import Service
-from webapp.telemetry.observer import Observer
+from webapp.telemetry.families import Observer
 
 PERSON_HEADER: Final = "User-Access-Token"
 REQUESTS_AT_ONCE: Final = 100

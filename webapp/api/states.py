@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Failed
-from flows.kinds.form import comments_of, voting_of
+from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
 from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
@@ -79,7 +79,8 @@ async def to_question_state(
             paid = await service.kinds.payments.paid(current)
             return replace(state, payment=None if paid is None else to_payment_data(paid))
         case None:
-            return replace(state, content=current.content, comments=comments_of(current))
+            comments = () if (voting := voting_of(current)) is None else voting.comments
+            return replace(state, content=current.content, comments=comments)
 
 
 async def _successor(service: Service, current: Elicitation) -> str | None:

@@ -263,10 +263,7 @@ class AskedClient:
         self._is_proxy = is_proxy
         self._listed = clients.listed(name, release)
         self.has_page = has_page
-
-    @property
-    def silence(self) -> timedelta:
-        return self._clients.silence
+        self.silence = clients.silence
 
     def is_nobodys(
         self, asked: Elicitation, mode: Mode, action: str, content: object, *, after: float

@@ -24,7 +24,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import CallingClient
 from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
-from flows.kinds.form import approver_of, comments_of
+from flows.kinds.form import voting_of
 from flows.payments.receipt import Payment
 from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import OnWire, Outcome, Question, reporting_errors
@@ -51,13 +51,14 @@ def outcome_of(
 
     `faults` are the errors in the client's answer that ended the elicitation.
     """
+    voting = voting_of(claimed)
     error = refusal(
         claimed.status,
         message=question.message,
         elicitation_id=claimed.id,
         timeout=claimed.expires_at - claimed.created_at,
         why=claimed.why,
-        approver=approver_of(claimed),
+        approver=None if voting is None else voting.approver,
     )
     if faults:
         details = [(fault.path, fault.message) for fault in faults]
@@ -82,7 +83,7 @@ def outcome_of(
         error=error,
         is_late=claimed.is_late,
         is_by_model=claimed.is_by_model,
-        comments=comments_of(claimed),
+        comments=() if voting is None else voting.comments,
     )
 
 

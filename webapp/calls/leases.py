@@ -239,7 +239,9 @@ class CallUse:
 
     def must_hold_nothing_hidden(self, question: Json) -> None:
         """Check that the question contains no secret text. Raises InvalidQuestion."""
-        plain = json.loads(json.dumps(question)) if self.hidden else None
+        if not self.hidden:
+            return
+        plain = json.loads(json.dumps(question))
         if masked(plain, self.hidden, is_quoting=False) != plain:
             raise InvalidQuestion(
                 "The question contains a secret that the person typed in this call, or the access "

@@ -56,7 +56,7 @@ class Patience:
             watched.connection = connection
         return watched
 
-    def waited(self, caller: Caller, *, began_at: float, is_given_up: bool) -> None:
+    def waited(self, caller: Caller, *, began_at: float, is_given_up: bool = False) -> None:
         """Record how long the client waited for a call that began at `began_at`."""
         if caller.owner is None:
             return
@@ -89,16 +89,17 @@ class WatchedCall:
             before = connection.pieces
             # A client may close a stream once it has the result, before the empty last chunk.
             connection.on_end(
-                lambda arrived: self._waited() if arrived or connection.pieces > before else None
+                lambda arrived: (
+                    self._patience.waited(self._caller, began_at=self._began_at)
+                    if arrived or connection.pieces > before
+                    else None
+                )
             )
 
     def gave_up(self) -> None:
         """Record that the client cancelled the call or disconnected, if there is no result yet."""
         if not self._has_result:
             self._patience.waited(self._caller, began_at=self._began_at, is_given_up=True)
-
-    def _waited(self) -> None:
-        self._patience.waited(self._caller, began_at=self._began_at, is_given_up=False)
 
 
 def _store_bounded(

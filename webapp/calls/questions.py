@@ -287,8 +287,7 @@ class Questions:
                 run = runs.ask(run, asked, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
             waiter.run = run.id  # an identical call may have stored its run first
-            self._elicitations.waiters.add(waiter, run.id)
-            self._elicitations.waiters.add(waiter, current.id)
+            self._elicitations.waiters.add(waiter, run.id, current.id)
             if not changed:
                 return current
             try:

@@ -187,11 +187,11 @@ class RunningTools:
         `later` registers a callback for the next connection that sends the result, in case the
         result did not arrive through `connection`.
         """
-        if connection is None:
-            self._answered(call)
-        else:
-            connection.on_end(lambda _: self._answered(call))
         if not call.notes_delivery:
+            if connection is None:
+                self._answered(call)
+            else:
+                connection.on_end(lambda _: self._answered(call))
             return
         arrival = self._in_flight[call.run.value.id] = asyncio.get_running_loop().create_future()
 
@@ -199,6 +199,7 @@ class RunningTools:
         before = 0 if connection is None else connection.pieces
 
         def end(arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
+            self._answered(call)
             # A client may close a stream once it has the result, before the empty last chunk.
             if arrived or (connection is not None and connection.pieces > before):
                 self._note(call, call.delivered, then=lambda: self._land(call, arrival))

@@ -44,10 +44,9 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
-from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
-from webapp.calls.unasked import must_have_asked_blocking
+from webapp.calls.unasked import QuestionOrder, must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.sessions import LOCAL_ISSUER
 
@@ -110,7 +109,9 @@ class Verbs:
     async def ask(self, question: Question[T]) -> Outcome[T]:
         try:
             await must_have_asked_blocking(self.call.loop)
-            outcome = await self._ask(question)
+            outcome = await self._step(question)
+            if isinstance(outcome, Step):
+                outcome = await self._ask_person(outcome, question)
             is_gate = traits_of(question.request.kind).is_gate
             if is_gate and outcome.accepted and self.call.run.value.result is not None:
                 # Return a stored result instead of running the body again.
@@ -257,10 +258,6 @@ class Verbs:
         errors = [one.error for one in outcomes if one.error is not None]
         self.raised = deque([*others, *(Raised(one, here) for one in errors)], _RAISED_AT_MOST)
 
-    async def _ask(self, question: Question[T]) -> Outcome[T]:
-        step = await self._step(question)
-        return step if isinstance(step, Outcome) else await self._ask_person(step, question)
-
     async def _ask_all(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
@@ -318,18 +315,19 @@ class Verbs:
             _log.info("question.not_asked", extra=details)
             return question.unasked(error)
         run = await (self._a_gates_run() if is_gate else call.the_run())
-        later = self._asked_again(run, step)
-        try:
-            known = await self._known(question.request, step.digest, run.at(step))
-        except Failed:
-            if later is None:
-                raise
-            known = None
-        if known is None and later is not None and await self._is_got(run.at(step)):
-            self._order.note(*run.alike(step))
-            self._counts[fact], step = later.nth + 1, later
-        if known is not None:
-            return self._given(question, step, known)
+        if call.kinds[kind].may_know:
+            later = None if is_gate else self._asked_again(run, step)
+            try:
+                known = await self._known(question.request, step.digest, run.at(step))
+            except Failed:
+                if later is None:
+                    raise
+                known = None
+            if known is not None:
+                return self._given(question, step, known)
+            if later is not None and await self._is_got(run.at(step)):
+                self._order.note(*run.alike(step))
+                self._counts[fact], step = later.nth + 1, later
         await self._order.check(question, step)
         return step
 
@@ -351,8 +349,6 @@ class Verbs:
 
     def _asked_again(self, run: Run, step: Step) -> Step | None:
         """Return the later place where an earlier request asked this question again, or None."""
-        if not self.call.kinds[step.kind].may_know or traits_of(step.kind).is_gate:
-            return None
         latest = max(run.alike(step), default=step, key=attrgetter("nth"))
         return latest if latest.nth > step.nth else None
 
@@ -371,15 +367,12 @@ class Verbs:
     async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
         """Return an answer that needs no question, unless the elicitation at this place is open."""
         call = self.call
-        kind = call.kinds[request.kind]
-        if not kind.may_know:
-            return None
         by = call.asked_by(digest)
         if asking is not None:
             asked = await call.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
-        self.last_known = await kind.known(request, by)
+        self.last_known = await call.kinds[request.kind].known(request, by)
         return self.last_known
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
@@ -395,7 +388,7 @@ class Verbs:
             question,
             step,
             group or Batch(),
-            is_ordered=self._order.is_ordered(step),
+            is_ordered=self._order.seen[step],
             shared=partial(self._shared, question, step),
         )
 

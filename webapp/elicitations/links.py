@@ -30,11 +30,14 @@ class Links:
     def __init__(self, *, tokens: Tokens, public_url: str) -> None:
         self.prove: Callable[[], Awaitable[None]] = _is_always_ours
         self._tokens = tokens
+        self.read = tokens.read
         self.public_url = public_url.rstrip("/")
 
     def of(self, elicitation: Elicitation, *, now: datetime) -> str:
         """Return the link to the elicitation's page on this server."""
-        return f"{self.public_url}/e/{self._mint(Purpose.LINK, elicitation, now=now)}"
+        expires_at = elicitation.expires_at + LINK_OUTLIVES
+        claims = Claims(purpose=Purpose.LINK, id=elicitation.id, expires_at=expires_at)
+        return f"{self.public_url}/e/{self._tokens.mint(claims, now=now)}"
 
     def for_author(self, *, elicitation_id: str, expires_at: datetime, now: datetime) -> Link:
         """Return the link data with which the author's own service returns to this server."""
@@ -58,10 +61,6 @@ class Links:
         claims = Claims(purpose=Purpose.AUTHOR, id=elicitation_id, expires_at=expires_at)
         return self._tokens.mint(claims, now=now)
 
-    def read(self, text: str, *, purpose: Purpose, now: datetime) -> Claims:
-        """Return the claims of a token. Raises InvalidToken."""
-        return self._tokens.read(text, purpose=purpose, now=now)
-
     def run(self, *, run_id: str, rest: str, expires_at: datetime, now: datetime) -> str:
         """Return the token that carries a run from one request of a call to the next."""
         claims = Claims(purpose=Purpose.RUN, id=run_id, expires_at=expires_at, rest=rest)
@@ -79,9 +78,3 @@ class Links:
         """
         claims = Claims(purpose=Purpose.PAGE, id=last, expires_at=now + _PAGE_LASTS, rest=rest)
         return self._tokens.mint(claims, now=now)
-
-    def _mint(self, purpose: Purpose, elicitation: Elicitation, *, now: datetime) -> str:
-        expires_at = elicitation.expires_at + LINK_OUTLIVES
-        return self._tokens.mint(
-            Claims(purpose=purpose, id=elicitation.id, expires_at=expires_at), now=now
-        )

@@ -146,11 +146,6 @@ class Elicitations:
             self.run_ends.wrote(written[asked:])
         return written[:asked]
 
-    def _notify(self, written: Sequence[Value]) -> None:
-        for value in written:
-            self._wake_for(value)
-        self.observer.wrote(written)
-
     async def get_written(self, id: str) -> Elicitation | None:
         """Read the elicitation. If this process is writing it now, wait for that write first.
 
@@ -163,19 +158,21 @@ class Elicitations:
         while (has_ended := self._writing.get(id)) is not None:
             await has_ended.wait()
 
-    def _wake_for(self, value: Value) -> None:
-        """Wake everything that waits for this written value."""
-        if isinstance(value, LISTED):
-            self.waiters.wake_lists(value.owner)
-        if isinstance(value, OWNER_DATA):
-            self.tool_lists.report(value.owner)
-        elif isinstance(value, Elicitation):
-            if self.recent.store(value):
+    def _notify(self, written: Sequence[Value]) -> None:
+        """Wake everything that waits for these written values."""
+        for value in written:
+            if isinstance(value, LISTED):
+                self.waiters.wake_lists(value.owner)
+            if isinstance(value, OWNER_DATA):
+                self.tool_lists.report(value.owner)
+            elif isinstance(value, Elicitation):
+                if self.recent.store(value):
+                    self.waiters.wake(value)
+                if value.version == 1:
+                    self._was_asked(value)
+            elif isinstance(value, Run):
                 self.waiters.wake(value)
-            if value.version == 1:
-                self._was_asked(value)
-        elif isinstance(value, Run):
-            self.waiters.wake(value)
+        self.observer.wrote(written)
 
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]

@@ -126,14 +126,15 @@ class Waiters:
     ) -> Waiter:
         """Register and return a waiter. Use it in a `with` block, which removes the waiter."""
         waiter = Waiter(self, leg=leg, run=run, taker=taker, sees_all=sees_all)
-        for id in ids:
-            self.add(waiter, id)
+        if ids:
+            self.add(waiter, *ids)
         return waiter
 
-    def add(self, waiter: Waiter, id: str) -> None:
-        if id not in waiter.ids:
-            waiter.ids = (*waiter.ids, id)
-            self._by_id[id] = (*self._by_id.get(id, ()), waiter)
+    def add(self, waiter: Waiter, *ids: str) -> None:
+        for id in ids:
+            if id not in waiter.ids:
+                waiter.ids = (*waiter.ids, id)
+                self._by_id[id] = (*self._by_id.get(id, ()), waiter)
 
     def remove(self, waiter: Waiter) -> None:
         for id in waiter.ids:
@@ -155,8 +156,15 @@ class Waiters:
         return None
 
     def wake(self, changed: Elicitation | Run) -> None:
+        # A change to `opened` wakes no waiter. The waiter is woken when the question or run ends,
+        # or when another request takes over the wait.
+        if isinstance(changed, Run):
+            has_ended, question = changed.finished_at is not None, None
+        else:
+            has_ended, question = changed.status.is_final, changed
         for waiter in self._by_id.get(changed.id, ()):
-            if waiter.sees_all or _matters(changed, waiter):
+            is_taken_over = question is not None and question.waiter != waiter.leg
+            if waiter.sees_all or has_ended or is_taken_over:
                 waiter.wake(changed)
 
     def wake_lists(self, owner: str) -> None:
@@ -176,14 +184,6 @@ class Waiters:
         for standing in tuple(self._by_id.values()):
             for waiter in standing:
                 waiter.wake(None)
-
-
-def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
-    # A change to `opened` wakes no waiter. The waiter is woken when the question or run ends, or
-    # when another request takes over the wait.
-    if isinstance(changed, Run):
-        return changed.finished_at is not None
-    return changed.status.is_final or changed.waiter != waiter.leg
 
 
 def _end(future: asyncio.Future[None]) -> None:

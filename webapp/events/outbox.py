@@ -36,7 +36,7 @@ from webapp.records.entries import Move
 from webapp.records.ids import RANDOM_BYTES, owner_of
 from webapp.records.values import KINDS, OutgoingEvent, RefusedRegistration, Value
 from webapp.stores import Record
-from webapp.telemetry.observer import Observer
+from webapp.telemetry.families import Observer
 
 WAITING_AT_MOST: Final = 10_000
 KIND: Final = KINDS[OutgoingEvent]

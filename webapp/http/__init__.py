@@ -2,7 +2,7 @@
 
 Every request passes the `edge`, which reads it once into an `exchange` and passes it to the
 application that the first segment of its path names. Before that, its `Guard` checks Host, Origin
-and path: `address` parses them, and `root_path` finds the application's path below its host
+and path: `address` parses them, and finds the application's path below its host
 (docs/how-to/asgi.md). The exchange also owns the response: it changes the headers, and reports
 whether the response was delivered. `parts` lets our own applications answer. `ending` reports that
 the process is about to end. `browser` reads cookies and queries in linear time. `rate_limit` limits

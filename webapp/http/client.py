@@ -30,7 +30,7 @@ from flows.oauth.provider import Client
 from flows.oauth.requests import Unreachable
 from flows.question import OnWire
 from webapp.http.address import TrustedHost
-from webapp.telemetry.observer import UNOBSERVED, Observer
+from webapp.telemetry.families import UNOBSERVED, Observer
 from webapp.telemetry.work import current_work
 
 if TYPE_CHECKING:

@@ -33,7 +33,15 @@ from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeAlias
 
-from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
+from webapp.http.address import (
+    Authority,
+    Misplaced,
+    PublicAddress,
+    origin_of,
+    placed,
+    plain_ip,
+    written_path,
+)
 from webapp.http.browser import page_headers
 from webapp.http.exchange import (
     PROXIED_KEY,
@@ -47,7 +55,6 @@ from webapp.http.exchange import (
     send_answer,
 )
 from webapp.http.rate_limit import Rates, TooOften, address_key
-from webapp.http.root_path import Misplaced, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
 

@@ -40,23 +40,18 @@ _logger = logging.getLogger("webapp.http.connection")
 class ClientConnection:
     """A request and its response: whether the client disconnected before the last byte."""
 
-    __slots__ = ("_at_break", "_at_end", "_is_broken", "_is_delivered", "pieces")
+    __slots__ = ("_at_break", "_at_end", "_is_delivered", "is_broken", "pieces")
 
     def __init__(self) -> None:
         self.pieces = 0  # non-empty body chunks passed on while the client was connected
-        self._is_broken = False
+        self.is_broken = False  # True if the client disconnected before the last byte
         self._is_delivered: bool | None = None
         self._at_break: list[Callable[[], None]] = []
         self._at_end: list[Callable[[bool], None]] = []
 
-    @property
-    def is_broken(self) -> bool:
-        """True if the client disconnected before the last byte."""
-        return self._is_broken
-
     def on_broken(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the client disconnects before the last byte, or now if it did."""
-        if self._is_broken:
+        if self.is_broken:
             _call(callback)
         elif self._is_delivered is None:
             self._at_break.append(callback)
@@ -76,7 +71,7 @@ class ClientConnection:
     def _break(self) -> None:
         if self._is_delivered is not None:
             return
-        self._is_broken = True
+        self.is_broken = True
         self._is_delivered = False
         callbacks, self._at_break = self._at_break, []
         for callback in callbacks:
@@ -233,7 +228,7 @@ class Exchange(ClientConnection):
 
     __slots__ = (
         *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
-        *("_has_pumped", "_is_hearing", "_read_ahead"),
+        *("_has_no_body", "_has_pumped", "_is_hearing", "_read_ahead"),
         *("_receive", "_send", "added", "facts", "status"),
         *("has_unread_body", "is_watched", "root_path", "segment", "suffix"),
     )
@@ -250,9 +245,10 @@ class Exchange(ClientConnection):
         self.suffix: tuple[bytes, bytes] = b"", b""
         self.status: int | None = None
         self.is_watched = False
+        self._has_no_body = has_no_body = _has_no_body(scope)
         self.has_unread_body = (
             str(scope.get("http_version", "")).startswith("1")
-            and not _has_no_body(scope)
+            and not has_no_body
             # A client that sends Expect waits for permission to send the body.
             and b"expect" not in self.facts.headers
         )
@@ -269,8 +265,8 @@ class Exchange(ClientConnection):
         self._pumped: list[Message | Exception] = []
         self._has_pumped = asyncio.Event()
         try:
-            if _has_no_body(scope):
-                self._start_pump()
+            if self._has_no_body:
+                self._pump = asyncio.create_task(self._listen())
             await app(scope, self.receive, self.send)
         finally:
             try:
@@ -291,7 +287,7 @@ class Exchange(ClientConnection):
             # back-pressure.
             message = await self.next_message()
             if message["type"] == "http.request" and not message.get("more_body", False):
-                self._start_pump()
+                self._pump = asyncio.create_task(self._listen())
             return message
         while not self._pumped:
             await self._has_pumped.wait()
@@ -318,7 +314,7 @@ class Exchange(ClientConnection):
             asyncio.get_running_loop().call_soon(self._mark)
         try:
             await self._send(message)
-            if message.get("body") and not self._is_broken:
+            if message.get("body") and not self.is_broken:
                 self.pieces += 1
         except OSError:  # raised by servers if the client is gone (ASGI 2.4)
             self._break()
@@ -340,10 +336,6 @@ class Exchange(ClientConnection):
             else:
                 headers.append((name, value))
         return {**message, "headers": headers + self.added}
-
-    def _start_pump(self) -> None:
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
         while True:

@@ -8,9 +8,9 @@ from litestar import HttpMethod, Request, Response
 from litestar.di import Provide
 from litestar.response.base import ASGIResponse
 
+from webapp.http.address import ROOT_KEY
 from webapp.http.browser import FirstCookie
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of, send_answer
-from webapp.http.root_path import ROOT_KEY
 
 PATH_BYTES_AT_MOST = 4 * 1024
 QUERY_BYTES_AT_MOST = 8 * 1024

@@ -168,24 +168,25 @@ class Arriving(_Base):
             super().shutdown()
 
     def _look(self) -> None:
-        """Start the time limit for the part that is being read, when that part begins."""
-        reading = self._what_is_read()
+        """Start the time limit for the part that is being read, when that part begins.
+
+        The part is the next head or the current body.
+        """
+        cycle: Any = self.cycle  # None before the first request
+        reading: _Reading | None = None
+        if getattr(self, "pipeline", None):
+            pass  # uvicorn reads nothing while pipelined requests wait
+        elif cycle is None or cycle.response_complete:
+            # uvicorn ends a connection that stays idle.
+            reading = None if self._is_idle else ("head", cycle)
+        elif cycle.more_body:
+            reading = ("body", cycle)
         if reading != self._reading:
             self._stop_timer()
             self._reading = reading
             if reading is not None:
                 seconds = self._arrivals.reading.total_seconds()
                 self._timer = self.loop.call_later(seconds, self._end_late, reading)
-
-    def _what_is_read(self) -> "_Reading | None":
-        """Return the request part that is being read: the next head, or the current body."""
-        cycle: Any = self.cycle  # None before the first request
-        if getattr(self, "pipeline", None):
-            return None  # uvicorn reads nothing while pipelined requests wait
-        if cycle is None or cycle.response_complete:
-            # uvicorn ends a connection that stays idle.
-            return None if self._is_idle else ("head", cycle)
-        return ("body", cycle) if cycle.more_body else None
 
     def _has_begun(self) -> bool:
         """Return True if a part of the next head arrived together with the previous request."""
@@ -195,8 +196,10 @@ class Arriving(_Base):
         return getattr(self, "_head_bytes", None) is not None
 
     def _end_late(self, reading: "_Reading") -> None:
-        is_ours = self.transport.get_protocol() is self  # False after an upgrade to a websocket
-        if self._what_is_read() == reading and is_ours and not self.transport.is_closing():
+        if self.transport.get_protocol() is not self:
+            return  # the connection was upgraded to a websocket
+        self._look()
+        if self._reading == reading and not self.transport.is_closing():
             _log.info("request.too_slow", extra={"part": reading[0]})
             is_answered = reading[0] == "body" and self.cycle.response_started
             self._turn_away(None if is_answered else HTTPStatus.REQUEST_TIMEOUT)

@@ -17,8 +17,7 @@ from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import Code, UserCodeGenerator, is_confirmed
 from flows.errors import NotAllowed, NotConfigured
-from flows.oauth.access_token import SUBJECT_CLAIM, subject_of
-from flows.oauth.teams import Team
+from flows.oauth.access_token import SUBJECT_CLAIM, Team, subject_of
 from flows.oauth.token_exchange import SubjectToken
 from webapp.elicitations.service import Elicitations
 from webapp.http.browser import Browser
@@ -94,9 +93,9 @@ class Caller:
 
         With `in_client`, the caller answers in the client, so no link has to find the person.
         """
-        if self.refusal is not None and (self.is_anonymous or not in_client):
+        if self.refusal is not None and (self.owner is None or not in_client):
             raise NotAllowed(self.refusal)
-        if self.is_anonymous and not traits_of(kind).may_be_anonymous:
+        if self.owner is None and not traits_of(kind).may_be_anonymous:
             raise NotAllowed(
                 "An anonymous caller cannot be asked this question, because the server stores the "
                 "answer for one person. Set ELICIT_ISSUER, so that people sign in."
@@ -228,22 +227,13 @@ class Identity:
         self._clock = clock
         self._locality = LocalPeers(uid=uid, public_url=public_url)
         self._rules = rules
+        self.binds_by_code = rules.binds_by_code
+        # People sign in at several issuers or tenants, and one may have two accounts.
+        self.has_several_issuers = len(rules.issuers) > 1
+        self.lets_model_answer = rules.lets_model_answer
         self._browser = browser
         self._local_subject = f"uid:{uid}"
         self.local_owner = owners.tag(issuer=LOCAL_ISSUER, subject=self._local_subject)
-
-    @property
-    def binds_by_code(self) -> bool:
-        return self._rules.binds_by_code
-
-    @property
-    def has_several_issuers(self) -> bool:
-        """True if people sign in at several issuers or tenants, and one may have two accounts."""
-        return len(self._rules.issuers) > 1
-
-    @property
-    def lets_model_answer(self) -> bool:
-        return self._rules.lets_model_answer
 
     def pairs_for_yes(self, owner: str | None) -> bool:
         """Return True if this owner answers gates only on our page, in a paired browser."""

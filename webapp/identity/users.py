@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from webapp.http.root_path import rooted
+from webapp.http.address import rooted
 from webapp.importing import result_of
 
 USER_ID_CHARACTERS = 256

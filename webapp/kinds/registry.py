@@ -139,7 +139,7 @@ class Kinds:
         Raises Failed if the account or payment is gone, or if the caller can no longer use it.
         """
         self.accounts.must_be_member(claimed, until=caller.teams_until)
-        return await self[claimed.kind].answer(claimed)
+        return await self._by_name[claimed.kind].answer(claimed)
 
     def __getitem__(self, name: str) -> QuestionKind:
         return self._by_name[name]
@@ -151,7 +151,7 @@ class Kinds:
         """Return the facts that make two questions of this caller equal."""
         if isinstance(request, AccountRequest):
             return self.accounts.facts(request, teams=caller.teams)
-        return self[request.kind].facts(request)
+        return self._by_name[request.kind].facts(request)
 
     def on_page(self, name: str) -> PageKind | None:
         """Return the kind if our own page answers it, else None."""

@@ -34,11 +34,10 @@ from webapp.mcp.callers import Declared, caller_of, declared_by, issuer_of, must
 from webapp.mcp.leg import PreparedLeg, TaskLeg, run_request, wire_form
 from webapp.mcp.messages import must_be_fit
 from webapp.mcp.opened import note_call
-from webapp.mcp.presenters.chain import merged_responses, read_chain
 from webapp.mcp.presenters.choice import presenter_of
 from webapp.mcp.presenters.on_stream import ConnectionAsks
 from webapp.mcp.received import LARGE_CHARACTERS, must_fit
-from webapp.mcp.request_state import share_request_state
+from webapp.mcp.request_state import merged_responses, read_chain, share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
     MODERN,
@@ -51,7 +50,6 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_state import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
 from webapp.mcp.tools import (
-    ServedTool,
     has_tool,
     low_level_of,
     middleware_of,
@@ -151,7 +149,9 @@ class Middleware:
         self._offer = TaskOffer(server, is_on=service.kinds.quotas.gives_tasks)
         self._tasks = Tasks(service, self._offer, server=server.name)
         self._client_connections = connections
+        self._declared = partial(declared_by, listed=service.clients.listed)
         self._issuer = issuer or issuer_of(server)
+        self._title = title_of(low_level_of(server).title)
         self._connections = ConnectionAsks()
         service.kinds.rules.serves.add(server.name)
         self.has_ended = False
@@ -226,9 +226,8 @@ class Middleware:
                 watched.gave_up()
                 raise
         watched.has_result()
-        asks = self._connections.of(context)
         # Notify the client of questions that ended between two calls.
-        for id in await asks.ended(service.elicitations):
+        for id in await leg.asks.ended(service.elicitations):
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
         service.running_tools.deliver(call, connection, later=later)
@@ -267,7 +266,9 @@ class Middleware:
             context=context,
         )
         arguments = _text_of(params)
-        _must_fit(tool, params, arguments)
+        if tool is not None and len(arguments) > LARGE_CHARACTERS:  # the library checks small ones
+            must_fit(params["arguments"], tool=name, schema=tool.schema, validate=tool.validate)
+        asks = self._connections.of(context)
         presenter = presenter_of(
             context,
             declared,
@@ -276,7 +277,7 @@ class Middleware:
             service=service,
             has_result_tool=has_result_tool,
             dismissed=None if going_on is None else going_on.dismissed,
-            asks=self._connections.of(context),
+            asks=asks,
             task_id=None if task is None else task.brings,
         )
         if task is not None:
@@ -294,7 +295,7 @@ class Middleware:
                 client_id=caller.client if caller.is_client_verified else None,
                 client_apart=declared.apart,
                 described=None if tool is None else tool.described,
-                server_title=title_of(low_level_of(self._server).title),
+                server_title=self._title,
                 client_title=declared.title,
             ),
             presenter=presenter,
@@ -325,7 +326,7 @@ class Middleware:
                 replays=service.running_tools.replays,
             )
 
-        return PreparedLeg(call=call, body=body)
+        return PreparedLeg(call=call, body=body, asks=asks)
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
         scope = context.request.scope if context.request is not None else None
@@ -335,12 +336,12 @@ class Middleware:
             issuer=self._issuer,
             client=declared.distinguishing_name,
         )
-        if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
+        if not (caller.by_code and caller.is_anonymous):
+            return caller
+        if not declared.shows(by_code=True):
             return replace(caller, refusal=_FORMS_NEEDED)
-        if caller.is_anonymous and caller.by_code and scope is not None:
-            wait = self._service.identity.anonymous_limit.allow(address_key(scope))
-            return replace(caller, refusal=str(TooOften(wait))) if wait else caller
-        return caller
+        wait = scope and self._service.identity.anonymous_limit.allow(address_key(scope))
+        return replace(caller, refusal=str(TooOften(wait))) if wait else caller
 
     async def _no_call(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
@@ -406,9 +407,6 @@ class Middleware:
         assert context.request_id is not None
         return self._client_connections.find(context.request_id)
 
-    def _declared(self, context: ServerRequestContext[Any, Any]) -> Declared:
-        return declared_by(context, listed=self._service.clients.listed)
-
     def _caller_of(self, context: ServerRequestContext[Any, Any]) -> Callable[[], Caller]:
         return lambda: self._caller(context, self._declared(context))
 
@@ -455,9 +453,3 @@ def _text_of(params: Mapping[str, Any]) -> str:
         raise InvalidArguments(
             f"{name} did not run: its arguments are nested too deeply."
         ) from None
-
-
-def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
-    """Check large arguments; the library checks small ones itself. Raises InvalidArguments."""
-    if tool is not None and len(arguments) > LARGE_CHARACTERS:
-        must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)

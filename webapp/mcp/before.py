@@ -249,7 +249,7 @@ class _Asked:
         return (
             self.server is server
             and self.name == name
-            and self.version == _version_of(tool)
+            and self.version == (None if tool is None else tool.version)
             and self.marks in (None, _marks_of(tool))
         )
 
@@ -279,7 +279,7 @@ def enter_call(verbs: Verbs, server: Any, tool: ServedTool | None) -> None:
     own = _Asked(
         server=server,
         name=verbs.call.tool.tool,
-        version=_version_of(tool),
+        version=None if tool is None else tool.version,
         arguments=verbs.call.tool.arguments,
         is_clients=True,
         marks=_marks_of(tool),
@@ -387,10 +387,6 @@ def _with_mounted(server: Any) -> list[Any]:
         # A provider that this one wraps (a namespace, renamed tools), or a server that it serves.
         ahead += [getattr(one, "_inner", None), getattr(one, "server", None)]
     return found
-
-
-def _version_of(tool: ServedTool | None) -> str | None:
-    return tool.version if tool is not None else None
 
 
 def _marks_of(tool: ServedTool | None) -> object:

@@ -166,7 +166,7 @@ def declared_by(
     if is_modern and _BRIDGED.search(given):
         modes -= {"url"}  # the bridge refuses url requests there, and the call fails
     known = listed(name, release)
-    capabilities = _mapping(context.session.client_capabilities)
+    capabilities = _named(context.session.client_capabilities)
     return Declared(
         name=name,
         release=release,
@@ -180,16 +180,15 @@ def declared_by(
     )
 
 
-def has_tasks(capabilities: object, protocol_version: str) -> bool:
+def has_tasks(capabilities: Mapping[str, Any], protocol_version: str) -> bool:
     """Return True if the client declares tasks in the way of its protocol revision."""
-    declared = _mapping(capabilities)
     if protocol_version >= MODERN:
-        extensions: Any = declared.get("extensions")
+        extensions: Any = capabilities.get("extensions")
         return isinstance(extensions, Mapping) and TASKS in extensions
-    return protocol_version == WITH_TASKS and isinstance(declared.get("tasks"), Mapping)
+    return protocol_version == WITH_TASKS and isinstance(capabilities.get("tasks"), Mapping)
 
 
-def _mapping(capabilities: object) -> Mapping[str, Any]:
+def _named(capabilities: object) -> Mapping[str, Any]:
     """Return the declared capabilities by their names in the protocol."""
     declared: Any = capabilities
     if isinstance(capabilities, ClientCapabilities):

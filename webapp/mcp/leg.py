@@ -13,7 +13,7 @@ a client that starts more bodies than this process can run. Each owner therefore
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -33,6 +33,7 @@ from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.logs.masking import masked
 from webapp.mcp.before import ask_first, enter_call
+from webapp.mcp.presenters.on_stream import ClientAsks
 from webapp.mcp.results import (
     MODERN,
     Result,
@@ -63,9 +64,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLeg:
-    """A request of a call whose body has not run yet."""
+    """A request of a call whose body has not run yet. `asks` are its connection's questions."""
 
     call: Call
+    asks: ClientAsks
     body: Callable[[], Coroutine[Any, Any, HandlerResult]]
 
 
@@ -106,7 +108,7 @@ async def run_request(
             raise
     if call.is_interrupted:
         return await _interrupted(call, tool, protocol_version=context.protocol_version)
-    if error is None and _is_input_required(own):
+    if error is None and own.get("resultType") == "input_required":
         await call.go_on()
         state = call.presenter.carry(call, own.get("requestState"))
         # The client and the model read the tool's own input requests, so remove secrets.
@@ -199,10 +201,6 @@ def _as_result(answer: object) -> Result:
     if not isinstance(answer, dict):
         raise TypeError(f"a presenter answered with {type(answer).__name__}")
     return cast("Result", answer)
-
-
-def _is_input_required(result: Mapping[str, Any]) -> bool:
-    return result.get("resultType") == "input_required"
 
 
 AT_WORK_AT_MOST: Final = 20  # bodies per owner in this process

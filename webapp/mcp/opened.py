@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -135,6 +135,7 @@ SESSION_HEADER = b"mcp-session-id"
 VERSION_HEADER = b"mcp-protocol-version"
 _RETRY_AFTER = {HTTPStatus.TOO_MANY_REQUESTS: b"60", HTTPStatus.SERVICE_UNAVAILABLE: b"1"}
 _SESSION_KEY = "elicit.session"
+Headers: TypeAlias = Mapping[bytes, list[str]]
 _log = logging.getLogger(__name__)
 
 
@@ -185,26 +186,33 @@ class OpenedSessions:
                 "Mcp-Session-Id or MCP-Protocol-Version came more than once: send it once.",
             )
         elif not has_sessions(versions):
-            await self._answer(scope, receive, send)
+            await self._answer(scope, receive, send, headers)
         elif not ids:
-            await self._open(scope, receive, send, exchange, sender=sender)
+            await self._open(scope, receive, send, exchange, headers, sender=sender)
         elif (session := self._open_ones.get(ids[0])) is None or session.sender.key != sender.key:
             await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
         else:
-            await self._use(session, scope, receive, send, exchange)
+            await self._use(session, scope, receive, send, exchange, headers=headers)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Let the library answer, unless the message is too large for it."""
         if scope["method"] == "POST":
             try:
-                receive = await read_message(facts_of(scope).headers, receive)
+                receive = await read_message(headers, receive)
             except TooLarge as error:
                 await refuse(send, error.status, str(error))
                 return
         await self._app(scope, receive, send)
 
     async def _open(
-        self, scope: Scope, receive: Receive, send: Send, exchange: Exchange, *, sender: Sender
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        exchange: Exchange,
+        headers: Headers,
+        *,
+        sender: Sender,
     ) -> None:
         if not await self._end_longest_unused(sender):
             _log.warning("session.no_room", extra={"nameless": sender.is_nameless})
@@ -230,7 +238,7 @@ class OpenedSessions:
 
         try:
             with self._streams.request(None, _watched(exchange)) as here:
-                await self._answer(scope, receive, noting)
+                await self._answer(scope, receive, noting, headers)
         finally:
             self._rest(session)
             if session not in self._ids:  # no session was opened
@@ -243,9 +251,11 @@ class OpenedSessions:
         receive: Receive,
         send: Send,
         exchange: Exchange,
+        *,
+        headers: Headers,
     ) -> None:
         id, method = self._ids[session], scope["method"]
-        after = facts_of(scope).headers.get(b"last-event-id") if method == "GET" else None
+        after = headers.get(b"last-event-id") if method == "GET" else None
 
         async def deleting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == HTTPStatus.OK:
@@ -261,7 +271,8 @@ class OpenedSessions:
                     here.last_event_id = after[-1]
                     await self._streams.resume(self._app, scope, receive, send, here)
                 else:
-                    await self._answer(scope, receive, deleting if method == "DELETE" else send)
+                    answer = deleting if method == "DELETE" else send
+                    await self._answer(scope, receive, answer, headers)
         finally:
             self._rest(session)
             if exchange.status == HTTPStatus.NOT_FOUND:  # the library has ended the session

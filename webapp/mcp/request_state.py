@@ -5,10 +5,11 @@ call. And the default lifetime is ten minutes, while a person may take longer. S
 shared keys and a longer lifetime.
 """
 
-from collections.abc import Callable
-from datetime import timedelta
-from functools import lru_cache
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
 
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import (
@@ -19,7 +20,13 @@ from mcp.server.request_state import (
     RequestStateSecurity,
 )
 
+from flows.crypto.tokens import Purpose
+from flows.errors import InvalidToken
 from flows.question import TIMEOUT_AT_MOST
+from webapp.calls.call import Call
+from webapp.calls.clients import AskedClient
+from webapp.calls.presenter import PresentedQuestion, Prompt
+from webapp.elicitations.links import Links
 
 
 def share_request_state(
@@ -43,9 +50,8 @@ def share_request_state(
             # There is no public way to read the boundary's configuration.
             theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             if _looks_default(theirs):
-                ours = Rotating(keys)
                 security = RequestStateSecurity(
-                    codec=Shared(ours=ours, theirs=theirs.codec),
+                    codec=Shared(keys, theirs=theirs.codec),
                     ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
                 )
                 parts[index] = RequestStateBoundary(security, default_audience=server.name)
@@ -65,26 +71,20 @@ class Rotating:
         return self._codecs(self._keys()).unseal(token)
 
 
-class Shared:
-    """A codec that seals with our keys.
+class Shared(Rotating):
+    """A codec that also opens with the former keys of the boundary."""
 
-    It opens with our keys, or with the former keys of the boundary.
-    """
-
-    def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
-        self._ours = ours
+    def __init__(self, keys: Callable[[], tuple[bytes, ...]], *, theirs: RequestStateCodec) -> None:
+        super().__init__(keys)
         self._theirs = theirs.boundary_codec if isinstance(theirs, Shared) else theirs
 
     @property
     def boundary_codec(self) -> RequestStateCodec:
         return self._theirs
 
-    def seal(self, payload: bytes) -> str:
-        return self._ours.seal(payload)
-
     def unseal(self, token: str) -> bytes:
         try:
-            return self._ours.unseal(token)
+            return super().unseal(token)
         except InvalidRequestState:
             return self._theirs.unseal(token)
 
@@ -97,3 +97,199 @@ def _looks_default(security: RequestStateSecurity) -> bool:
         and security.bind_principal is default.bind_principal
         and type(security.codec) is type(default.codec)
     )
+
+
+# A chain: the state that a request of 2026-07-28 brings from earlier requests, in a sealed token.
+#
+# An engine that replays its steps repeats the call from its first request whenever it continues,
+# without requestState. The engine then gives the answers that it has, in the order of the
+# questions. Such an engine is recognised because it answers a repeated question within moments,
+# which no person can do. From then on the token counts the rounds (the questions that one result
+# sends together), so that the next replay gets the same rounds.
+#
+# This server's part of requestState is sealed, so that no client can change it. The rest of
+# requestState belongs to the tool.
+
+KEY: Final = "elicit-url-"
+MARK: Final = "elicit-url:"
+BY_LINK, BY_FORM = _MODES = "uf"  # the ways in which a question was shown
+# If an answer to a repeated question comes this soon, the client already had the answer.
+REPLAYED_WITHIN: Final = timedelta(seconds=5)
+_AT = "@"  # before this mark comes the time at which the following questions were sent
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Out(NamedTuple):
+    """The way in which a question was sent: by link or form.
+
+    `at` is the time when it was first sent, if it is not answered yet.
+    """
+
+    mode: str
+    at: datetime | None = None
+
+
+class Chain:
+    """The run, the number of rounds and the client's answers that a request brings.
+
+    `shown` has the run's questions that were sent to the client, by index, with how and when each
+    was sent. The meaning of an answer depends on how its question was sent, and not on what this
+    request declares. `dismissed` has the names of questions that the client dismissed earlier. A
+    name belongs to one question, not to a place, so a dismissal never applies to another question
+    at the same place.
+
+    `accounts` are the accounts that the body received, by question digest. `run_key` is the key of
+    the call that received the accounts; the call's run may not be stored yet. `began_again_at` is
+    the time when this chain began, if the client had made the same call before. `replayed` are the
+    rounds of an engine that replays, see `AskedStep.after`.
+    """
+
+    __slots__ = (
+        "accounts",
+        "answers",
+        "began_again_at",
+        "dismissed",
+        "foreign",
+        "replayed",
+        "responses",
+        "rounds",
+        "run_id",
+        "run_key",
+        "shown",
+    )
+
+    def __init__(
+        self,
+        *,
+        responses: Mapping[str, Any],
+        foreign: str | None,
+        run_id: str | None = None,
+        rounds: int = 0,
+        shown: Mapping[int, Out] | None = None,
+        dismissed: frozenset[str] = frozenset(),
+        accounts: Mapping[str, str] | None = None,
+        run_key: str | None = None,
+        began_again_at: datetime | None = None,
+        replayed: tuple[str, ...] = (),
+    ) -> None:
+        self.answers = {k: v for k, v in responses.items() if k.startswith(KEY)}
+        self.responses = {k: v for k, v in responses.items() if k not in self.answers}
+        self.run_id = run_id
+        self.rounds = rounds
+        self.shown = shown or {}
+        self.dismissed = dismissed
+        self.accounts = accounts or {}
+        self.run_key = run_key
+        self.began_again_at = began_again_at
+        self.replayed = replayed
+        self.foreign = foreign  # the tool's own requestState
+
+
+def read_chain(
+    state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
+) -> Chain:
+    """Read this server's token from requestState. A state without a token is the tool's own."""
+    if state is None or not state.startswith(MARK):
+        return Chain(responses=responses, foreign=state)
+    token, _, foreign = state.removeprefix(MARK).partition(":")
+    try:
+        claims = links.read(token, purpose=Purpose.RUN, now=now)
+    except InvalidToken:
+        return Chain(responses=responses, foreign=state)
+    rest = [*claims.rest.split(";"), *[""] * 6]
+    rounds, key, began = rest[0], rest[4], rest[5]
+    shown, dismissed, accounts, replayed = [
+        text.split(",") if text else [] for text in (*rest[1:4], rest[6])
+    ]
+    began_again_at = _EPOCH + int(began, 16) * _MILLISECOND if began else None
+    shown_before = _read_shown(shown)
+    known_rounds = tuple(replayed)
+    has_answers = any(name.startswith(KEY) for name in responses)
+    is_replay = began_again_at is not None and now - began_again_at < REPLAYED_WITHIN
+    if is_replay and has_answers and not known_rounds:
+        known_rounds = (as_round(shown_before),)
+    return Chain(
+        responses=responses,
+        foreign=foreign or None,
+        run_id=claims.id,
+        rounds=int(rounds),
+        shown=shown_before,
+        dismissed=frozenset(dismissed),
+        accounts=dict(each.split(":", 1) for each in accounts),
+        run_key=key or None,
+        began_again_at=began_again_at,
+        replayed=known_rounds,
+    )
+
+
+def as_round(indexes: Iterable[int]) -> str:
+    """Return one round of questions in its stored form."""
+    return "+".join(map(str, sorted(indexes)))
+
+
+def in_hex(at: datetime | None) -> str:
+    """Return a time in the format of the token."""
+    return "" if at is None else f"{(at - _EPOCH) // _MILLISECOND:x}"
+
+
+async def settled_round(
+    call: Call, parts: Sequence[Prompt], *, done: Sequence[str], client: AskedClient
+) -> list[Prompt]:
+    """Return the next settled round that a replaying engine has to get before `parts`.
+
+    The list is empty if no round is left, or if the client does not replay. `done` are the rounds
+    of this chain so far.
+    """
+    asked, first = call.run.value.asked, min(part.index for part in parts)
+    rounds = asked[first].after
+    if not rounds and not call.run.is_continued:
+        rounds = await _given_up_rounds(call, first, client)
+    again: list[Prompt] = []
+    for index in map(int, rounds[len(done)].split("+")) if len(rounds) > len(done) else ():
+        settled = await call.elicitations.get(asked[index].elicitation_id)
+        if settled is None:
+            return []
+        link = partial(call.links.of, settled, now=call.clock())
+        shown = PresentedQuestion(elicitation=settled, link=link, index=index, is_again=True)
+        again.append(Prompt(shown=shown))
+    return again
+
+
+async def _given_up_rounds(call: Call, first: int, client: AskedClient) -> tuple[str, ...]:
+    """Return the rounds before the question `first` that the client never answered.
+
+    Their questions were settled in another way, for example on the page.
+    """
+    rounds: dict[datetime, list[int]] = {}
+    for index in range(first):
+        id = call.run.value.asked[index].elicitation_id
+        settled = await call.elicitations.get(id) if client.is_out(id) else None
+        if settled is not None and settled.status.is_final:
+            at = client.first_sent_at(settled, is_again=True, now=call.clock())
+            rounds.setdefault(at, []).append(index)
+    return tuple(as_round(rounds[at]) for at in sorted(rounds))
+
+
+def merged_responses(stored: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the client's answers to the tool's own requests, including earlier ones."""
+    return {**(json.loads(stored) if stored else {}), **responses} or None
+
+
+def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
+    shown, at = dict[int, Out](), None
+    for each in listed:
+        if each.startswith(_AT):
+            at = _EPOCH + int(each[1:], 16) * _MILLISECOND
+        elif each[-1] in _MODES:  # an older version's entries have no mode: ask these again
+            shown[int(each[:-1])] = Out(each[-1], at)
+    return shown
+
+
+def write_shown(shown: Mapping[int, Out]) -> list[str]:
+    """Return `shown` in the token's format, grouped by time because most were sent together."""
+    written = [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at is None]
+    for at in sorted({out.at for out in shown.values() if out.at is not None}):
+        written.append(f"{_AT}{in_hex(at)}")
+        written += [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at == at]
+    return written

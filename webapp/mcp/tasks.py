@@ -43,9 +43,9 @@ from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, WITH_TASKS, Declared
 from webapp.mcp.leg import AtWork, PreparedLeg, Prepares, TaskLeg, TaskLegs
-from webapp.mcp.presenters.chain import KEY
 from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
+from webapp.mcp.request_state import KEY
 from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
 from webapp.mcp.task_state import TaskOffer, TaskState, fault_of
 from webapp.mcp.tools import with_version

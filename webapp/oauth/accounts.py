@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from flows.elicitation.states import Asked, Elicitation, Json, Status
 from flows.elicitation.traits import ConnectedBefore, traits_of
 from flows.errors import Failed, InvalidQuestion
+from flows.oauth.access_token import Team
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Client, Provider
-from flows.oauth.teams import Team
 from flows.oauth.token_exchange import exchanged
 from flows.question import Link
 from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Asked, Elicitation, Json
 from flows.elicitation.tool_call import CallingClient
 from flows.errors import Failed, InvalidQuestion, StoreUnavailable
+from flows.oauth.access_token import Team
 from flows.oauth.account import Content
 from flows.oauth.authorization_code import Grant
 from flows.oauth.connection import (
@@ -28,7 +29,6 @@ from flows.oauth.connection import (
 )
 from flows.oauth.dpop import new_key
 from flows.oauth.provider import Client, Provider
-from flows.oauth.teams import Team
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.oauth.clients import Clients, place_of

@@ -4,6 +4,8 @@ Risks: a list lets its reader answer a question or read its text. Rows therefore
 and no text of a question, and owners and ids are shortened.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -14,6 +16,7 @@ from flows.elicitation.ending import EndingCallback
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.session import UnresolvedPayment
+from webapp.logs.masking import MASK
 from webapp.records.ids import tail_of
 from webapp.records.values import (
     KINDS,
@@ -273,3 +276,44 @@ def text_of(value: Any) -> str:
             return ", ".join(map(text_of, cast("Sequence[object]", value)))
         case _:
             return str(value)
+
+
+# The body of a webhook as operators see it: readable, and without keys and tokens.
+#
+# Risks: a provider sends a key with which a browser could confirm a payment (`client_secret`), or
+# one of our own tokens in an address, and the page shows it. So the values of fields with such
+# names and our tokens are masked, also in a body that is cut.
+
+_NAMES: Final = "secret|token|password|authorization|cookie|signature|api_?key"
+_SECRET: Final = re.compile(_NAMES, re.IGNORECASE)
+_FIELD: Final = re.compile(
+    rf"""((?:{_NAMES})[\w.\[\]-]{{0,40}}"?\s{{0,9}}[:=]\s{{0,9}})"""
+    r"""("(?:[^"\\]|\\.)*"?|[^&\s,}\]]+)""",
+    re.IGNORECASE,
+)
+# Our own tokens, in the addresses to which a provider redirects; as the log masks them.
+_OURS: Final = re.compile(r"(?<![\w-])[\w-]{40,}\.[\w-]{43}(?![\w-])")
+_VALUE: Final = re.compile(r"(_secret_|\b(?:sk|rk|whsec)_)\w{8,}")
+
+
+def shown_body(body: str) -> str:
+    """Return the body with masked keys; JSON is indented."""
+    try:
+        text = json.dumps(_masked(json.loads(body)), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        text = _FIELD.sub(rf"\1{MASK}", body)
+    return _OURS.sub(MASK, _VALUE.sub(rf"\1{MASK}", text))
+
+
+def _masked(value: Any) -> Any:
+    match value:
+        case dict():
+            fields = cast("dict[str, Any]", value).items()
+            return {
+                name: MASK if each is not None and _SECRET.search(name) else _masked(each)
+                for name, each in fields
+            }
+        case list():
+            return [_masked(each) for each in cast("list[object]", value)]
+        case _:
+            return value

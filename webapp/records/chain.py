@@ -322,7 +322,7 @@ class _OwnersChain:
     async def _appended(self, entries: list[Entry]) -> tuple[list[Record], Block, ChainLink]:
         """Return the changed blocks, newest last, with the newest block and the link after it."""
         owners, owner = self._chain.owners, self._owner
-        locker = owners.cached(owner) or await owners.locker(owner)
+        locker = owners.lockers.get(owner) or await owners.locker(owner)
         now = self._chain.clock()
         link, until = self._end, max(self._end.until, _expiry(now + self._chain.retention))
         record, blocks = self._head, list[Record]()

@@ -19,7 +19,6 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -119,13 +118,18 @@ class HighWater:
         self._written, self._read = _Remembered(), _Remembered()
         self._lock = asyncio.Lock()
 
-    def wrote(self, records: Iterable[Record]) -> None:
-        """Remember acknowledged writes. Each record has the version that its writer had read."""
-        self._remember(self._written, [replace(one, version=one.version + 1) for one in records])
+    def remember(self, *records: Record, are_new: bool = False) -> None:
+        """Remember records as they were read.
 
-    def saw(self, record: Record) -> None:
-        """Remember a record as it was read."""
-        self._remember(self._read, [record])
+        `are_new`: they were just written, and each has the version that its writer had read.
+        """
+        names, now = self._written if are_new else self._read, self._ticks()
+        for record in records:
+            name = (record.owner, record.kind, record.id)
+            names[name] = (replace(record, sealed=b"", version=record.version + are_new), now)
+            names.move_to_end(name)
+            if len(names) > _RECORDS_AT_MOST:
+                names.popitem(last=False)
 
     def receive(self, record: Record) -> None:
         """Use a mark that another process has made."""
@@ -244,14 +248,6 @@ class HighWater:
             for one, (each, since) in zip(found, compared, strict=True)
             if one is None or one.version < each.version
         ]
-
-    def _remember(self, names: _Remembered, records: Iterable[Record]) -> None:
-        for record in records:
-            name = (record.owner, record.kind, record.id)
-            names[name] = (replace(record, sealed=b""), self._ticks())
-            names.move_to_end(name)
-            if len(names) > _RECORDS_AT_MOST:
-                names.popitem(last=False)
 
     async def _outside(self, found: Mark | None) -> Mark | None:
         if self._folder is None or found is None:

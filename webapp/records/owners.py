@@ -166,7 +166,7 @@ class Owners:
         self.store = store
         self.ring = ring
         self.pepper = pepper
-        self._lockers: OrderedDict[str, Locker] = OrderedDict()
+        self.lockers: OrderedDict[str, Locker] = OrderedDict()  # a cache; see `locker`
         self.random = Randomness()
         self._forgotten = 0  # a counter: keys read before an increment are not cached
 
@@ -185,15 +185,12 @@ class Owners:
         """Return the tag of a team, which no person can have."""
         return self.pepper.tag("team", name)
 
-    def cached(self, owner: str) -> Locker | None:
-        return self._lockers.get(owner)
-
     async def locker(self, owner: str) -> Locker:
         """Return the owner's locker. The data key is made at first use.
 
         Raises Unreadable if the data key was wrapped under a secret that the ring lacks.
         """
-        found = self._lockers.get(owner)
+        found = self.lockers.get(owner)
         while found is None:
             forgotten = self._forgotten
             read = await _secret(
@@ -206,9 +203,9 @@ class Owners:
             if forgotten != self._forgotten:
                 continue
             found = Locker(*_decoded(read).keys, random=self.random)
-            self._lockers[owner] = found
-            if len(self._lockers) > CACHED_AT_MOST:
-                self._lockers.popitem(last=False)
+            self.lockers[owner] = found
+            if len(self.lockers) > CACHED_AT_MOST:
+                self.lockers.popitem(last=False)
         return found
 
     async def cache(self, owners: Collection[str], *, at_most: int) -> None:
@@ -216,7 +213,7 @@ class Owners:
 
         One read returns at most `at_most` keys. Any other key is read later, when it is needed.
         """
-        missing = {owner for owner in owners if owner not in self._lockers} - {SERVICE}
+        missing = {owner for owner in owners if owner not in self.lockers} - {SERVICE}
         if len(missing) < 2:
             return
         forgotten, first = self._forgotten, min(missing)
@@ -228,9 +225,9 @@ class Owners:
             if record.owner in missing and forgotten == self._forgotten:
                 with suppress(Unreadable):  # opening the rows reports that
                     keys = _decoded(self.ring.unwrap(_name(record), record.sealed)).keys
-                    self._lockers[record.owner] = Locker(*keys, random=self.random)
-        while len(self._lockers) > CACHED_AT_MOST:
-            self._lockers.popitem(last=False)
+                    self.lockers[record.owner] = Locker(*keys, random=self.random)
+        while len(self.lockers) > CACHED_AT_MOST:
+            self.lockers.popitem(last=False)
 
     async def reader(self, owner: str) -> Locker | None:
         """Return the locker for the owner's audit log, or None if the owner's keys are erased.
@@ -250,13 +247,13 @@ class Owners:
         """
         self._forgotten += 1
         if owner is None:
-            self._lockers.clear()
+            self.lockers.clear()
         else:
-            self._lockers.pop(owner, None)
+            self.lockers.pop(owner, None)
 
     async def knows(self, owner: str) -> bool:
         """Return True if data was ever stored for this owner."""
-        if owner in self._lockers:
+        if owner in self.lockers:
             return True
         return await self.store.read(owner, DATA_KEY, owner) is not None
 

@@ -67,11 +67,6 @@ class Rows:
         self.retention_overrides: Mapping[type[Struct], timedelta] = {}
         self.unreadable: list[Record] | None = None  # collects unreadable records if it is a list
 
-    @property
-    def _records_changes(self) -> bool:
-        """True if changes are recorded in the audit log or sent as events."""
-        return self.chain is not None or self.outbox is not None
-
     def new_id(self, owner: str, *, now: datetime) -> str:
         """Return a new id that cannot be guessed."""
         return fresh_id(owner, now=now, random=self._owners.random(RANDOM_BYTES))
@@ -84,14 +79,14 @@ class Rows:
         """
         if not values:
             return ()
-        records_changes, asked = self._records_changes, len(values)
+        records_changes, asked = self.chain is not None or self.outbox is not None, len(values)
         if self.beside is not None:
             values = (*values, *self.beside(values))
         moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
         owner = values[0].owner
-        locker = self._owners.cached(owner) or await self._owners.locker(owner)
+        locker = self._owners.lockers.get(owner) or await self._owners.locker(owner)
         records = tuple([self._record(value, locker) for value in values])
         entries = [each.entry for each in moved if each.entry.kind in AUDITED]
         if self.chain is not None and entries:
@@ -99,7 +94,7 @@ class Rows:
         else:
             await self._store.write(*records)
         if self.high_water is not None:
-            self.high_water.wrote(records)
+            self.high_water.remember(*records, are_new=True)
         written = [replace(value, version=value.version + 1) for value in values]
         if records_changes:
             for value in values:
@@ -111,6 +106,12 @@ class Rows:
     def _record(self, value: Value, locker: Locker) -> Record:
         kind = KINDS[type(value)]
         row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
+        erase_at = value.erase_at
+        longer = self.retention_overrides.get(type(value))
+        if longer is not None and erase_at is not None:
+            if isinstance(value, Elicitation):  # some kinds store it longer, for late answers
+                longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
+            erase_at += longer
         return Record(
             owner=value.owner,
             kind=kind,
@@ -118,18 +119,10 @@ class Rows:
             status=value.status,
             key=getattr(value, "row_key", None),  # most rows are found only by id
             due_at=value.due_at,
-            erase_at=self._erase_at(value),
+            erase_at=erase_at,
             version=value.version,
             sealed=locker.seal(row, _encode(value)),
         )
-
-    def _erase_at(self, value: Value) -> datetime | None:
-        longer, erase_at = self.retention_overrides.get(type(value)), value.erase_at
-        if longer is None or erase_at is None:
-            return erase_at
-        if isinstance(value, Elicitation):  # some kinds store a question longer, for late answers
-            longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
-        return erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
         found = await self._store.read(owner, KINDS[kind], id)
@@ -191,8 +184,8 @@ class Rows:
     async def open(self, record: Record, kind: type[ValueT]) -> ValueT:
         """Open a record. Raises Unreadable if it was altered or cannot be decrypted."""
         if self.high_water is not None:
-            self.high_water.saw(record)
-        locker = self._owners.cached(record.owner) or await self._owners.locker(record.owner)
+            self.high_water.remember(record)
+        locker = self._owners.lockers.get(record.owner) or await self._owners.locker(record.owner)
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
         try:
             plain = locker.open(row, record.sealed)
@@ -202,7 +195,7 @@ class Rows:
         value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
-        if self._records_changes:
+        if self.chain is not None or self.outbox is not None:
             self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
 

@@ -30,9 +30,8 @@ from webapp.operations import acts
 from webapp.operations.catalog import LISTS, PAGES
 from webapp.operations.history import Found, gathered, history_of, stages_of, word_of
 from webapp.operations.lists import listed
-from webapp.operations.payloads import shown_body
 from webapp.operations.payment_rows import PaymentRow
-from webapp.operations.rows import text_of
+from webapp.operations.rows import shown_body, text_of
 from webapp.pages.views_operator import Act, Fact, OperatorAct, OperatorRecord
 from webapp.records.ids import owner_of, tail_of
 from webapp.records.owners import SERVICE

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from flows.crypto.tokens import Purpose
 from flows.elicitation.flow import CallbackParams
 from flows.elicitation.states import Elicitation
 from flows.errors import InvalidToken
 from webapp.http.browser import Fields, cookies_of, parsed, query_of
+from webapp.http.exchange import Scope
 from webapp.http.parts import AnyRequest, part
 from webapp.identity.identity import AccessDecision, Viewer
 from webapp.pages.views import NoCookie
@@ -122,3 +124,42 @@ async def page_request(request: AnyRequest) -> PageRequest:
         form=parsed(await request.body()) if request.method == "POST" else {},
         now=service.clock(),
     )
+
+
+# The server's own token in a browser's request, which identifies the browser for rate limits.
+#
+# Risks: a rate limit on an address blocks people for the requests of others at the same address,
+# for example in an office or behind a proxy. A request with a valid sealed token is therefore
+# counted by its token. A request with an invalid token, or without one, is counted by its address.
+
+_IN_PATHS: Final = (("/e/", Purpose.LINK), ("/callback/url/", Purpose.CALLBACK))
+_IN_QUERIES: Final = (("state", Purpose.STATE), ("elicitation", Purpose.RETURN))
+_COOKIES_BYTES_AT_MOST: Final = 8192  # ours are shorter; parsing more is too expensive in a flood
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    scope: Scope
+
+
+def credential_of(service: Service, scope: Scope) -> str | None:
+    """Return the name of this request's valid link, return token or session, or None."""
+    request, path = _Request(scope=scope), scope["path"]
+    tried = [
+        (path.removeprefix(begins).partition("/")[0], purpose)
+        for begins, purpose in _IN_PATHS
+        if path.startswith(begins)
+    ]
+    query = query_of(request)
+    tried += [(text, purpose) for name, purpose in _IN_QUERIES for text in query.get(name, [])[:1]]
+    for text, purpose in tried:
+        try:
+            claims = service.links.read(text, purpose=purpose, now=service.clock())
+        except InvalidToken:
+            continue
+        return f"link {claims.id}"
+    if sum(len(value) for name, value in scope["headers"] if name == b"cookie") > (
+        _COOKIES_BYTES_AT_MOST
+    ):
+        return None
+    return service.identity.sessions.named(cookies_of(request))

@@ -17,11 +17,10 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
 from flows.question import asking
-from webapp.http.address import PLAIN_PATH
+from webapp.http.address import PLAIN_PATH, ROOT_KEY
 from webapp.http.edge import PROBES
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
-from webapp.http.root_path import ROOT_KEY
 from webapp.identity.users import Users, note_request
 from webapp.routes.activity import activity
 from webapp.routes.answers import Answers

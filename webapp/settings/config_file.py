@@ -15,6 +15,7 @@ from typing import Any, cast, get_args, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 from flows.errors import InvalidQuestion
+from flows.oauth.access_token import Team
 from flows.oauth.provider import (
     OUR_PARAMETERS,
     KnownRefusal,
@@ -24,7 +25,6 @@ from flows.oauth.provider import (
     Revocation,
     TokenExchange,
 )
-from flows.oauth.teams import Team
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE

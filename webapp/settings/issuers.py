@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, get_args
 
 from flows.errors import InvalidQuestion
-from flows.oauth.access_token import SUBJECT_CLAIM
+from flows.oauth.access_token import SUBJECT_CLAIM, Team
 from flows.oauth.client_assertion import key_fault
 from flows.oauth.declaration import ClientAuth
 from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client, Provider
-from flows.oauth.teams import Team
 from webapp.identity.approvers import Approver
 from webapp.settings.identity import (
     CLIENT_ID,

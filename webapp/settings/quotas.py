@@ -16,7 +16,9 @@ PER_OWNER_AT_MOST = 200
 
 KEPT_AT_MOST: Final = timedelta(days=3653)
 _FROM_A_DAY: Final = "1 day at least, and 10 years"
-_FROM_A_WEEK: Final = "7 days at least, and 10 years"
+_a_week_or_more = duration(
+    KEPT_AT_MOST, "7 days at least, and 10 years", at_least=timedelta(days=7)
+)
 _ANSWERS: Final = "answers:"
 _DRAWN: Final = {"nothing": (), "forms": ("form",), "links": ("url",), "forms+links": MODES}
 _AT_ONCE: Final = ("form", "confirm", "gate")
@@ -189,7 +191,7 @@ class PolicySettings:
     )
     keep_webhooks: timedelta = setting(
         "ELICIT_KEEP_WEBHOOKS",
-        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        parse=_a_week_or_more,
         default="30d",
         says="how long incoming webhooks are stored: a duration such as `90d`, at least 7 days, "
         "because providers send them again for some days",
@@ -203,7 +205,7 @@ class PolicySettings:
     )
     keep_events: timedelta = setting(
         "ELICIT_KEEP_EVENTS",
-        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        parse=_a_week_or_more,
         default="30d",
         says="how long an event for an address of `ELICIT_EVENTS_{NAME}_URL` is stored: a duration "
         "such as `90d`, at least 7 days, because the server retries an event for three",
@@ -242,7 +244,7 @@ class PolicySettings:
     )
     keep_audit: timedelta = setting(
         "ELICIT_KEEP_AUDIT",
-        parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
+        parse=_a_week_or_more,
         default="365d",
         says="how long the audit is stored: a duration such as `90d`, at least 7 days. A change "
         "applies to entries written from then on",

@@ -19,9 +19,8 @@ from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
-from webapp.http.address import TrustedHost
+from webapp.http.address import TrustedHost, is_below
 from webapp.http.edge import Network
-from webapp.http.root_path import is_below
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.notifications.tables import NotifyTable

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from flows.oauth.teams import Team
+from flows.oauth.access_token import Team
 from webapp.identity.users import is_user_id
 from webapp.settings.identity import OF_PEOPLES_OWN, IdentitySettings, issuer_faults
 from webapp.settings.toml_tables import LISTS, TEXT, TEXTS, converted, meant, tables_in, unknown_key

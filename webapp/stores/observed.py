@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flows.errors import StoreUnavailable
 from webapp.stores.store import Conflict, Fences, Look, OtherFence, Record, Store
-from webapp.telemetry.observer import UNOBSERVED, Observer
+from webapp.telemetry.families import UNOBSERVED, Observer
 
 T = TypeVar("T")
 

@@ -32,8 +32,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.registry import Collector
 
 from webapp.telemetry import families
-from webapp.telemetry.families import MetricFamily, Samples
-from webapp.telemetry.observer import Observer
+from webapp.telemetry.families import MetricFamily, Observer, Samples
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _OUR_FOLDER = "elicit-metrics-"

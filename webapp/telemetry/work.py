@@ -36,7 +36,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from webapp.telemetry.observer import UNOBSERVED, Observer
+from webapp.telemetry.families import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -66,34 +66,19 @@ class About(Protocol):
 class Work:
     """A unit of work. `tracer` is None if no traces are collected."""
 
-    __slots__ = ("_is_sought", "_name", "call", "id", "span", "tracer")
+    __slots__ = ("call", "id", "is_sought", "name", "span", "tracer")
 
     def __init__(self, name: str | None, *, tracer: Tracer | None, call: str | None) -> None:
         """Start a unit of work.
 
         `name` is the name of the span. None means that the enclosing work already has a span.
         """
-        self._name = name
+        self.name = name
         self.tracer = tracer
-        self._is_sought = True
+        self.is_sought = True  # False once a question is set
         self.call = call
         self.id: str | None = None
         self.span: Span | None = None
-
-    def note(self, question: About) -> None:
-        """Set the question that this work is about, unless one is already set."""
-        if not self._is_sought:
-            return
-        self._is_sought = False
-        self.id, self.call = question.id, self.call or question.waiter
-        if self._name is not None and self.tracer is not None and question.trace is not None:
-            self.span = _begun(self._name, self.tracer, question)
-
-    def end(self, error: BaseException | None = None) -> None:
-        if self.span is not None:
-            if error is not None:  # only the type: the message may quote a person
-                self.span.set_status(StatusCode.ERROR, type(error).__name__)
-            self.span.end()
 
     def child(self, name: str, *, about: "dict[str, AttributeValue]") -> Span | None:
         """Start a span for a request to another server."""
@@ -127,11 +112,12 @@ def working(
     try:
         yield work
     except BaseException as error:
-        work.end(error)
+        if work.span is not None:  # only the type: the message may quote a person
+            work.span.set_status(StatusCode.ERROR, type(error).__name__)
         raise
-    else:
-        work.end()
     finally:
+        if work.span is not None:
+            work.span.end()
         _current.reset(before)
 
 
@@ -140,10 +126,14 @@ def current_work() -> Work | None:
 
 
 def note(question: About) -> None:
-    """Set the question that the current work is about."""
+    """Set the question that the current work is about, unless one is already set."""
     work = _current.get()
-    if work is not None:
-        work.note(question)
+    if work is None or not work.is_sought:
+        return
+    work.is_sought = False
+    work.id, work.call = question.id, work.call or question.waiter
+    if work.name is not None and work.tracer is not None and question.trace is not None:
+        work.span = _begun(work.name, work.tracer, question)
 
 
 def traceparent() -> str | None:

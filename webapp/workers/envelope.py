@@ -22,8 +22,8 @@ from msgspec.msgpack import decode, encode
 from starlette.authentication import AuthCredentials
 
 from flows.crypto.tokens import FINGERPRINT_BYTES, NONCE_BYTES, Ring
+from webapp.http.address import ROOT_KEY
 from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Scope
-from webapp.http.root_path import ROOT_KEY
 from webapp.identity.access_tokens import CheckedToken
 from webapp.identity.local_peer import Peer, PeerConnection
 

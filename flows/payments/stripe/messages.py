@@ -286,11 +286,11 @@ def _notice_of(event: _Event) -> Notice:
     reference = _text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE)
     subject, at = _text(about.get("id"), _ID), datetime.fromtimestamp(event.created, UTC)
     is_payment = about.get("object") == "payment_intent"
-    change, session, transition = _changes(event.type, about, at=at), None, None
+    change, session, transition = None, None, None
     if event.type in SETTLING_EVENTS:
         session = _session_in(about, event.type, is_ours=reference is not None)
         transition = f"{subject} {event.type} {about.get('payment_status')}"
-    elif change is not None:
+    elif (change := _changes(event.type, about, at=at)) is not None:
         refund = "" if change.refund is None else f" {about.get('status')}"
         transition = f"{subject} {event.type} {change.returned} {change.dispute}{refund}"
     # Stripe copies our metadata to other objects. An event with neither a session nor a payment

@@ -7,8 +7,8 @@ from litestar import Litestar, asgi
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from webapp.http.address import Misplaced, placed, rooted
 from webapp.http.exchange import Message, Receive, Scope, Send
-from webapp.http.root_path import Misplaced, placed, rooted
 
 HERE = "https://example.com"
 

@@ -357,7 +357,9 @@ async def test_connections_are_reserved_for_user_who_runs_server() -> None:
 def test_slow_response_has_no_read_timeout() -> None:
     protocol: Any = object.__new__(Accepted)
     protocol.cycle = SimpleNamespace(response_complete=False, more_body=False)
-    assert protocol._what_is_read() is None
+    protocol.pipeline, protocol._reading, protocol._timer = [], ("body", protocol.cycle), None
+    protocol._look()
+    assert protocol._reading is None
 
 
 async def test_endless_head_is_refused(protocol: Any) -> None:

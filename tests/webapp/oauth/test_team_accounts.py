@@ -15,7 +15,7 @@ import pytest
 
 from flows import elicit
 from flows.errors import Failed
-from flows.oauth.teams import Team
+from flows.oauth.access_token import Team
 from flows.providers import github
 from tests.support.account_env import (
     OCTOCAT,

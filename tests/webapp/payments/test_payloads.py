@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from webapp.operations.payloads import shown_body
+from webapp.operations.rows import shown_body
 
 TOKEN = f"{'A' * 50}.{'b' * 43}"
 

@@ -47,7 +47,7 @@ def store(pair):
 
 async def write(high_water, store, wanted):
     (written,) = await store.write(wanted)
-    high_water.wrote([wanted])
+    high_water.remember(wanted, are_new=True)
     return written
 
 
@@ -55,7 +55,7 @@ async def with_marks(high_water, clock, *, number):
     """Make `number` marks, each after a write."""
     for _ in range(number):
         clock.tick(seconds=6)
-        high_water.wrote([record("a-0")])
+        high_water.remember(record("a-0"), are_new=True)
         await high_water.make_mark()
 
 
@@ -128,7 +128,7 @@ async def test_record_read_from_other_process_is_compared_after_reconnection(sto
     await high_water.look()
     copies = await scanned(store)
     (written,) = await store.write(record())
-    high_water.saw(written)
+    high_water.remember(written)
     await go_back(store, copies, newer=["a"])
     high_water.reconnected()
     assert await high_water.look()
@@ -153,8 +153,8 @@ async def test_marks_are_made_only_after_writes_and_not_by_each_process(pair, cl
         clock.tick(seconds=6)
         await high_water.make_mark()
     assert await pair[0].read(SERVICE, MARK, SERVICE) is None
-    high_water.wrote([record()])
-    other.wrote([record()])
+    high_water.remember(record(), are_new=True)
+    other.remember(record(), are_new=True)
     await high_water.make_mark()
     await other.make_mark()
     assert (await pair[0].read(SERVICE, MARK, SERVICE)).version == 1

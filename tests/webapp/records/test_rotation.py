@@ -244,7 +244,7 @@ async def test_retiring_used_secret_with_anyway_leaves_questions_readable(store,
         await rotate(local(store, file), now=clock())
         await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
         # The running process still has its owners. Only links from before the rotation are lost.
-        assert running.elicitations.owners.cached(elicitation.owner) is not None
+        assert running.elicitations.owners.lockers.get(elicitation.owner) is not None
         async with process(store, clock, ring=file.ring()) as fresh:
             assert await fresh.elicitations.get(elicitation.id) == elicitation
 

@@ -10,7 +10,7 @@ from tests.support.clock import Clock
 from tests.support.service_env import asked, process
 from webapp.http.exchange import Scope
 from webapp.identity.sessions import IDLE_AT_MOST, LOCAL_ISSUER
-from webapp.routes.credentials import credential_of
+from webapp.routes.page_request import credential_of
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 

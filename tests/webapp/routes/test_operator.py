@@ -332,10 +332,10 @@ async def test_data_keys_of_a_list_are_read_at_once(shop: Shop) -> None:
     owners, wanted = shop.service.elicitations.owners, people(shop.service, 20)
     owners.forget(None)
     await owners.cache(wanted, at_most=100)
-    assert all(owners.cached(owner) for owner in wanted)
+    assert all(owners.lockers.get(owner) for owner in wanted)
     owners.forget(None)
     await owners.cache(wanted[:1], at_most=100)  # one key is read when it is needed
-    assert owners.cached(wanted[0]) is None
+    assert owners.lockers.get(wanted[0]) is None
 
 
 async def test_timeline_shows_payment_that_came_late_and_twice_and_was_refunded(shop: Shop) -> None:

@@ -18,7 +18,7 @@ from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import observed
 from webapp.stores.sqlite import SqliteStore
 from webapp.stores.store import OtherFence
-from webapp.telemetry.observer import Observer
+from webapp.telemetry.families import Observer
 
 WHY = "it's moved to postgresql://elsewhere/elicit"
 

@@ -179,7 +179,7 @@ async def test_writer_and_reader_detect_standby_without_recent_writes():
         stores = [await open_store(pair.url) for _ in range(2)]
         writer, reader = (HighWater(each, clock=clock) for each in stores)
         await stores[0].write(record("kept"))
-        writer.wrote([record("kept")])
+        writer.remember(record("kept"), are_new=True)
         await writer.make_mark()
         await reader.look()
         await pair.has_everything()
@@ -187,10 +187,10 @@ async def test_writer_and_reader_detect_standby_without_recent_writes():
         clock.tick(seconds=2)
         pair.stream.freeze()
         await stores[0].write(record("lost"))
-        writer.wrote([record("lost")])
+        writer.remember(record("lost"), are_new=True)
         found = await stores[1].read("a", "elicitation", "lost")
         assert found is not None
-        reader.saw(found)
+        reader.remember(found)
         await pair.lose_primary("killed")
         await pair.promote()
         for store, high_water in zip(stores, (writer, reader), strict=True):

@@ -34,9 +34,8 @@ from webapp.settings.settings import BadSettings, read_settings
 from webapp.stores import Conflict, Record
 from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import ObservedStore, observed
-from webapp.telemetry.families import FAMILIES
+from webapp.telemetry.families import FAMILIES, UNOBSERVED
 from webapp.telemetry.metrics import SHARED, Metrics, counted_together
-from webapp.telemetry.observer import UNOBSERVED
 from webapp.telemetry.work import Telemetry
 from webapp.testing import elicit_person
 from webapp.testing._application import URL

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -19,12 +19,12 @@ from webapp.identity.identity import Caller
 from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.callers import Declared
 from webapp.mcp.forms import may_be_asked
-from webapp.mcp.presenters.chain import Chain
 from webapp.mcp.presenters.hold import Hold, HoldForm
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import ClientAsks
 from webapp.mcp.presenters.retry import Retry
+from webapp.mcp.request_state import Chain
 from webapp.mcp.results import Result
 from webapp.service import Service
 
@@ -171,7 +171,9 @@ class ByKind:
         asked = shown.elicitation
         if traits_of(asked.kind).is_anothers:
             return await self._waits.wait(call, replace(shown, is_again=True), waiter)
-        in_client = self.asks_in_client(asked.kind, arguments_in(asked))
+        in_client = self._in_form(asked.kind) and self._forms.asks_in_client(
+            asked.kind, arguments_in(asked)
+        )
         return await (self._forms if in_client else self._links).wait(call, shown, waiter)
 
     def _of(self, kind: str) -> Presenter:
@@ -195,7 +197,8 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
 def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
     # If the owner has to use a paired browser, a client's form may not accept gates: any program
     # could fill it in.
-    return partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
+    with_gates = not service.identity.pairs_for_yes(caller.owner)
+    return cache(partial(may_be_asked, with_gates=with_gates))
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:

@@ -180,7 +180,10 @@ class ConnectionAsks:
     def of(self, context: ServerRequestContext[Any, Any]) -> ClientAsks:
         # The library makes a session for each request and has no public name for the connection.
         connection = getattr(context.session, "_connection", context.session)
-        return self._asks.setdefault(connection, ClientAsks())
+        asks = self._asks.get(connection)
+        if asks is None:
+            asks = self._asks[connection] = ClientAsks()
+        return asks
 
 
 def _action_of(asking: Asking) -> str | None:

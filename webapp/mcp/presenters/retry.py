@@ -50,7 +50,8 @@ from webapp.mcp.forms import (
     schema_of,
     user_code_in,
 )
-from webapp.mcp.presenters.chain import (
+from webapp.mcp.presenters.link import LinkInResult, pending_result
+from webapp.mcp.request_state import (
     BY_FORM,
     BY_LINK,
     KEY,
@@ -63,7 +64,6 @@ from webapp.mcp.presenters.chain import (
     settled_round,
     write_shown,
 )
-from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import Result, busy_result
 
 _USER_CODE_SUFFIX = "-code"
@@ -358,7 +358,7 @@ class Retry:
         }
         requests: dict[str, Any] = {}
         for part in parts:
-            requests |= self._requests(call, part)
+            requests |= self._requests(call, part, out[part.shown.index])
         if requests:
             result["inputRequests"] = requests
         call.interrupt(result)
@@ -367,26 +367,30 @@ class Retry:
         """Return the result that ends the call with the links to the questions."""
         return pending_result(call, parts, self._client)
 
-    def _requests(self, call: Call, part: Prompt) -> dict[str, Any]:
-        """Return the client's requests for one question, by the keys of the expected answers."""
+    def _requests(self, call: Call, part: Prompt, out: Out) -> dict[str, Any]:
+        """Return the client's requests for one question, by the keys of the expected answers.
+
+        `out` says how the question is sent.
+        """
         shown, user_code = part.shown, part.user_code
         requests: dict[str, Any] = {}
         if not part.is_out:
-            requests[_key(shown.name)] = self._request(call, shown)
-            is_link = not self._asks_in_client(shown.elicitation)
-            user_code = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
+            asked, is_link = shown.elicitation, out.mode == BY_LINK
+            requests[_key(shown.name)] = (
+                _asks_for(mode="url", message=asked.asked.message, url=shown.url)
+                if is_link
+                else _asks_for(
+                    mode="form",
+                    message=message_of(call, asked),
+                    requestedSchema=schema_of(call, asked),
+                )
+            )
+            user_code = CHAT_WORDS if is_link and asked.is_by_code else None
         if user_code is not None:
             requests[_key(shown.name) + _USER_CODE_SUFFIX] = _asks_for(
                 mode="form", message=user_code, requestedSchema=USER_CODE_SCHEMA
             )
         return requests
-
-    def _request(self, call: Call, shown: PresentedQuestion) -> dict[str, Any]:
-        asked = shown.elicitation
-        if self._asks_in_client(asked):
-            schema = schema_of(call, asked)
-            return _asks_for(mode="form", message=message_of(call, asked), requestedSchema=schema)
-        return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
     def _record_sent(
         self, shown: PresentedQuestion, before: Mapping[int, Out], *, now: datetime
