@@ -44,9 +44,10 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
+from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
-from webapp.calls.unasked import QuestionOrder, must_have_asked_blocking
+from webapp.calls.unasked import must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.sessions import LOCAL_ISSUER
 
