@@ -246,7 +246,9 @@ USUAL: Mapping[str, Any] = {
                     provider="GitHub",
                     person=AccountName(label="octocat", name="Mona Lisa Octocat"),
                     connected_at=NOW - timedelta(days=3),
-                    scopes=(Scope(words="Read and write your repositories", raw="repo", risk="write"),),
+                    scopes=(
+                        Scope(words="Read and write your repositories", raw="repo", risk="write"),
+                    ),
                     shared=(
                         Sharing(
                             tool="list_my_repositories",
