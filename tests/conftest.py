@@ -7,6 +7,7 @@ marked `diagonal`, runs only on the diagonal of its matrix: each value of each a
 With `--whole`, as in `make soak`, every cell runs.
 """
 
+import gc
 import os
 import shutil
 import subprocess
@@ -137,6 +138,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = off_the_diagonal(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests and their imports from later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
