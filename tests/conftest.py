@@ -4,9 +4,11 @@ A skip is easily overlooked. With REQUIRE_ALL_TESTS=1, any skip fails the run.
 
 A slow test with several axes (a revision, a point at which a process dies, a screen), and a test
 marked `diagonal`, runs only on the diagonal of its matrix: each value of each axis at least once.
-With `--whole`, as in `make soak`, every cell runs.
+The cases of a module that is marked `in_turn("site")` use the values of the parameter `site` in
+turn, one each. With `--whole`, as in `make soak`, every cell runs.
 """
 
+import gc
 import os
 import shutil
 import subprocess
@@ -120,6 +122,7 @@ def slow_places() -> set[Path]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: starts a process, a browser or a foreign client")
     config.addinivalue_line("markers", "diagonal: each value of each axis, not each combination")
+    config.addinivalue_line("markers", "in_turn(axis): one value of the axis for each case")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -134,9 +137,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if has_browser or slow & {item.path, *item.path.parents}:
             item.add_marker("slow")
     if not config.getoption("--whole"):
-        left_out = off_the_diagonal(items)
+        left_out = off_the_diagonal(items) | out_of_turn(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests and their imports from later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
@@ -161,6 +170,24 @@ def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
             order.remove(best)
         left_out.update(order)
     return left_out
+
+
+def out_of_turn(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the cells to leave out of modules whose cases use the values of an axis in turn."""
+    modules: dict[Path, dict[object, list[pytest.Item]]] = {}
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        if mark and isinstance(item, pytest.Function) and mark.args[0] in item.fixturenames:
+            others = {k: v for k, v in item.callspec.params.items() if k != mark.args[0]}
+            cases = modules.setdefault(item.path, {})
+            cases.setdefault((item.originalname, repr(others)), []).append(item)
+    return {
+        cell
+        for cases in modules.values()
+        for number, cells in enumerate(cases.values())
+        for cell in cells
+        if cell is not cells[number % len(cells)]
+    }
 
 
 def values_of(cell: pytest.Function) -> frozenset[object]:

@@ -8,12 +8,21 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parent.parent
 
 
 @cache
 def parsed(path: str) -> ast.Module:
     return ast.parse((PROJECT / path).read_text("utf-8"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_trees() -> Iterator[None]:
+    """Free the trees: every full garbage collection of the other tests would visit their nodes."""
+    yield
+    parsed.cache_clear()
 
 
 class Trees(Mapping[str, ast.Module]):
@@ -490,8 +499,11 @@ def test_code_does_not_compare_kinds_by_name() -> None:
 
 def test_no_test_module_imports_another() -> None:
     modules = {module_of(path) for path in TESTS if path.split("/")[-1].startswith("test_")}
-    for path, tree in TESTS.items():
-        for node in ast.walk(tree):
+    named_in_a_text = re.compile("|".join(rf"\b{name.split('.')[-1]}\b" for name in modules))
+    for path in TESTS:
+        if not named_in_a_text.search((PROJECT / path).read_text("utf-8")):
+            continue  # parsing every module would take several seconds
+        for node in ast.walk(TESTS[path]):
             if isinstance(node, ast.ImportFrom):
                 named = {str(node.module), *(f"{node.module}.{one.name}" for one in node.names)}
                 assert not named & modules, f"{path}:{node.lineno}: put it into tests/support"
@@ -531,19 +543,19 @@ FORMER_MODULES = {
 
 
 def test_former_names_are_not_used_again() -> None:
-    for path, tree in (*SOURCES.items(), *TESTS.items()):
+    for path in (*SOURCES, *TESTS):
         if not path.startswith("tests/mutation/"):  # where reach is a standard term
             name = path.split("/")[-1].removesuffix(".py").removeprefix("test_")
             assert name not in FORMER_MODULES
         if path.startswith(("flows/", "webapp/", "tests/support/")):
             named = {
                 node.name.lstrip("_")
-                for node in ast.walk(tree)
+                for node in ast.walk(parsed(path))
                 if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             }
             assert not named & FORMER_NAMES, path
         if path.startswith(("flows/", "webapp/")):
-            assert not identifiers_of(tree) & FORMER_IDENTIFIERS, path
+            assert not identifiers_of(parsed(path)) & FORMER_IDENTIFIERS, path
 
 
 def identifiers_of(tree: ast.AST) -> set[str]:

@@ -36,6 +36,13 @@ SOURCES = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_trees() -> Iterator[None]:
+    """Free the trees: every full garbage collection of the other tests would visit their nodes."""
+    yield
+    tree_of.cache_clear()
+
+
 class Docstring(NamedTuple):
     place: str
     text: str
@@ -47,14 +54,15 @@ def read() -> tuple[tuple[Docstring, ...], frozenset[str]]:
     docstrings = list[Docstring]()
     words = set[str]()
     for path in (path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py"))):
+        name = path.relative_to(PROJECT).as_posix()
         source = path.read_text("utf-8")
         lines = source.splitlines()
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(tree_of(name) if name in SOURCES else ast.parse(source)):
             text = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
             if text:
                 assert isinstance(node, DOCUMENTED)
                 first, last = node.body[0].lineno, node.body[0].end_lineno or 0
-                docstrings.append(Docstring(f"{path.relative_to(PROJECT)}:{first}", text))
+                docstrings.append(Docstring(f"{name}:{first}", text))
                 lines[first - 1 : last] = [""] * (last - first + 1)
         code = (line.split("  # ")[0] for line in lines if not line.lstrip().startswith("#"))
         words.update(re.findall(r"\w+", "\n".join(code)))
@@ -156,15 +164,21 @@ def exists(dotted: str) -> bool:
     return Path(PROJECT / "/".join(parts)).is_dir()
 
 
-def prose_of(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings and comments of a module with their lines."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield node.lineno, cleandoc(str(node.value.value))
+@cache
+def prose_of(path: str) -> tuple[tuple[int, str], ...]:
+    """Return the docstrings and comments of a module with their lines."""
+    docstrings = [
+        (node.lineno, cleandoc(str(node.value.value)))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
     with SOURCES[path].open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT:
-                yield token.start[0], token.string
+        comments = [
+            (token.start[0], token.string)
+            for token in tokenize.tokenize(file.readline)
+            if token.type == tokenize.COMMENT
+        ]
+    return (*docstrings, *comments)
 
 
 # finding: XH8

@@ -21,6 +21,7 @@ from webapp.api.asking import owner_of_user
 from webapp.identity.api_keys import KeyScope
 from webapp.stores.opening import open_store
 
+pytestmark = pytest.mark.in_turn("site")  # each case runs on one store
 TOKEN, REFRESH = "token-of-the-other-product", "refresh-of-the-other-product"
 LOGIN = "https://login.example"
 HUB = Provider(

@@ -14,6 +14,7 @@ from webapp.client.requests import body_of
 from webapp.coroutines import asking
 from webapp.stores.opening import open_store
 
+pytestmark = pytest.mark.in_turn("site")  # each case runs on one store
 ALL = {each.name: each for each in (ACME, ASKED, DESK)}
 AT = {"acme": "https://api.acme.example", "asked": "https://api.acme.example"}
 

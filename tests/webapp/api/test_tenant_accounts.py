@@ -13,6 +13,7 @@ from tests.support.shared_stores import STORES
 from tests.support.tenant_sites import BOOKS, FORCE, SHOP, Sites
 from webapp.stores.opening import open_store
 
+pytestmark = pytest.mark.in_turn("site")  # each case runs on one store
 NOTES = Provider(
     name="notes",
     label="Notes",

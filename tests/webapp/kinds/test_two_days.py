@@ -35,6 +35,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store, open_store
 from webapp.sweeper import fall_due
 
+pytestmark = pytest.mark.in_turn("reopened")  # each case runs on one store
 Reopened: TypeAlias = Callable[[], AbstractAsyncContextManager[Store]]
 
 

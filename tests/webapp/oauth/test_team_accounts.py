@@ -47,6 +47,7 @@ from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
 from webapp.stores.opening import open_store
 
+pytestmark = pytest.mark.in_turn("env")  # each case runs on one store
 ENGINEERS: dict[str, Any] = {"groups": ["everyone", "engineering"]}
 SALES: dict[str, Any] = {"groups": ["sales"]}
 TOOL = "whose"

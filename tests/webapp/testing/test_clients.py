@@ -10,7 +10,7 @@ from tests.support.mcp_server import new_server
 from tests.webapp.testing.conftest import DECLARES, Profile
 from webapp.testing import NeverAsked, elicit_person
 
-pytestmark = pytest.mark.parametrize("declares", DECLARES)
+pytestmark = [pytest.mark.diagonal, pytest.mark.parametrize("declares", DECLARES)]
 
 
 # finding: XA14

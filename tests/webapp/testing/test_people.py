@@ -15,6 +15,8 @@ from tests.webapp.testing.conftest import DECLARES, a_test
 from webapp.settings.settings import BadSettings
 from webapp.testing import NeverAsked, StillOpen, Told, UnexpectedQuestion, elicit_person
 
+pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+
 ONE = {"finance": {"subjects": ["frank", "flora"]}}
 TWO = {"finance": {"subjects": ["frank", "flora"], "needs": 2, "comment": "required"}}
 SECRET = b"of-the-vendor"

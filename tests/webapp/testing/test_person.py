@@ -32,6 +32,8 @@ from webapp.testing import (
     elicit_person,
 )
 
+pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+
 
 @pytest.mark.parametrize("declares", DECLARES)
 async def test_person_does_every_action_with_each_client(shop, revision, declares):

@@ -12,6 +12,8 @@ from tests.support.mcp_server import new_server
 from tests.webapp.testing.conftest import DECLARES, a_test
 from webapp.testing import AskedPerson, NeverAsked, UnexpectedQuestion, elicit_person
 
+pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+
 TAKEN = "The attic is taken."
 
 

@@ -17,6 +17,8 @@ from tests.webapp.testing import replayed_servers as planted
 from tests.webapp.testing.conftest import DECLARES
 from webapp.testing import AskedPerson, elicit_person
 
+pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+
 
 def confirm_all(person: AskedPerson) -> None:
     for _ in planted.ITEMS:
