@@ -161,9 +161,7 @@ def digits_of(currency: str) -> int:
 
     Raises InvalidQuestion if `currency` is not a current code in capitals.
     """
-    code: object = currency
-    if not isinstance(code, str):
-        raise InvalidQuestion("A currency must be text: its ISO 4217 code, such as 'EUR'.")
+    code = _code(currency)
     if code in _DIGITS:
         return _DIGITS[code]
     if code.upper() in _DIGITS:
@@ -171,6 +169,12 @@ def digits_of(currency: str) -> int:
     raise InvalidAmount(
         f"{code[:20]!r} is not a currency: write a current code of ISO 4217 such as 'EUR'."
     )
+
+
+def _code(currency: object) -> str:
+    if isinstance(currency, str):
+        return currency
+    raise InvalidQuestion("A currency must be text: its ISO 4217 code, such as 'EUR'.")
 
 
 def _exact(amount: object) -> Decimal:
