@@ -242,7 +242,7 @@ async def _room(service: Service) -> float:
     run = Run(id=f"{owner}run", owner=owner, key="key", created_at=now, open_until=now)
     tool = ToolCall(server="shop", tool="buy", client="a client", arguments="{}")
     began = perf_counter()
-    await service.kinds.quotas.room(run, client_id="client", tool=tool)
+    await service.kinds.quotas.admit(run, client_id="client", tool=tool)
     return perf_counter() - began
 
 

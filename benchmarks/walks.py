@@ -40,7 +40,7 @@ from flows.question import Link, asking
 from webapp.app import open_app
 from webapp.demo.walker import Page
 from webapp.http.port import bind, listen
-from webapp.identity.accepting import Arrivals
+from webapp.limits import Arrivals
 from webapp.sandbox import Sandbox, new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.stripe.sessions import signature_of

@@ -33,7 +33,7 @@ from webapp.identity.issuer import Issuer
 from webapp.identity.operators import Operators
 from webapp.identity.sign_in import SigningIn, SignInPlace
 from webapp.identity.users import Users
-from webapp.kinds.page_kind import said_in
+from webapp.kinds.page_kind import question_text
 from webapp.kinds.registry import Kinds, OwnKind
 from webapp.limits import CallLimits
 from webapp.logs.memory_log import RecentLines
@@ -242,7 +242,7 @@ def _headline_of(asked: Elicitation) -> str:
     """Return the question for a notification, which contains no amount."""
     if traits_of(asked.kind).gives == "receipt":
         return f"Pay for {terms_of(asked).what}"
-    return said_in(asked)
+    return question_text(asked)
 
 
 @asynccontextmanager

@@ -171,13 +171,13 @@ def key_id_of(
     Raises:
         BadBearer: The header shows that the token cannot be one of these types of this issuer.
     """
-    said = _header(token)
-    if said.get("alg") not in algorithms:
-        raise BadBearer("algorithm", expected=sorted(algorithms), received=said.get("alg"))
-    kind = said.get("typ", "jwt")
+    header = _header(token)
+    if header.get("alg") not in algorithms:
+        raise BadBearer("algorithm", expected=sorted(algorithms), received=header.get("alg"))
+    kind = header.get("typ", "jwt")
     if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in types:
         raise BadBearer("type", expected=sorted(types), received=kind)
-    key_id = said.get("kid")
+    key_id = header.get("kid")
     if key_id is not None and not isinstance(key_id, str):
         raise BadBearer("no token")
     return key_id
@@ -306,8 +306,8 @@ def claim_marks(
     """Return the marks of the `wanted` pairs that the claims contain, as a text or in a list."""
 
     def has(name: str, value: str) -> bool:
-        said = claims.get(name)
-        return value in cast("list[object]", said) if is_list(said) else value == said
+        claimed = claims.get(name)
+        return value in cast("list[object]", claimed) if is_list(claimed) else value == claimed
 
     return tuple(sorted(claim_mark(*pair) for pair in wanted if has(*pair)))
 
@@ -343,8 +343,8 @@ def _client(claims: Mapping[str, Any]) -> str:
 
 
 def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    said = claims.get("scope", claims.get("scp"))
-    words = said.split(" ") if isinstance(said, str) else said if is_list(said) else []
+    stated = claims.get("scope", claims.get("scp"))
+    words = stated.split(" ") if isinstance(stated, str) else stated if is_list(stated) else []
     unique = dict.fromkeys(word for word in words if isinstance(word, str) and word)
     return tuple(unique)[:SCOPES_AT_MOST]
 

@@ -292,7 +292,7 @@ class OauthFlow:
         issuer = stored.issuer or origin_of(provider.authorize or provider.api)
         return Grant(
             tokens=granted.tokens,
-            scopes=provider.granted(stored.scopes, said=granted.scopes),
+            scopes=provider.granted(stored.scopes, named=granted.scopes),
             person=person,
             issuer=issuer,
             details=details,

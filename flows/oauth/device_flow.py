@@ -164,7 +164,7 @@ def poll(
     must_reach(provider, details)
     return Grant(
         tokens=granted.tokens,
-        scopes=provider.granted(code.scopes, said=granted.scopes),
+        scopes=provider.granted(code.scopes, named=granted.scopes),
         person=person,
         details=details,
         tenant=provider.tenant,

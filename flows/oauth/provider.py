@@ -190,12 +190,12 @@ class Provider(Declaration):
             has.update(self.covers.get(scope, ()))
         return tuple(scope for scope in scopes if scope not in has)
 
-    def granted(self, asked: tuple[str, ...], *, said: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the granted scopes: `asked` if the reply names no scopes (`said` is None)."""
-        if said is None:
+    def granted(self, asked: tuple[str, ...], *, named: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return the granted scopes: `asked` if the reply names no scopes (`named` is None)."""
+        if named is None:
             return asked
-        missing = self.missing(asked, granted=said)
-        return tuple(dict.fromkeys((*said, *(scope for scope in asked if scope not in missing))))
+        missing = self.missing(asked, granted=named)
+        return tuple(dict.fromkeys((*named, *(scope for scope in asked if scope not in missing))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
             reason=ANOTHER_PERSON,
         )
     # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
-    scopes = provider.granted(connection.scopes, said=granted.scopes or None)
+    scopes = provider.granted(connection.scopes, named=granted.scopes or None)
     return Renewed(tokens=tokens, scopes=scopes, dpop_key=key)
 
 
@@ -169,7 +169,7 @@ def _own_token(client: Client, connection: Connection, *, now: datetime) -> Talk
     granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
     # A refresh token should not come with this grant, and is not needed (RFC 6749, 4.4.3).
     tokens = dataclasses.replace(granted.tokens, refresh_token=None, refresh_expires_at=None)
-    scopes = provider.granted(requested, said=granted.scopes or None)
+    scopes = provider.granted(requested, named=granted.scopes or None)
     return Renewed(tokens=tokens, scopes=scopes, dpop_key=key)
 
 

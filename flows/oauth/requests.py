@@ -176,11 +176,11 @@ def authorize_parameters(
     return {**ours, **provider.targets, **more}
 
 
-def _with(said: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def _with(parameters: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Merge parameters; `more` wins, but `prompt` lists are joined (OIDC Core, 3.1.2.1)."""
-    together = dict(said) | dict(more)
-    prompts = [each.get("prompt", "") for each in (dict(more), said)]
-    if "prompt" in dict(more) and "prompt" in said and "none" not in prompts:
+    together = dict(parameters) | dict(more)
+    prompts = [each.get("prompt", "") for each in (dict(more), parameters)]
+    if "prompt" in dict(more) and "prompt" in parameters and "none" not in prompts:
         together["prompt"] = " ".join(dict.fromkeys(" ".join(prompts).split()))
     return together
 

@@ -292,12 +292,12 @@ def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
     return now + timedelta(seconds=seconds)
 
 
-def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
-    if isinstance(said, str):
-        said = said.split(provider.reply_scope_separator)
-    if not is_list(said):
+def _scopes(value: Any, provider: Provider) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        value = value.split(provider.reply_scope_separator)
+    if not is_list(value):
         return None
-    words = (word.strip() for word in said if isinstance(word, str))
+    words = (word.strip() for word in value if isinstance(word, str))
     unique = dict.fromkeys(word for word in words if _TOKEN.fullmatch(word) and len(word) <= 512)
     return tuple(unique)[:SCOPES_AT_MOST]
 

@@ -114,7 +114,7 @@ def exchanged(
             refresh_token=None,
             refresh_expires_at=None,
         ),
-        scopes=provider.granted(asks, said=granted.scopes or None),
+        scopes=provider.granted(asks, named=granted.scopes or None),
         person=person,
         issuer=subject.issuer,
         details=details,

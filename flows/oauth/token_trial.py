@@ -290,7 +290,7 @@ def _of_token(trial: Trial, endpoint: str, reply: httpx.Response, *, now: dateti
             f"{provider.label} exchanges a made-up token, so anyone gets any person's account",
             f"let it verify the tokens, or remove {registration.setting('exchange')}",
         )
-    has = provider.granted(trial.scopes, said=granted.scopes or None)
+    has = provider.granted(trial.scopes, named=granted.scopes or None)
     missing = provider.missing(trial.scopes, granted=has)
     if missing:
         says = f"{provider.label} issues a token without the scopes {', '.join(missing)}"

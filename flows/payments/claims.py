@@ -69,13 +69,13 @@ def disputed(
     before = claims_of(payment).get(id)
     is_counted = event and stage in (Dispute.WON, Dispute.LOST_AGAIN)
     heard = (_mark(stage, event),) if is_counted else ()
-    said = BankClaim(stage=stage, at=at, amount=amount, heard=heard)
+    stated = BankClaim(stage=stage, at=at, amount=amount, heard=heard)
     if before is None:
-        claim = said
+        claim = stated
     elif at is not None:
-        claim = max(before, said, key=_said_last)
+        claim = max(before, stated, key=_stated_last)
     else:
-        claim = _untimed(before, said)
+        claim = _untimed(before, stated)
     return _with_claims(payment, {id: claim})
 
 
@@ -186,19 +186,19 @@ def claimed_price(payment: Payment) -> Money:
     return Money.from_minor_units(claimed_of(payment), payment.currency)
 
 
-def _untimed(before: BankClaim, said: BankClaim) -> BankClaim:
+def _untimed(before: BankClaim, stated: BankClaim) -> BankClaim:
     """Return the claim's stage from events without times, in whichever order they arrived.
 
     A claim can be lost again only after it was won. So the claim counts as won if more events
     reported "won" than "lost again".
     """
-    heard = tuple(sorted({*before.heard, *said.heard}))[-HEARD_AT_MOST:]
-    stage = max(before.stage, said.stage, key=_RANKS.index)
+    heard = tuple(sorted({*before.heard, *stated.heard}))[-HEARD_AT_MOST:]
+    stage = max(before.stage, stated.stage, key=_RANKS.index)
     again = [one for one in heard if one.startswith(_mark(Dispute.LOST_AGAIN))]
     won = [one for one in heard if one.startswith(_mark(Dispute.WON))]
     if again and stage is not Dispute.GONE:
         stage = Dispute.WON if len(won) > len(again) else Dispute.LOST_AGAIN
-    return BankClaim(stage=stage, amount=said.amount, heard=heard)
+    return BankClaim(stage=stage, amount=stated.amount, heard=heard)
 
 
 def _mark(stage: Dispute, event: str = "") -> str:
@@ -213,9 +213,9 @@ def _with_claims(payment: Payment, changed: Mapping[str, BankClaim]) -> Payment:
     return restated(replace(payment, claims=claims, disputes=words))
 
 
-def _said_last(claim: BankClaim) -> tuple[bool, float, int]:
-    said_at = 0.0 if claim.at is None else claim.at.timestamp()
-    return claim.at is not None, said_at, _RANKS.index(claim.stage)
+def _stated_last(claim: BankClaim) -> tuple[bool, float, int]:
+    stated_at = 0.0 if claim.at is None else claim.at.timestamp()
+    return claim.at is not None, stated_at, _RANKS.index(claim.stage)
 
 
 def _more(amount: int | None, than: int | None) -> bool:

@@ -190,8 +190,8 @@ def changed_payment(payment: Payment, event: Notice, *, now: datetime) -> Paymen
 
 def contradiction(payment: Payment, event: Notice, *, seller: MerchantAccount) -> str | None:
     """Return the first difference between the event and the payment, or None if they match."""
-    said = event.session or event.news
-    currency = None if said is None else said.currency
+    stated = event.session or event.news
+    currency = None if stated is None else stated.currency
     if event.account != seller.account:
         return "account"
     if not event.is_live == seller.is_live == payment.is_live:

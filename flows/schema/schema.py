@@ -350,15 +350,15 @@ def _readable(asked: type[Any]) -> type[Any]:
     """Convert a TypedDict to typing_extensions' one: before Python 3.12, pydantic needs that."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
-    said = typing.get_type_hints(asked, include_extras=True)
+    hints = typing.get_type_hints(asked, include_extras=True)
     hints = {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
-        for name, hint in said.items()
+        for name, hint in hints.items()
     }
     # With postponed annotations, `__required_keys__` has all keys or none: read the annotations.
     required = {
         name
-        for name, hint in said.items()
+        for name, hint in hints.items()
         if typing.get_origin(hint) is typing.Required
         or (name in asked.__required_keys__ and typing.get_origin(hint) is not typing.NotRequired)
     }
@@ -392,9 +392,9 @@ def _typed_by(adapter: TypeAdapter[T], found: SchemaReading) -> Callable[[Json],
 def _fault_of(error: ErrorDetails) -> Fault:
     """Return a fault with the author's own message, if any: pydantic's may contain the input."""
     path = ".".join(str(part) for part in error["loc"])
-    said = error.get("ctx", {}).get("error")
-    is_authors = error["type"] in ("value_error", "assertion_error") and str(said)
-    return Fault(path=path, message=str(said) if is_authors else "This is not valid.")
+    reason = error.get("ctx", {}).get("error")
+    is_authors = error["type"] in ("value_error", "assertion_error") and str(reason)
+    return Fault(path=path, message=str(reason) if is_authors else "This is not valid.")
 
 
 def _object(content: Json) -> Mapping[str, Json]:

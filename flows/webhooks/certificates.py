@@ -128,15 +128,17 @@ def verify_certified(
     """
     if not webhook_ids or not all(map(WEBHOOK_ID.fullmatch, webhook_ids)):
         raise Unverified("no_secret")
-    said = _read(scheme, body=body, headers=headers, now=now)
+    received = _read(scheme, body=body, headers=headers, now=now)
     key = _key(scheme, certificate, roots=roots, now=now)
     for webhook_id in webhook_ids:
-        message = _message(said.id, said.time, webhook_id, body)
+        message = _message(received.id, received.time, webhook_id, body)
         try:
-            key.verify(said.signature, message, PKCS1v15(), SHA256())
+            key.verify(received.signature, message, PKCS1v15(), SHA256())
         except InvalidSignature:
             continue
-        return Delivery(scheme=scheme.name, id=None, body=body, sent_at=said.sent_at, proof=PROOF)
+        return Delivery(
+            scheme=scheme.name, id=None, body=body, sent_at=received.sent_at, proof=PROOF
+        )
     raise Unverified("bad_signature")
 
 
@@ -163,7 +165,7 @@ def sign_certified(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Received:
     """The parsed but not yet verified header values."""
 
     id: str
@@ -175,7 +177,7 @@ class _Said:
 
 def _read(
     scheme: CertificateScheme, *, body: bytes, headers: Sequence[tuple[str, str]], now: datetime
-) -> _Said:
+) -> _Received:
     if len(body) > BODY_BYTES_AT_MOST:
         raise Unverified("too_large")
     prefix = scheme.header_prefix
@@ -200,7 +202,7 @@ def _read(
         raise Unverified("too_old")
     if sent_at - now > scheme.tolerance:
         raise Unverified("too_new")
-    return _Said(id=id, time=time, sent_at=sent_at, signature=signature, url=url)
+    return _Received(id=id, time=time, sent_at=sent_at, signature=signature, url=url)
 
 
 def _key(

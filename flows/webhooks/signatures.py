@@ -137,16 +137,18 @@ def verify(
         raise Unverified("no_url")
     if len(body) > BODY_BYTES_AT_MOST:
         raise Unverified("too_large")
-    said = _read(scheme, headers)
-    message = _message(scheme, {"id": said.id, "ts": said.time, "url": url}, body)
-    if not _is_signed(scheme, said, keys=keys, message=message):
+    received = _read(scheme, headers)
+    message = _message(scheme, {"id": received.id, "ts": received.time, "url": url}, body)
+    if not _is_signed(scheme, received, keys=keys, message=message):
         raise Unverified("bad_signature")
-    sent_at = datetime.fromtimestamp(int(said.time), UTC) if said.time else None
+    sent_at = datetime.fromtimestamp(int(received.time), UTC) if received.time else None
     if sent_at is not None and now - sent_at > TOLERANCE:
         raise Unverified("too_old")
     if sent_at is not None and sent_at - now > TOLERANCE:
         raise Unverified("too_new")
-    return Delivery(scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=PROOF)
+    return Delivery(
+        scheme=scheme.name, id=received.id or None, body=body, sent_at=sent_at, proof=PROOF
+    )
 
 
 def sign(
@@ -182,7 +184,7 @@ def header_once(headers: Sequence[tuple[str, str]], name: str, *, pattern: re.Pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Received:
     """The parsed but not yet verified header values; "" if the scheme does not use a value."""
 
     macs: Sequence[str]
@@ -191,7 +193,7 @@ class _Said:
     id: str
 
 
-def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
+def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Received:
     # All headers of a delivery must come from the same family: families are never mixed.
     for family in scheme.families:
         if values := _named(headers, family + scheme.signature_header):
@@ -212,7 +214,7 @@ def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
         time = header_once(headers, family + scheme.time_header, pattern=_TIME)
     if scheme.id_header is not None:
         id = header_once(headers, family + scheme.id_header, pattern=_ID)
-    return _Said(macs=macs, ed25519=ed25519, time=time, id=id)
+    return _Received(macs=macs, ed25519=ed25519, time=time, id=id)
 
 
 def _parts(scheme: Scheme, value: str) -> list[str]:
@@ -289,16 +291,16 @@ def _mac(scheme: Scheme, key: bytes, message: bytes) -> str:
 
 
 def _is_signed(
-    scheme: Scheme, said: _Said, *, keys: Sequence[bytes | Ed25519PublicKey], message: bytes
+    scheme: Scheme, received: _Received, *, keys: Sequence[bytes | Ed25519PublicKey], message: bytes
 ) -> bool:
     is_signed = False
     for key in keys:  # check all pairs even after a match, so that the time reveals nothing
         if isinstance(key, bytes):
             expected = _mac(scheme, key, message)
-            for mac in said.macs:
+            for mac in received.macs:
                 is_signed |= hmac.compare_digest(expected, mac)
         else:
-            for signature in said.ed25519:
+            for signature in received.ed25519:
                 is_signed |= _is_signed_by(key, signature, message)
     return is_signed
 

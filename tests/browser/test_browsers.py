@@ -82,7 +82,7 @@ async def calling(server: str) -> AsyncGenerator[Client]:
         yield client
 
 
-async def said(client: Client, tool: str, arguments: dict[str, str]) -> str:
+async def call_text(client: Client, tool: str, arguments: dict[str, str]) -> str:
     (content,) = (await client.call_tool(tool, arguments)).content
     assert isinstance(content, TextContent)
     return content.text
@@ -118,8 +118,8 @@ async def test_person_answers_each_kind_of_question(
         calling(env.url) as client,
     ):
         ann = await browsers(browser_name)
-        text = await said(client, tool, arguments)
+        text = await call_text(client, tool, arguments)
         (link,) = set(re.findall(rf"{env.url}/e/[\w.~-]+", text))
         await ann.open(link)
         await steps(ann)
-        assert result in await said(client, tool, arguments)
+        assert result in await call_text(client, tool, arguments)

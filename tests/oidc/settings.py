@@ -14,7 +14,7 @@ from joserfc.jwk import ECKey
 
 from tests.oidc.connected import WORDS, bearer, known_at, ours, served, sign_in
 from tests.oidc.env import OpenIdProvider, real_time
-from tests.support.connections_page import press, said
+from tests.support.connections_page import main_text, press
 from tests.support.mcp_server import MODERN, new_browser, server_env
 from tests.support.oauth_env import ends, oauth_env
 
@@ -160,7 +160,7 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         assert renewed.access_token != connection.access_token
         assert renewed.dpop_key == connection.dpop_key
         page = await press(await here.person(), here, "/disconnect")
-        assert ("has confirmed that access is revoked" in said(page)) is setting.revokes
+        assert ("has confirmed that access is revoked" in main_text(page)) is setting.revokes
         assert "is disconnected" in page.heading
 
 

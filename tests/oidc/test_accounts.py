@@ -24,7 +24,7 @@ from flows.oauth.revocation import revoke
 from tests.oidc.connected import office, ours
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider, real_time, registration
 from tests.support.account_life import led
-from tests.support.connections_page import press, said
+from tests.support.connections_page import main_text, press
 from tests.support.mcp_server import Page, Person, eventually, new_browser
 from tests.support.oauth_env import Asking, OAuthEnv, changed, ends, parameter
 
@@ -320,7 +320,7 @@ async def test_disconnect_on_page_revokes_both_tokens_at_provider(
         keys = await pair_of(here)
         assert [await is_active(client, acme, key) for key in keys] == [True, True]
         page = await press(await here.person(), here, "/disconnect")
-        assert "has confirmed that access is revoked" in said(page)
+        assert "has confirmed that access is revoked" in main_text(page)
         assert [await is_active(client, acme, key) for key in keys] == [False, False]
         assert (await userinfo(acme, keys[0])).status_code == 401
         (left,) = await here.connections()

@@ -60,7 +60,7 @@ class Acme:
         self.app = Starlette(
             routes=[
                 Route("/checkouts", self.made, methods=["POST"]),
-                Route("/checkouts/{id}", self.said),
+                Route("/checkouts/{id}", self.read),
             ]
         )
 
@@ -79,7 +79,7 @@ class Acme:
         }
         return JSONResponse(self.checkout, status_code=201)
 
-    async def said(self, request: Request) -> Response:
+    async def read(self, request: Request) -> Response:
         return JSONResponse(self.checkout)
 
 

@@ -73,7 +73,7 @@ def ok(**members: Any) -> httpx.Response:
     return httpx.Response(200, json=members)
 
 
-def said(status: int, **members: Any) -> httpx.Response:
+def json_reply(status: int, **members: Any) -> httpx.Response:
     return httpx.Response(status, json=members)
 
 

@@ -92,6 +92,6 @@ def tail(connection: Connection) -> str:
     return connection.id[OWNER_TAG_CHARACTERS:]
 
 
-def said(page: Page) -> str:
+def main_text(page: Page) -> str:
     """Return the text of the page, with single spaces."""
     return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main>")[2]).split())

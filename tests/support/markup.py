@@ -39,7 +39,7 @@ class Page(HTMLParser):
     def text(self, tag: str = "html") -> str:
         return "".join(data for name, data in self.words if name == tag)
 
-    def said(self) -> str:
+    def main_text(self) -> str:
         """Return the text of <main> as one line."""
         return " ".join(self.text("main").split())
 

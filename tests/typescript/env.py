@@ -83,7 +83,7 @@ class Caller:
         assert "result" in said, said
         return cast("dict[str, Any]", said["result"])
 
-    async def said(self) -> dict[str, Any]:
+    async def next_message(self) -> dict[str, Any]:
         """Return the next message: a question, a result or an error."""
         return await self._next()
 

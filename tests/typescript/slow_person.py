@@ -65,7 +65,7 @@ async def try_it(official: Official, node: str, *, seconds: float, home: Path) -
         while not result and calls < CALLS_AT_MOST:
             calls += 1
             caller.begin("buy", what=what)
-            while "asked" in (said := await caller.said()):
+            while "asked" in (said := await caller.next_message()):
                 links += 1
                 if links == 1:
                     people.create_task(person(said["asked"]["url"]))

@@ -361,7 +361,7 @@ async def test_client_reports_404_and_new_session_joins_question(
         async with serving(home=tmp_path, port=free_port) as here:
             for _ in range(2):  # the client starts no new session by itself, now or later
                 first.begin(tool)
-                error = (await first.said())["error"]
+                error = (await first.next_message())["error"]
                 assert GONE[older.library].items() <= error.items()
                 assert "Session not found" in error["message"]
                 assert older.library == "sdk" or error["data"]["status"] == 404

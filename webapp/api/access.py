@@ -69,10 +69,10 @@ class AccessTokenRefused(ElicitError):
 
     def __init__(self, header: str, refusal: BadBearer, *, use: TokenUse) -> None:
         self.error = refusal.error or "invalid_token"
-        self.status, said = _REFUSED.get(self.error, _BAD)
+        self.status, problem = _REFUSED.get(self.error, _BAD)
         by_scope = f"the scope of {use.setting}, which the operator sets"
         super().__init__(
-            f"{header}: an access token {said}. Have the person's issuer make one for "
+            f"{header}: an access token {problem}. Have the person's issuer make one for "
             f"{use.resource} (RFC 8707), or with {use.scope or by_scope}."
         )
         scope = use.scope if self.error == "insufficient_scope" else None

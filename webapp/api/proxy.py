@@ -245,46 +245,46 @@ def _response_headers(
         (name.decode("latin-1").lower(), _starred(value, tokens).decode("latin-1"))
         for name, value in reply.headers.raw
     ]
-    said: dict[str, list[str]] = {}
+    received: dict[str, list[str]] = {}
     for name, value in _without_the_connections(pairs):
-        said.setdefault(name, []).append(value)
+        received.setdefault(name, []).append(value)
     headers = {
         name: ", ".join(values)
-        for name, values in said.items()
+        for name, values in received.items()
         if name in _PASSED or name.startswith(_PASSED_FAMILIES)
     }
     named = [name for name, value in headers.items() if _AN_ADDRESS.match(value)]
     for name in named:
         del headers[name]
     for name in (*_ADDRESSES, *named):
-        values = said.get(name, [])
+        values = received.get(name, [])
         found = _absolute(values[0], asked, ours=ours) if len(values) == 1 else None
         if found is not None:
             headers[name] = found
-    if links := _links(", ".join(said.get("link", [])), asked, ours=ours):
+    if links := _links(", ".join(received.get("link", [])), asked, ours=ours):
         headers["link"] = links
     return headers
 
 
-def _absolute(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str | None:
+def _absolute(value: str, asked: httpx.URL, *, ours: PublicAddress) -> str | None:
     """Return the URL made absolute, or None if it is ambiguous or points to this server."""
-    if not (said.isascii() and said.isprintable()) or "\\" in said or " " in said:
+    if not (value.isascii() and value.isprintable()) or "\\" in value or " " in value:
         return None
     try:
-        url = str(asked.join(said))
+        url = str(asked.join(value))
         origin = origin_of(url)
     except (InvalidQuestion, httpx.InvalidURL, ValueError):
         return None
     return None if ours.is_at(origin) else url
 
 
-def _links(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
+def _links(value: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
     """Return the allowed links of a Link header, or "" if the header cannot be parsed."""
     found, at = list[str](), 0
-    if len(said) > URL_AT_MOST:
+    if len(value) > URL_AT_MOST:
         return ""
-    while at < len(said):
-        link = _LINK.match(said, at)
+    while at < len(value):
+        link = _LINK.match(value, at)
         if link is None:
             return ""
         at = link.end()

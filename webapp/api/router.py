@@ -273,5 +273,5 @@ def _facts(error: Exception) -> Mapping[str, Any]:
 def _faults_in(error: ValidationException) -> str:
     """Return the faults and their places, without the framework's sentence, which has our URL."""
     faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
-    said = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
-    return f"The request is invalid: {'; '.join(said) or 'its body'}. See /api/reference."
+    problems = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
+    return f"The request is invalid: {'; '.join(problems) or 'its body'}. See /api/reference."

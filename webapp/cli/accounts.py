@@ -54,8 +54,8 @@ async def import_accounts(
     about = Import(server=server, issuer=issuer, replaces=replace, is_dry=dry_run)
     done = await service.kinds.accounts.importing.run(text.split("\n"), about)
     counts = Counter[str](line.done for line in done)
-    said = [f"{counts[word]} {_SAYS[word]}" for word in _SAYS if counts[word]]
-    summary = f"{'Dry run: ' if dry_run else ''}{', '.join(said) or 'no account imported'}."
+    counted = [f"{counts[word]} {_SAYS[word]}" for word in _SAYS if counts[word]]
+    summary = f"{'Dry run: ' if dry_run else ''}{', '.join(counted) or 'no account imported'}."
     if not counts["refused"]:
         return [summary]
     tell(summary)

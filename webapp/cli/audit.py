@@ -72,13 +72,13 @@ async def verify_chains(
     signer = None if key is None else _key(key)
     stored = await service.heads.stored(key=signer)
     found, documents = list(stored.faults), list(stored.documents)
-    said = [_held(documents, of="the store")] if documents else []
+    lines = [_held(documents, of="the store")] if documents else []
     for source, elsewhere in await _from_elsewhere(service, against):
         genuine, wrong = _compared(service.heads, elsewhere, stored, key=signer)
         if source == against and not genuine:
             raise CommandRefused(*(f"{source}: {why}" for why in wrong))
         if genuine:
-            said.append(_held(genuine, of=str(source)))
+            lines.append(_held(genuine, of=str(source)))
         found += [f"{source}: {why}" for why in wrong]
         documents += genuine
     verified = await verify(
@@ -110,7 +110,7 @@ async def verify_chains(
             "ELICIT_AUDIT=1 makes a head each day. If one ran here, compare the store with a "
             "backup, or name a head that you stored elsewhere: --against FILE",
         )
-    return [counted, *said, "Nothing is missing, and nothing was changed."]
+    return [counted, *lines, "Nothing is missing, and nothing was changed."]
 
 
 def _compared(

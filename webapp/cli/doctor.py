@@ -118,9 +118,9 @@ async def examine_store(
                 found.append(wrong("kept", says, fix=fix))
             found += await _store_clock(store, clock)
             if isinstance(store, Replicated):
-                found += _said("servers", await store.replication())
+                found += _findings("servers", await store.replication())
             if isinstance(store, Networked):
-                found += _said("access", await store.access())
+                found += _findings("access", await store.access())
             if (why := await store.fenced()) is not None:
                 found.append(_of_store(why))
             await must_be_servable(store, settings.ring)
@@ -144,7 +144,7 @@ async def examine_store(
     return found
 
 
-def _said(subject: str, states: Sequence[tuple[str, str | None]]) -> Sequence[Finding]:
+def _findings(subject: str, states: Sequence[tuple[str, str | None]]) -> Sequence[Finding]:
     return [note(subject, says, fix=fix) if fix else ok(subject, says) for says, fix in states]
 
 

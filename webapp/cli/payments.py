@@ -121,8 +121,8 @@ async def refund_payment(
     With `amount`, refund only up to that total, in the payment's currency, for example "3.00".
     """
     payment = _meant(id, {tail_of(one): one for one in await _payments(service)})
-    said = await refund(service, payment, reason=reason, also_spent=also_spent, amount=amount)
-    return [said]
+    line = await refund(service, payment, reason=reason, also_spent=also_spent, amount=amount)
+    return [line]
 
 
 async def end_payment(service: Service, id: str) -> list[str]:
@@ -158,7 +158,7 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
         raise CommandRefused(
             "--since is in the future: write the time when the store began to lose data."
         )
-    said = [
+    lines = [
         f"{name} cannot list payment pages, so they cannot be compared: check at the provider."
         for name in reconciling.unlisted
     ]
@@ -171,13 +171,13 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
                     f"{row.seller} does not answer. The server retries automatically, or run the "
                     "command again."
                 )
-        said.append(_compared(current))
-    if not said:
+        lines.append(_compared(current))
+    if not lines:
         raise CommandRefused(
             "No payment provider is set up here, so nothing was compared. Run the command with the "
             "server's settings, for example with its ELICIT_STRIPE_KEY."
         )
-    return said
+    return lines
 
 
 async def _must_be_open(service: Service, id: str, there: Collection[str]) -> None:

@@ -69,14 +69,14 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     there = [each async for page in records_of(service, tag) for each in page]
     paid = await _asked_for_money(service, tag)
     erased = [each for each in there if not _stays(each, paid)]
-    said = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
+    lines = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
     if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
-        said.append(
+        lines.append(
             f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
             "are erased after ten years, the others 30 days after they have ended."
         )
     if not is_sure:
-        return [*said, "Nothing was erased. Add --yes to erase the first list."]
+        return [*lines, "Nothing was erased. Add --yes to erase the first list."]
     if at_work := await _at_work(service, tag):
         raise CommandRefused(
             f"A call of this person is running at the moment, in {', '.join(at_work)}, so nothing "
@@ -93,14 +93,14 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     owners, now = service.elicitations.owners, service.clock()
     if erased:
         await renew_purged(owners, tag, now=now)
-    said += await _disconnect(service, tag)
+    lines += await _disconnect(service, tag)
     for asked in await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True):
         if asked.status in _OPEN:
             await service.elicitations.end(asked, Status.CANCELLED)
     await service.elicitations.rows.record_action(tag, "erased")
     await _erase(service, tag)
     if waiting := await _forget_payers(service, tag):
-        said.append(
+        lines.append(
             f"{counted(waiting)} of waiting webhooks still contain data of the payer. Run this "
             "command again when elicit webhooks list shows none that waits."
         )
@@ -108,14 +108,14 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
         each async for page in records_of(service, tag) for each in page if _is_sealed(each)
     ]
     until = await destroy_purged(owners, tag, remaining, now=now)
-    said.append("The data is erased. Earlier backups still contain it until you delete them.")
+    lines.append("The data is erased. Earlier backups still contain it until you delete them.")
     if until is not None:
-        said.append(
+        lines.append(
             "The database and its disks may still hold copies, which only the person's old data "
             "key decrypts. A process that has not loaded the new key can still use the old one. "
             f"Run this command again after {until:%Y-%m-%d %H:%M:%S} UTC: it destroys the old key."
         )
-    return said
+    return lines
 
 
 async def _at_work(service: Service, owner: str) -> list[str]:
@@ -161,7 +161,7 @@ async def _callbacks(service: Service, owner: str) -> list[str]:
 
 
 async def _disconnect(service: Service, owner: str) -> list[str]:
-    said = list[str]()
+    lines = list[str]()
     rows = await service.elicitations.rows.all(Connection, owner=owner, skips_unreadable=True)
     accounts = service.kinds.accounts.connections
     for team in accounts.teams:  # the team must not use the person's grants any more
@@ -178,13 +178,13 @@ async def _disconnect(service: Service, owner: str) -> list[str]:
                 "stopped: run it again."
             ) from error
         where = f"at {done.manage}" if done.manage else "there"
-        said.append(
+        lines.append(
             f"{one.label} at {one.provider} is disconnected."
             if done.revoked
             else f"{one.provider} could not be asked to disconnect {one.label}: the person can "
             f"remove the access {where}."
         )
-    return said
+    return lines
 
 
 async def _erase(service: Service, owner: str) -> None:

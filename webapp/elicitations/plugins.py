@@ -89,8 +89,8 @@ class Plugins:
         self._running = set[asyncio.Task[None]]()
         self.see_starts = bool(self._hooks["after", "start"])
         self.see_ends = bool(self._hooks["after", "settle"])
-        said = {hook.stage.value for hook in hooks if not hook.is_too_late}
-        self.see_questions, self.see_answers = ProposedQuestion in said, GivenAnswer in said
+        handled = {hook.stage.value for hook in hooks if not hook.is_too_late}
+        self.see_questions, self.see_answers = ProposedQuestion in handled, GivenAnswer in handled
 
     async def asking(
         self,

@@ -182,8 +182,8 @@ def _split_network(
         host, _, rest = text[1:].partition("]")
         port = _port(rest.removeprefix(":")) if rest else _HTTPS
     elif text.count(":") == 1:
-        host, _, said = text.partition(":")
-        port = _port(said)
+        host, _, port_text = text.partition(":")
+        port = _port(port_text)
     try:
         return ipaddress.ip_network(host), port
     except ValueError:

@@ -88,12 +88,12 @@ def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str =
 async def _refuse(
     refusal: BadBearer, scope: Scope, send: Send, *, tokens: IssuerTokens, metadata_url: str
 ) -> None:
-    said = {"resource_metadata": metadata_url}
+    parameters = {"resource_metadata": metadata_url}
     if refusal.error is not None:
-        said |= {"error": refusal.error, "error_description": str(refusal)}
+        parameters |= {"error": refusal.error, "error_description": str(refusal)}
     if tokens.advertised:
-        said["scope"] = " ".join(tokens.advertised)
-    challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
+        parameters["scope"] = " ".join(tokens.advertised)
+    challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())
     await _answer(
         scope,
         send,

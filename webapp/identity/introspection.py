@@ -62,7 +62,7 @@ class _Inquiry:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-_Said: TypeAlias = Verified | _Refused
+_Content: TypeAlias = Verified | _Refused
 _Answer = TypeVar("_Answer", Verified, _Refused)
 
 
@@ -80,7 +80,7 @@ class Introspection:
         # displace valid tokens.
         self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_Said]] = {}
+        self._asking: dict[bytes, asyncio.Task[_Content]] = {}
 
     def __len__(self) -> int:
         return len(self._good) + len(self._refused)
@@ -92,38 +92,38 @@ class Introspection:
         """
         key = hashlib.sha256(token.encode()).digest()
         self._forget()
-        said = self._said(key)
-        if said is None:
-            said = await asyncio.shield(self._asked(key, token, sender))
-        if isinstance(said, _Refused):
-            raise said.error()
-        if said.expires_at <= self._clock():
+        answer = self._cached(key)
+        if answer is None:
+            answer = await asyncio.shield(self._asked(key, token, sender))
+        if isinstance(answer, _Refused):
+            raise answer.error()
+        if answer.expires_at <= self._clock():
             raise BadBearer("time", expected="exp after now")
-        return said
+        return answer
 
-    def _said(self, key: bytes) -> _Said | None:
+    def _cached(self, key: bytes) -> _Content | None:
         """Return the cached answer, unless it has expired."""
-        at, said = self._good.get(key) or self._refused.get(key) or (0.0, None)
-        return said if at > self._ticks() - ASKED_AGAIN.total_seconds() else None
+        at, answer = self._good.get(key) or self._refused.get(key) or (0.0, None)
+        return answer if at > self._ticks() - ASKED_AGAIN.total_seconds() else None
 
     def _forget(self) -> None:
         now = self._ticks()
         _drop(self._good, since=now - RENEWED_FOR.total_seconds())
         _drop(self._refused, since=now - ASKED_AGAIN.total_seconds())
 
-    def _asked(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Said]":
+    def _asked(self, key: bytes, token: str, sender: str) -> "asyncio.Task[_Content]":
         if key not in self._asking:
             task = self._asking[key] = asyncio.create_task(self._in_turn(key, token, sender))
             task.add_done_callback(lambda task: self._answered(key, task))
         return self._asking[key]
 
-    def _answered(self, key: bytes, task: "asyncio.Task[_Said]") -> None:
+    def _answered(self, key: bytes, task: "asyncio.Task[_Content]") -> None:
         del self._asking[key]
         if not task.cancelled():
             # read the exception, so that asyncio logs no error if every caller is gone
             task.exception()
 
-    async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
+    async def _in_turn(self, key: bytes, token: str, sender: str) -> _Content:
         if key in self._good:
             return await self._ask(key, token, sender)
         async with self._turns:
@@ -149,7 +149,7 @@ class Introspection:
             if not line.length:
                 del self._lines[sender]
 
-    async def _ask(self, key: bytes, token: str, sender: str) -> _Said:
+    async def _ask(self, key: bytes, token: str, sender: str) -> _Content:
         metadata, label = await self._issuer.metadata(), self._client.provider.label
         ours = self._client.provider.client_auth
         if metadata.introspect is None:

@@ -29,17 +29,17 @@ def is_before_tool(elicitation: Elicitation) -> bool:
     return terms_in(elicitation).get("covers") is not None
 
 
-def said_in(elicitation: Elicitation) -> str:
+def question_text(elicitation: Elicitation) -> str:
     """Return the question as people read it.
 
     If the author set no message, a gate asks with the tool's title: "Delete a repository?"
     """
-    said, described = elicitation.asked.message, elicitation.asked.described
+    text, described = elicitation.asked.message, elicitation.asked.described
     if described is not None and is_before_tool(elicitation):
-        said = said.removesuffix(f" ({described.name})")
-        if described.title and said == f"Run {described.name}?":
+        text = text.removesuffix(f" ({described.name})")
+        if described.title and text == f"Run {described.name}?":
             return described.title.rstrip("?!. ") + "?"
-    return said
+    return text
 
 
 class PageKind:

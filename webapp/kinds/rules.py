@@ -151,7 +151,9 @@ class Rules:
         if check.faults is not None:
             future = self._asked.get(check.id)
             if future is not None and not future.done():
-                future.set_result([Fault(path=path, message=said) for path, said in check.faults])
+                future.set_result(
+                    [Fault(path=path, message=message) for path, message in check.faults]
+                )
         elif check.id not in self._asked:
             # The author's check may take seconds, and other records must not wait for it.
             reply = asyncio.create_task(self._reply(check))
@@ -215,7 +217,7 @@ async def _faults(code: _Code, content: Json) -> Sequence[Fault]:
         found = faults_of(work.result(), check=code.check)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is the author's code
         return [_broken(error, is_secret=code.is_secret)]
-    return [Fault(path=path or code.only or "", message=said) for path, said in found.items()]
+    return [Fault(path=path or code.only or "", message=message) for path, message in found.items()]
 
 
 async def _returned(check: AnyCheck, value: object) -> object:

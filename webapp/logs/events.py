@@ -200,12 +200,12 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     if not hidden:
         return True
     error = record.exc_info[1] if record.exc_info else None
-    said = record.getMessage()
+    message = record.getMessage()
     if error is not None:
         # Put the traceback in the message: handlers would format the exception with its secrets.
-        said += "\n" + "".join(traceback.format_exception(error)).rstrip()
-    masked = masked_in_short(said, hidden, at_most=MASKED_LETTERS_AT_MOST)
-    if masked != said:
+        message += "\n" + "".join(traceback.format_exception(error)).rstrip()
+    masked = masked_in_short(message, hidden, at_most=MASKED_LETTERS_AT_MOST)
+    if masked != message:
         record.msg, record.args, record.exc_info = masked, (), None
     return True
 

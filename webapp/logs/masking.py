@@ -84,8 +84,8 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
         case list() | tuple():
             return [_masked(each, mask) for each in cast("Iterable[Any]", value)]
         case int() | float() if not isinstance(value, bool):
-            said = str(value)
-            return value if mask(said) == said else MASK
+            text = str(value)
+            return value if mask(text) == text else MASK
         case _:
             return value
 

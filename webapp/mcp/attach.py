@@ -80,10 +80,10 @@ class InTraceOfRequest:
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         headers: Mapping[str, str] = getattr(context.request, "headers", {})
-        said = {name: headers[name] for name in _HEADERS if name in headers}
-        if not said:
+        trace_headers = {name: headers[name] for name in _HEADERS if name in headers}
+        if not trace_headers:
             return await call_next(context)
-        token = ambient.attach(_W3C.extract(said))
+        token = ambient.attach(_W3C.extract(trace_headers))
         try:
             return await call_next(context)
         finally:
@@ -192,12 +192,12 @@ class Middleware:
         has_result_tool = await self._has_result_tool(context, declared)
         going_on: GoOn | None = None
         if has_result_tool and params.get("name") == RESULT_TOOL:
-            said = await self._result_tool.call(
+            answered = await self._result_tool.call(
                 params.get("arguments"), caller=caller, protocol_version=context.protocol_version
             )
-            if not isinstance(said, GoOn):
-                return said
-            going_on, params = said, said.within(params)
+            if not isinstance(answered, GoOn):
+                return answered
+            going_on, params = answered, answered.within(params)
         task = self._tasks.leg_of(params, declared, caller)
         leg = await self._prepare(
             context,

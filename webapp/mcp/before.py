@@ -224,9 +224,9 @@ async def _author(
 def _in_other_words(error: NotAccepted, message: str | None) -> NotAccepted:
     if message is None or not isinstance(error, _OF_THE_PERSON):
         return error
-    said = copy.copy(error)
-    said.args = (message,)
-    return said
+    copied = copy.copy(error)
+    copied.args = (message,)
+    return copied
 
 
 def _unchanged(content: Json) -> Json:

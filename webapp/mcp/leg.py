@@ -183,10 +183,10 @@ async def _finished(
     return own
 
 
-def _cleared(said: Any, call: Call) -> Any:
+def _cleared(content: Any, call: Call) -> Any:
     """Return a tool's output without the secrets and access tokens of this call."""
-    cleared = masked(said, call.used.hidden, is_quoting=False)
-    if cleared != said:
+    cleared = masked(content, call.used.hidden, is_quoting=False)
+    if cleared != content:
         _log.warning("result.cleared", extra={"tool": call.tool.tool})
     return cleared
 

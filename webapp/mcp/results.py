@@ -349,12 +349,12 @@ def cut_off(result: Result, hidden: Collection[str]) -> Result:
 def _part_cut_off(part: object, hidden: Collection[str]) -> object:
     if not isinstance(part, Mapping):
         return part
-    said = cast("Mapping[str, object]", part)
-    text = said.get("text")
+    block = cast("Mapping[str, object]", part)
+    text = block.get("text")
     if not isinstance(text, str) or len(text) <= ERROR_CHARACTERS_AT_MOST:
-        return said
+        return block
     short = masked_in_short(text, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
-    return {**said, "text": short}
+    return {**block, "text": short}
 
 
 def is_final_result(result: Result) -> bool:
@@ -367,12 +367,12 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
     """Return the body's exception, or an MCPError with its text shortened and `hidden` masked."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
-        said = masked_in_short(raised.message, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
-        message, data = said, masked(raised.data, hidden)
+        text = masked_in_short(raised.message, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
+        message, data = text, masked(raised.data, hidden)
         return raised if [message, data] == given else MCPError(raised.code, message, data)
-    said = str(raised)
-    cleared = masked_in_short(said, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
-    return raised if cleared == said else MCPError(INTERNAL_ERROR, cleared)
+    text = str(raised)
+    cleared = masked_in_short(text, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
+    return raised if cleared == text else MCPError(INTERNAL_ERROR, cleared)
 
 
 def explained(raised: Exception) -> Exception:

@@ -61,10 +61,10 @@ def send(address: str, *, title: str, body: str) -> str | None:
     messenger = _APPRISE(plugin, asset=plugin.asset)
     if messenger.notify(body=body, title=title, body_format=apprise.NotifyFormat.TEXT):
         return None
-    said = log.getvalue().lower()
-    if (status := _STATUS.search(said)) is not None:
+    output = log.getvalue().lower()
+    if (status := _STATUS.search(output)) is not None:
         return f"HTTP {status[1]}"
-    reasons = (reason for word, reason in _REASONS if word in said)
+    reasons = (reason for word, reason in _REASONS if word in output)
     return next(reasons, "it did not accept the message")
 
 

@@ -91,8 +91,8 @@ def message_for(
 
     `name` is the operator's name for this server, or None. `language` is that of the message.
     """
-    said = asked.asked.server_title or asked.asked.server
-    server = name or in_a_line(said, at_most=NAME_CHARACTERS) or public_url
+    title = asked.asked.server_title or asked.asked.server
+    server = name or in_a_line(title, at_most=NAME_CHARACTERS) or public_url
     approver = approver_of(asked)
     times = "escalation" if row.is_escalation else "reminder" if row.messages else "first"
     page = "activity" if approver is None else "inbox"

@@ -359,7 +359,7 @@ class AccessTokens:
             if found is None:
                 return Disconnection(revoked=None)
             if found.ended_at is not None:
-                return self._said(found)
+                return self._disconnection(found)
             deadline = self._from_now(WAIT_AT_MOST)
             current = await self._free(found, deadline=deadline)
             if current is not None:
@@ -376,7 +376,7 @@ class AccessTokens:
         await self._elicitations.write_afresh(ended)
         about = {"id": id, "provider": claimed.provider, "revoked": was_revoked}
         _log.info("account.disconnected", extra=about)
-        return self._said(replace(claimed, was_revoked=was_revoked))
+        return self._disconnection(replace(claimed, was_revoked=was_revoked))
 
     async def _revoked(self, claimed: Connection) -> bool | None:
         client = self._connections.client(claimed)
@@ -398,7 +398,7 @@ class AccessTokens:
             _log_failure(error, "account.not_revoked", claimed)
             return False
 
-    def _said(self, connection: Connection) -> Disconnection:
+    def _disconnection(self, connection: Connection) -> Disconnection:
         provider = self._connections.provider(connection)
         return Disconnection(
             revoked=connection.was_revoked,

@@ -86,8 +86,8 @@ async def refund(
     if payment.refunded:  # the earlier refund may have failed in the meantime
         await service.kinds.payments.refunds.ask_about(payment)
         payment = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
-    if (said := _refunded_already(payment, part)) is not None:
-        return said
+    if (refunded := _refunded_already(payment, part)) is not None:
+        return refunded
     is_full = part == payment.price
     refunds, up_to = service.kinds.payments.refunds, None if is_full else part.minor_units
     try:

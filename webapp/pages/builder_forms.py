@@ -11,7 +11,7 @@ from flows.elicitation.traits import traits_of
 from flows.kinds.form import approver_of, voting_of
 from flows.schema.schema import ONE_TEXT
 from flows.shown import Argument, arguments_of, with_titles
-from webapp.kinds.page_kind import is_before_tool, said_in, terms_in
+from webapp.kinds.page_kind import is_before_tool, question_text, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.views import View
@@ -84,7 +84,7 @@ def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
         needs=1 if voting is None else voting.needs,
         given=0 if voting is None else len(voting.approvals),
         status=elicitation.status,
-        message=said_in(elicitation),
+        message=question_text(elicitation),
         question=question_of(elicitation),
         arguments=arguments_shown(elicitation),
         approver=approver_of(elicitation) or "",
@@ -112,9 +112,9 @@ def server_of(elicitation: Elicitation) -> str:
 
 def question_of(elicitation: Elicitation) -> str | None:
     """Return the question as a heading, or None if it is too long for one."""
-    said = said_in(elicitation)
-    is_heading = len(said) <= _HEADING_CHARACTERS and "\n" not in said.strip()
-    return said if is_heading and said.strip() else None
+    text = question_text(elicitation)
+    is_heading = len(text) <= _HEADING_CHARACTERS and "\n" not in text.strip()
+    return text if is_heading and text.strip() else None
 
 
 def arguments_shown(elicitation: Elicitation, *, in_a_line: bool = False) -> tuple[Argument, ...]:

@@ -340,8 +340,8 @@ class _OwnersChain:
                 block = Block(before=before, entries=tuple(in_block), end=link.hash)
                 blocks.append(_put(record, block, status=_FULL))
                 record, before, in_block, size = None, link, [], 0
-            said = _encode(replace(entry, at=now, by=entry.by or self._chain.by))
-            stored = Stored(until=until, sealed=locker.seal(_row(owner, link.count + 1), said))
+            encoded = _encode(replace(entry, at=now, by=entry.by or self._chain.by))
+            stored = Stored(until=until, sealed=locker.seal(_row(owner, link.count + 1), encoded))
             link = self._linking.after(link, stored)
             in_block.append(stored)
             size += len(stored.sealed)

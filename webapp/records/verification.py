@@ -56,14 +56,14 @@ async def verify(
         for record in page:
             if walk is None or walk.owner != record.owner:
                 faults += () if walk is None else walk.finish()
-                said = heads.pop(record.owner, ())
-                walk = _Walk(owners, record.owner, seconds=seconds, heads=said)
+                expected = heads.pop(record.owner, ())
+                walk = _Walk(owners, record.owner, seconds=seconds, heads=expected)
                 count += 1
             entries += walk.on(record)
         after = page[-1].id
     faults += () if walk is None else walk.finish()
-    for owner, said in heads.items():
-        most = max(each.count for each in said)
+    for owner, expected in heads.items():
+        most = max(each.count for each in expected)
         says = f"the whole chain of {_counted(most)} is missing"
         faults.append(ChainFault(owner=owner, says=says))
     return VerifiedChains(owners=count, entries=entries, faults=tuple(faults))

@@ -120,11 +120,11 @@ async def end_sessions(
         expected = getattr(error, "expected", None)
         _log.warning("signout.refused", extra={"at": at, "why": why, "expected": expected})
         is_theirs = isinstance(error, BadBearer)
-        said = {
+        problem = {
             "error": "invalid_request" if is_theirs else "temporarily_unavailable",
             "error_description": _NO_LOGOUT_TOKEN if is_theirs else _NOT_LOGGED_OUT,
         }
-        return Response(said, status_code=HTTPStatus.BAD_REQUEST, headers=_NOT_STORED)
+        return Response(problem, status_code=HTTPStatus.BAD_REQUEST, headers=_NOT_STORED)
     _log.info("signout.received", extra={"at": at})
     return Response(b"", status_code=HTTPStatus.OK, headers=_NOT_STORED)
 

@@ -140,18 +140,19 @@ def _how_to_name(name: str) -> str:
     path_text, _, attribute = name.partition(":")
     plain = path_text.removeprefix("./")
     path = Path(plain)
-    said = f"{name!r} does not name a server: write module:attribute, "
+    problem = f"{name!r} does not name a server: write module:attribute, "
     if path.suffix == ".py" and path.is_file():
         named = [attribute] if attribute else list(_named_in(path))
         is_below = not path.is_absolute() and ".." not in path.parts
         module = ".".join(path.with_suffix("").parts) if is_below else path.stem
         lines = " or ".join(f"{module}:{each}" for each in named or [_USUAL])
         where = "" if is_below else f", in its folder {path.resolve().parent}"
-        return f"{said}as in {lines} (no path, no .py){where}."
+        return f"{problem}as in {lines} (no path, no .py){where}."
     meant = plain.removesuffix(".py").replace("/", ".")
     is_near = all(part.isidentifier() for part in meant.split("."))
     return (
-        f"{said}as in {meant if is_near else 'my_tools'}:{attribute or _USUAL} (no path, no .py)."
+        f"{problem}as in {meant if is_near else 'my_tools'}:{attribute or _USUAL} (no path, "
+        "no .py)."
     )
 
 

@@ -109,15 +109,15 @@ class _Worker:
 
     async def ready(self) -> list[str] | None:
         """Wait until the worker serves, and return its announcement. None: the worker ended."""
-        loop, said = asyncio.get_running_loop(), b""
-        while not said.endswith(b"\n"):
+        loop, received = asyncio.get_running_loop(), b""
+        while not received.endswith(b"\n"):
             with suppress(OSError):
                 if piece := await loop.sock_recv(self._link, _GREETING_BYTES):
-                    said += piece
+                    received += piece
                     continue
             return None
         self._served_at = loop.time()
-        return decode(said, type=list[str])
+        return decode(received, type=list[str])
 
     @property
     def served_seconds(self) -> float:
@@ -172,9 +172,9 @@ class Workers:
 
     async def run(self) -> int:
         """Run the workers until they stop or give up. Return the exit status."""
-        said = await self._begin()
-        if said is not None:
-            self._announce(said)
+        announced = await self._begin()
+        if announced is not None:
+            self._announce(announced)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._restart_on_request())
                 for place in range(len(self._places)):
@@ -204,7 +204,7 @@ class Workers:
         The first worker starts alone, so that a configuration error is printed once and shared data
         is created once.
         """
-        said: list[str] | None = None
+        announced: list[str] | None = None
         for places in (range(1), range(1, len(self._places))):
             for place in places:
                 if not self._stopping.is_set():
@@ -213,10 +213,10 @@ class Workers:
                         self._give_up(1)
             for worker in filter(None, self._places[places.start :]):
                 lines = await worker.ready()
-                said = said or lines
+                announced = announced or lines
                 if lines is None and not self._stopping.is_set():
                     self._give_up(await worker.ended())  # it has printed the reason
-        return None if self._stopping.is_set() else said
+        return None if self._stopping.is_set() else announced
 
     async def _keep(self, place: int) -> None:
         """Keep a worker running at this index until all are to stop."""

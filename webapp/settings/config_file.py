@@ -211,8 +211,8 @@ def read_declarations(text: str, *, source: str) -> Declarations:
 
 def _at_line(problem: str, text: str) -> str:
     """Return `:12` for a problem in line 12."""
-    said = re.search(r"\(at line (\d+), column \d+\)", problem)
-    found = said[1] if said else line_of(text, problem.partition(":")[0])
+    position = re.search(r"\(at line (\d+), column \d+\)", problem)
+    found = position[1] if position else line_of(text, problem.partition(":")[0])
     return "" if found is None else f":{found}"
 
 

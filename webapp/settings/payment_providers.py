@@ -166,8 +166,8 @@ def _converted(
     """Return the values of the right type, without `false` where it means "none"."""
     can_be_none = _CAN_BE_NONE if keys is _KEYS else keys
     left_out = {key for key in can_be_none if given.get(key) is False}
-    said = {key: value for key, value in given.items() if key not in left_out}
-    return converted(said, keys, faults, types=_TYPES)
+    chosen = {key: value for key, value in given.items() if key not in left_out}
+    return converted(chosen, keys, faults, types=_TYPES)
 
 
 def _settle_types(values: dict[str, Any], faults: list[str]) -> None:

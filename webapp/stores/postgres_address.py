@@ -129,7 +129,7 @@ def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
         return StoreUnavailable(
             f"{name}: {reason}{system if 'certificate' in reason else ''}. {_WRITE.capitalize()}"
         )
-    what = f"the store {without_password(url)} {said(error, SECONDS)}"
+    what = f"the store {without_password(url)} {reason_of(error, SECONDS)}"
     return StoreUnavailable(with_advice(what, error, name=name))
 
 
@@ -149,7 +149,7 @@ def _reason(error: Exception, url: str) -> str | None:
     return None if any(each and each in text for each in hidden) else text
 
 
-def said(error: Exception, seconds: float) -> str:
+def reason_of(error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"did not answer within {seconds:g} seconds"
     if isinstance(error, StoreUnavailable):

@@ -26,7 +26,7 @@ from webapp.stores.postgres_address import (
     SECONDS,
     Host,
     parse_address,
-    said,
+    reason_of,
     severity,
     unavailable,
     with_advice,
@@ -196,7 +196,7 @@ class Connector:
             where = f"{host}: " if self.has_several_hosts else ""
             answer = next((each for each in answers if each.host == host), _Answer(host))
             if answer.found is None:
-                why = said(answer.error or TimeoutError(), self._address.seconds)
+                why = reason_of(answer.error or TimeoutError(), self._address.seconds)
                 found.append(
                     (
                         f"{host} {why}",
@@ -307,10 +307,10 @@ class Connector:
             return unavailable(first, url=self._url, name=self.name)
         shown = without_password(self._url)
         if self.has_several_hosts:
-            of_each = [f"{host} {said(error, seconds)}" for host, error in errors.items()]
+            of_each = [f"{host} {reason_of(error, seconds)}" for host, error in errors.items()]
             what = f"no server of the store {shown} can be used: {'; '.join(of_each)}"
         else:
-            what = f"the store {shown} {said(first, seconds)}"
+            what = f"the store {shown} {reason_of(first, seconds)}"
         return StoreUnavailable(with_advice(what, first, name=self.name))
 
 

@@ -120,8 +120,8 @@ async def answer(
         if refused is not None:
             refused.append({fault.path: fault.message for fault in faults})
         elif faults:
-            said = [f"{one.path}: {one.message}" if one.path else one.message for one in faults]
-            raise _not_accepted("form", " ".join(said))
+            messages = [f"{one.path}: {one.message}" if one.path else one.message for one in faults]
+            raise _not_accepted("form", " ".join(messages))
     if errand.is_form:
         return ElicitResult(action="accept", content=cast("Any", dict(content)))
     form = _form(await errand.open(), lambda one: not one.action.endswith("/decline"))

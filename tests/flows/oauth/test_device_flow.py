@@ -21,8 +21,8 @@ from tests.support.account_life import (
     a_client,
     basic,
     form_of,
+    json_reply,
     ok,
-    said,
     unanswered,
 )
 from tests.support.clock import NOON
@@ -157,9 +157,9 @@ class TestTheQuestions:
     @pytest.mark.parametrize(
         ("reply", "seconds"),
         [
-            (said(400, error="authorization_pending"), 5),
+            (json_reply(400, error="authorization_pending"), 5),
             (ok(error="authorization_pending"), 5),
-            (said(400, error="slow_down"), 10),
+            (json_reply(400, error="slow_down"), 10),
             (ok(error="slow_down", interval=20), 20),
             (ok(error="slow_down", interval=1), 10),
             (httpx.Response(503), 10),
@@ -180,11 +180,11 @@ class TestTheQuestions:
     @pytest.mark.parametrize("error", ["access_denied", "authorization_declined"])
     def test_denied_poll_raises_denied(self, error: str) -> None:
         with pytest.raises(Denied, match="declined at Acme"):
-            polled(said(400, error=error))
+            polled(json_reply(400, error=error))
 
     def test_expired_token_error_fails_with_not_entered_in_time(self) -> None:
         with pytest.raises(Failed, match="not entered in time"):
-            polled(said(400, error="expired_token"))
+            polled(json_reply(400, error="expired_token"))
 
     def test_expired_device_code_is_not_polled(self) -> None:
         code, _ = started()
@@ -194,12 +194,14 @@ class TestTheQuestions:
     @pytest.mark.parametrize(
         ("provider", "reply", "words"),
         [
-            (WITH_DEVICE, said(400, error="incorrect_device_code"), "incorrect_device_code"),
-            (WITH_DEVICE, said(401, error="invalid_client"), "invalid_client"),
+            (WITH_DEVICE, json_reply(400, error="incorrect_device_code"), "incorrect_device_code"),
+            (WITH_DEVICE, json_reply(401, error="invalid_client"), "invalid_client"),
             (WITH_DEVICE, ok(token_type="bearer"), "did not issue an access token"),
             (
                 microsoft(),
-                said(400, error="invalid_grant", error_description="AADSTS90094: needs admin"),
+                json_reply(
+                    400, error="invalid_grant", error_description="AADSTS90094: needs admin"
+                ),
                 "administrator",
             ),
         ],

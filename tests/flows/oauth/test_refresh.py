@@ -23,8 +23,8 @@ from tests.support.account_life import (
     a_connection,
     basic,
     form_of,
+    json_reply,
     ok,
-    said,
     unanswered,
     values_of,
 )
@@ -172,10 +172,10 @@ class TestTheEnd:
     @pytest.mark.parametrize(
         ("provider", "reply", "reason"),
         [
-            (PLAIN, said(400, error="invalid_grant"), "invalid_grant"),
-            (PLAIN, said(401, error="invalid_grant"), "invalid_grant"),
-            (PLAIN, said(403, error="invalid_grant"), "invalid_grant"),
-            (PLAIN, said(400, error="interaction_required"), "interaction_required"),
+            (PLAIN, json_reply(400, error="invalid_grant"), "invalid_grant"),
+            (PLAIN, json_reply(401, error="invalid_grant"), "invalid_grant"),
+            (PLAIN, json_reply(403, error="invalid_grant"), "invalid_grant"),
+            (PLAIN, json_reply(400, error="interaction_required"), "interaction_required"),
             (github, ok(error="bad_refresh_token"), "bad_refresh_token"),
             (
                 github,
@@ -206,7 +206,7 @@ class TestTheEnd:
     def test_known_error_code_is_explained_without_provider_text(self) -> None:
         organisation = microsoft("contoso.example")
         description = "AADSTS65001: The user or administrator has not consented. Trace ID: 1"
-        reply = said(400, error="invalid_grant", error_description=description)
+        reply = json_reply(400, error="invalid_grant", error_description=description)
         with pytest.raises(RefreshTokenGone, match="administrator of your organisation") as gone:
             renewed(reply, provider=organisation)
         assert "Trace" not in str(gone.value)
@@ -217,11 +217,11 @@ class TestTheHitch:
         "reply",
         [
             httpx.Response(500),
-            said(503, error="invalid_grant"),
-            said(429, error="invalid_grant"),
-            said(401, error="invalid_client"),
-            said(400, error="temporarily_unavailable"),
-            said(400, error="INVALID GRANT <b>"),
+            json_reply(503, error="invalid_grant"),
+            json_reply(429, error="invalid_grant"),
+            json_reply(401, error="invalid_client"),
+            json_reply(400, error="temporarily_unavailable"),
+            json_reply(400, error="INVALID GRANT <b>"),
             httpx.Response(200, content=b"<html>error=invalid_grant</html>"),
             httpx.Response(302, headers={"location": "https://elsewhere.example"}),
             ok(token_type="bearer"),

@@ -10,7 +10,7 @@ from flows.oauth.provider import KnownRefusal, Provider, as_data, provider_in
 from flows.oauth.refresh import RefreshTokenGone, refresh
 from flows.oauth.token_errors import TokenRefused
 from flows.providers import atlassian, github, slack
-from tests.support.account_life import PLAIN, a_client, a_connection, said
+from tests.support.account_life import PLAIN, a_client, a_connection, json_reply
 from tests.support.clock import NOON
 from tests.support.oauth_flow import talked
 from tests.support.refusals import ENDED, OPERATORS, PAGES, PASSING
@@ -64,9 +64,9 @@ def test_provider_outage_means_nothing_about_account(reply: httpx.Response) -> N
     ("provider", "reply"),
     [
         (atlassian, ENDED["Atlassian"]),
-        (github, said(200, error="bad_refresh_token")),
-        (slack, said(200, ok=False, error="invalid_refresh_token")),
-        (slack, said(200, ok=False, error="token_expired")),
+        (github, json_reply(200, error="bad_refresh_token")),
+        (slack, json_reply(200, ok=False, error="invalid_refresh_token")),
+        (slack, json_reply(200, ok=False, error="token_expired")),
     ],
     ids=["Atlassian", "GitHub", "Slack", "Slack, expired"],
 )
@@ -81,9 +81,9 @@ def test_built_in_provider_declares_its_refusals_of_ended_tokens(
 @pytest.mark.parametrize(
     ("provider", "reply"),
     [
-        (atlassian, said(401, error="access_denied", error_description="Unauthorized")),
-        (github, said(200, error="incorrect_client_credentials")),
-        (slack, said(200, ok=False, error="bad_client_secret")),
+        (atlassian, json_reply(401, error="access_denied", error_description="Unauthorized")),
+        (github, json_reply(200, error="incorrect_client_credentials")),
+        (slack, json_reply(200, ok=False, error="bad_client_secret")),
     ],
     ids=["Atlassian", "GitHub", "Slack"],
 )
@@ -137,14 +137,14 @@ def test_declared_refusal_reads_numbers_and_members_inside_others(
 def test_declared_meaning_takes_precedence_over_standard_meaning() -> None:
     # finding: XO1
     busy = replace(PLAIN, refusals=(KnownRefusal(value="invalid_grant", means="passing"),))
-    assert refused(said(400, error="invalid_grant"), busy).refusal.means == "passing"
+    assert refused(json_reply(400, error="invalid_grant"), busy).refusal.means == "passing"
 
 
 def test_declared_refusal_is_ignored_for_outage_status() -> None:
     # finding: XO1
     provider = replace(PLAIN, refusals=(KnownRefusal(value="gone"),))
     for status in (429, 503):
-        assert refused(said(status, error="gone"), provider).refusal.means == "passing"
+        assert refused(json_reply(status, error="gone"), provider).refusal.means == "passing"
 
 
 @pytest.mark.parametrize(
@@ -167,5 +167,5 @@ def test_declared_refusals_are_stored_with_the_account() -> None:
 
 def test_description_of_a_refusal_is_cut_for_the_log() -> None:
     # finding: XO4
-    refusal = refused(said(400, error="odd", error_description="x" * 5000)).refusal
+    refusal = refused(json_reply(400, error="odd", error_description="x" * 5000)).refusal
     assert refusal.description == "x" * 300

@@ -22,9 +22,9 @@ from tests.support.account_life import (
     a_connection,
     basic,
     form_of,
+    json_reply,
     led,
     ok,
-    said,
     unanswered,
     values_of,
 )
@@ -66,21 +66,21 @@ class TestTheStandardWay:
         assert len(requests) == 1
 
     def test_already_revoked_token_counts_as_revoked(self) -> None:
-        gone = said(400, error="invalid_token")
+        gone = json_reply(400, error="invalid_token")
         assert refunded(STANDARD, gone, gone)[0]
         assert refunded(STANDARD, httpx.Response(200), httpx.Response(400))[0]
 
     def test_unsupported_token_type_does_not_count_as_revoked(self) -> None:
-        cannot = said(400, error="unsupported_token_type")
+        cannot = json_reply(400, error="unsupported_token_type")
         assert not refunded(STANDARD, httpx.Response(200), cannot)[0]
 
     @pytest.mark.parametrize(
         "reply",
         [
             httpx.Response(400),
-            said(400, error="unsupported_token_type"),
-            said(401, error="invalid_client"),
-            said(503, error="invalid_token"),
+            json_reply(400, error="unsupported_token_type"),
+            json_reply(401, error="invalid_client"),
+            json_reply(503, error="invalid_token"),
             httpx.Response(302, headers={"location": "https://elsewhere.example"}),
             httpx.Response(404),
             httpx.Response(429),
@@ -172,7 +172,7 @@ class TestOtherWays:
     def test_dropbox_error_tag_decides_whether_token_was_revoked(
         self, tag: str, is_gone: bool
     ) -> None:
-        assert refunded(dropbox, said(401, error={".tag": tag}))[0] is is_gone
+        assert refunded(dropbox, json_reply(401, error={".tag": tag}))[0] is is_gone
 
     def test_notion_revocation_sends_json_and_version_header(self) -> None:
         done, (request,) = refunded(notion, ok(request_id="3c90c3cc"))

@@ -32,7 +32,7 @@ from flows.providers import (
     notion,
     slack,
 )
-from tests.support.account_life import a_client, a_connection, basic, ok, said, values_of
+from tests.support.account_life import a_client, a_connection, basic, json_reply, ok, values_of
 from tests.support.clock import NOON
 from tests.support.oauth_flow import (
     CALLBACK,
@@ -88,7 +88,7 @@ def tokens(life: int, **more: Any) -> dict[str, Any]:
     return {"access_token": "the-key", "token_type": "bearer", "expires_in": life, **more}
 
 
-INVALID_GRANT = said(400, error="invalid_grant", error_description="The token is invalid.")
+INVALID_GRANT = json_reply(400, error="invalid_grant", error_description="The token is invalid.")
 OCTOCAT = {
     "login": "octocat",
     "id": 583231,
@@ -153,7 +153,7 @@ RECORDED = [
         lasts=3599,
         renewed=tokens(3599, scope="Mail.Read User.Read", refresh_token="0.BRwA"),
         rotates=False,
-        over=said(
+        over=json_reply(
             400,
             error="invalid_grant",
             error_description="AADSTS700082: The refresh token has expired due to inactivity.",
@@ -302,7 +302,7 @@ RECORDED = [
         lasts=86399,
         renewed=tokens(86399, scope="read issues:create", refresh_token="sw2g"),
         rotates=True,
-        over=said(400, error="invalid_grant", error_description="Token has been expired."),
+        over=json_reply(400, error="invalid_grant", error_description="Token has been expired."),
         revoked=(EMPTY, httpx.Response(400)),
         revoke_url="https://api.linear.app/oauth/revoke",
     ),
@@ -331,7 +331,7 @@ RECORDED = [
         lasts=3600,
         renewed=tokens(3600, scope="read:jira-work read:me", refresh_token="eyJ2"),
         rotates=True,
-        over=said(
+        over=json_reply(
             403, error="invalid_grant", error_description="Unknown or invalid refresh token."
         ),
     ),
@@ -356,7 +356,7 @@ RECORDED = [
         auth="basic",
         renewed=tokens(604800, scope="guilds identify", refresh_token="D43g"),
         rotates=True,
-        over=said(400, error="invalid_grant"),
+        over=json_reply(400, error="invalid_grant"),
         revoked=(ok(), ok()),
         revoke_url="https://discord.com/api/oauth2/token/revoke",
     ),
@@ -384,7 +384,7 @@ RECORDED = [
         auth="basic",
         renewed=tokens(14400),
         rotates=False,
-        over=said(400, error="invalid_grant", error_description="refresh token is invalid"),
+        over=json_reply(400, error="invalid_grant", error_description="refresh token is invalid"),
         revoked=(httpx.Response(200, content=b"null"),),
         revoke_url="https://api.dropboxapi.com/2/auth/token/revoke",
     ),
@@ -532,7 +532,7 @@ class TestGoogle:
             talked(refresh(a_client(google), connection, now=NOON), INVALID_GRANT)
 
     def test_revocation_succeeds_if_second_token_is_already_revoked(self) -> None:
-        gone = said(400, error="invalid_token", error_description="Token expired or revoked")
+        gone = json_reply(400, error="invalid_token", error_description="Token expired or revoked")
         is_gone, requests = talked(
             revoke(a_client(google), a_connection(google), now=NOON), ok(), gone
         )
@@ -546,7 +546,7 @@ class TestWhereTheyDiffer:
         organisation = microsoft()
         _, away = departed(organisation, scopes=("Mail.Read",))
         description = f"{code}: The grant requires admin permission. Trace ID: 7c9"
-        reply = said(400, error="invalid_grant", error_description=description)
+        reply = json_reply(400, error="invalid_grant", error_description=description)
         with pytest.raises(Failed, match="administrator of your organisation") as failed:
             granted(organisation, away, reply)
         assert "Trace" not in str(failed.value)

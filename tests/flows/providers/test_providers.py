@@ -186,7 +186,7 @@ def test_provider_without_scopes_requests_none_and_misses_none() -> None:
 def test_scope_omitted_from_replies_is_not_missing() -> None:
     plain = replace(github, unmentioned=("offline_access",))
     assert plain.missing(("offline_access", "repo"), granted=("repo",)) == ()
-    assert plain.granted(("offline_access",), said=()) == ("offline_access",)
+    assert plain.granted(("offline_access",), named=()) == ("offline_access",)
 
 
 def test_covered_scope_is_not_missing() -> None:

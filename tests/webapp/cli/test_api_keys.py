@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("home")
 NEW = ("new", "shop", "--scopes", "ask", "--expires", "90d")
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
     assert main(["api-keys", *words]) == status
     printed = capsys.readouterr()
     return (printed.out or printed.err).strip()
@@ -21,9 +21,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
 def test_new_key_is_shown_once_and_listed_without_its_text(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(capsys, *NEW)
+    text = run_command(capsys, *NEW)
     assert is_key(text)
-    listed = said(capsys, "list", "--json")
+    listed = run_command(capsys, "list", "--json")
     (row,) = json.loads(listed)
     assert text not in listed
     assert (row["program"], row["scopes"], row["state"]) == ("shop", ["ask"], "works")
@@ -31,13 +31,17 @@ def test_new_key_is_shown_once_and_listed_without_its_text(
 
 
 def test_revoked_key_is_listed_as_revoked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, *NEW)
-    said(capsys, "new", "desk", "--scopes", "approve", "--expires", "12h", "--owner", "ann")
-    rows = json.loads(said(capsys, "list", "--json"))
+    run_command(capsys, *NEW)
+    run_command(capsys, "new", "desk", "--scopes", "approve", "--expires", "12h", "--owner", "ann")
+    rows = json.loads(run_command(capsys, "list", "--json"))
     (desk,) = [row for row in rows if row["program"] == "desk"]
     assert desk["owners"] == ["ann"]
-    assert "the server refuses it from the next request on" in said(capsys, "revoke", desk["id"])
-    states = {row["program"]: row["state"] for row in json.loads(said(capsys, "list", "--json"))}
+    assert "the server refuses it from the next request on" in run_command(
+        capsys, "revoke", desk["id"]
+    )
+    states = {
+        row["program"]: row["state"] for row in json.loads(run_command(capsys, "list", "--json"))
+    }
     assert states == {"shop": "works", "desk": "revoked"}
 
 
@@ -58,8 +62,8 @@ def test_revoked_key_is_listed_as_revoked(home: Path, capsys: pytest.CaptureFixt
 def test_invalid_options_create_no_key_and_error_says_why(
     home: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
 ) -> None:
-    assert why in said(capsys, *words, status=2)
-    assert said(capsys, "list") == "There is no API key."
+    assert why in run_command(capsys, *words, status=2)
+    assert run_command(capsys, "list") == "There is no API key."
 
 
 @pytest.mark.parametrize("time", ["0d", "90", "for ever", "367d"])

@@ -39,7 +39,7 @@ def given(home: Path, *tools: str, by: str = "alice") -> None:
     asyncio.run(give())
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     assert main(["approvals", *words]) == 0
     printed = capsys.readouterr()
     return (printed.out or printed.err).splitlines()
@@ -49,16 +49,18 @@ def test_approvals_are_listed_revoked_and_cleared(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given(home, "delete", "wipe", "burn")
-    lines = said(capsys, "list")
+    lines = run_command(capsys, "list")
     rows = [line.split("\t") for line in lines]
     assert {row[1] for row in rows} == {"delete", "wipe", "burn"}
     assert {tuple(row[2:4]) for row in rows} == {("count: 5", "shop")}
     id, revoked, *_ = rows[0]
-    assert said(capsys, "revoke", id[:23]) == ["The approval is revoked: the next call asks again."]
-    left = {line.split("\t")[1] for line in said(capsys, "list")}
+    assert run_command(capsys, "revoke", id[:23]) == [
+        "The approval is revoked: the next call asks again."
+    ]
+    left = {line.split("\t")[1] for line in run_command(capsys, "list")}
     assert left == {"delete", "wipe", "burn"} - {revoked}
-    assert said(capsys, "clear") == ["2 are revoked: the next calls ask again."]
-    assert said(capsys, "list") == ["Nothing is approved."]
+    assert run_command(capsys, "clear") == ["2 are revoked: the next calls ask again."]
+    assert run_command(capsys, "list") == ["Nothing is approved."]
 
 
 def test_owner_option_lists_and_clears_approvals_of_named_owner_only(
@@ -67,14 +69,16 @@ def test_owner_option_lists_and_clears_approvals_of_named_owner_only(
     # parity: T7
     given(home, "delete", "wipe")
     given(home, "burn", by="bob")
-    (line,) = said(capsys, "list", "--owner", "tests#bob")
+    (line,) = run_command(capsys, "list", "--owner", "tests#bob")
     bobs = line.split("\t")
     assert bobs[1] == "burn"
-    assert said(capsys, "clear", "--owner", "tests#alice") == [
+    assert run_command(capsys, "clear", "--owner", "tests#alice") == [
         "2 are revoked: the next calls ask again."
     ]
-    assert said(capsys, "clear", "--owner", "tests#alice") == ["Nothing is approved."]
-    assert [line.split("\t")[1] for line in said(capsys, "list", "--owner", bobs[4])] == ["burn"]
+    assert run_command(capsys, "clear", "--owner", "tests#alice") == ["Nothing is approved."]
+    assert [line.split("\t")[1] for line in run_command(capsys, "list", "--owner", bobs[4])] == [
+        "burn"
+    ]
 
 
 @pytest.mark.parametrize("id", ["a" * 24, "-" + "a" * 23, "-" + "a" * 43])

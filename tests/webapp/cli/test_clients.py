@@ -28,26 +28,26 @@ def seen(home: Path, *names: str) -> None:
     asyncio.run(see())
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     assert main(["clients", *words]) == 0
     printed = capsys.readouterr()
     return (printed.out or printed.err).splitlines()
 
 
 def test_clients_are_listed_and_forgotten(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "list") == ["No client is remembered."]
+    assert run_command(capsys, "list") == ["No client is remembered."]
     seen(home, "editor", "chat")
-    lines = [line.split("\t") for line in said(capsys, "list")]
+    lines = [line.split("\t") for line in run_command(capsys, "list")]
     assert {line[1] for line in lines} == {"editor", "chat"}
     id, _, version, _, forms, links, *_ = lines[0]
     assert (version, forms, links) == ("1.2", "said nothing", "answered")
-    (answer,) = said(capsys, "forget", id[:8])
+    (answer,) = run_command(capsys, "forget", id[:8])
     assert answer.startswith("The client is forgotten")
-    assert id not in str(said(capsys, "list"))
+    assert id not in str(run_command(capsys, "list"))
     assert main(["clients", "forget", id]) == 1
     assert "elicit clients list" in capsys.readouterr().err
-    assert said(capsys, "clear") == ["1 is forgotten."]
-    assert said(capsys, "clear") == ["No client is remembered."]
+    assert run_command(capsys, "clear") == ["1 is forgotten."]
+    assert run_command(capsys, "clear") == ["No client is remembered."]
 
 
 def test_json_list_has_all_fields_and_unmodified_names(
@@ -59,4 +59,4 @@ def test_json_list_has_all_fields_and_unmodified_names(
     assert (client["name"], client["version"]) == ("an \x1b[31meditor", "1.2")
     assert (client["forms"], client["links"]) == ("said nothing", "answered")
     assert client["seen_at"] < client["until"]
-    assert "\x1b" not in str(said(capsys, "list"))
+    assert "\x1b" not in str(run_command(capsys, "list"))

@@ -55,7 +55,7 @@ def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:
     return asyncio.run(ask())
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     assert main(["pending", "list", *words]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -67,9 +67,9 @@ def moment(when: datetime) -> str:
 def test_open_questions_are_listed_latest_first(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(capsys) == []
+    assert run_command(capsys) == []
     first, second = asked(home, {"tool": "stir"}, {"tool": "pour", "of": BOB, "kind": "gate"})
-    lines = said(capsys)
+    lines = run_command(capsys)
     tails = [row.id.removeprefix(row.owner) for row in (first, second)]
     assert [line.split("\t") for line in lines] == [
         [tail, kind, tool, "shop", row.owner[:6], moment(row.created_at), moment(row.expires_at)]
@@ -87,7 +87,7 @@ def test_owner_option_lists_questions_of_named_owner_only(
     # parity: T6
     row, _ = asked(home, {"tool": "stir"}, {"tool": "pour", "of": BOB})
     for whose in (row.owner[:6], "tests#alice"):
-        (line,) = said(capsys, "--owner", whose)
+        (line,) = run_command(capsys, "--owner", whose)
         assert line.split("\t")[2] == "stir"
     assert main(["pending", "list", "--owner", "tests#nobody"]) == 1
 
@@ -103,7 +103,7 @@ def test_ended_and_expired_questions_are_not_listed(
         if status.is_final
     ]
     asked(home, *ended, {"tool": "too late", **over}, {"tool": "read", "status": Status.OPENED})
-    (line,) = said(capsys)
+    (line,) = run_command(capsys)
     assert line.split("\t")[2:4] == ["read", "shop"]
 
 
@@ -111,7 +111,7 @@ def test_list_shows_no_full_ids_links_messages_or_control_characters(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (row,) = asked(home, {"tool": "\x1b[2J\u202e" + "x" * 90})
-    printed = "\n".join(said(capsys))
+    printed = "\n".join(run_command(capsys))
     for stored in (row.id, row.owner, WORDS, LINK, "http", "sauce"):
         assert stored not in printed
     assert all(line.replace("\t", "").isprintable() for line in printed.splitlines())

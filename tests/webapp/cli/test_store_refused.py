@@ -26,7 +26,7 @@ COMMANDS = (
 )
 
 
-async def said(*command: str, home: Path, extra: Mapping[str, str]) -> str:
+async def run_command(*command: str, home: Path, extra: Mapping[str, str]) -> str:
     ended = await called(*command, home=home, extra=extra)
     assert ended.status != 0
     assert PASSWORD not in ended.out + ended.err
@@ -61,7 +61,7 @@ async def test_each_command_reports_the_same_error_for_a_store_that_does_not_ope
     for command in COMMANDS:
         if command[0] == "keys" and not secret:
             continue  # there are no keys to list
-        text = await said(*command, home=tmp_path, extra={"ELICIT_STORE": address, **secret})
+        text = await run_command(*command, home=tmp_path, extra={"ELICIT_STORE": address, **secret})
         assert words in text, command
         (line,) = [line for line in text.splitlines() if words in line]
         for start in ("elicit: ", "NO  settings    ", "NO  store       "):

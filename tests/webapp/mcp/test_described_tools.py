@@ -123,9 +123,9 @@ async def test_lists_of_a_person_name_tools_and_clients_by_title(server, revisio
         async with named as caller:
             caller.begin("ask")
             person, _ = await env.person(), await caller.link()
-            activity = markup.Page((await person.visit(f"{env.url}/activity")).text).said()
+            activity = markup.Page((await person.visit(f"{env.url}/activity")).text).main_text()
             assert "asked by Ask a question in Claude Desktop" in activity
-            home = markup.Page((await person.visit(f"{env.url}/")).text).said()
+            home = markup.Page((await person.visit(f"{env.url}/")).text).main_text()
             assert "Delete a repository (delete_repo)Delete a repository for good" in home
             assert "these words are for the model" not in home
 
@@ -173,7 +173,7 @@ async def test_titled_tool_is_named_in_activity_and_on_ended_page_of_each_kind(
     async with caller_of(server, revision, declares=URL) as (env, caller):
         caller.begin("ask_one")
         person, link = await env.person(), await caller.link()
-        activity = markup.Page((await person.visit(f"{env.url}/activity")).text).said()
+        activity = markup.Page((await person.visit(f"{env.url}/activity")).text).main_text()
         assert "asked by Ask for one thing" in activity
         assert (await person.press(link, to="/decline")).status == 303
         assert (await person.visit(link)).heading == "You declined"

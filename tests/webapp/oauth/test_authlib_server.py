@@ -12,7 +12,7 @@ from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.support.authlib_server import ISSUER, AuthlibServer
 from tests.support.clock import Clock
-from tests.support.connections_page import press, said
+from tests.support.connections_page import main_text, press
 from tests.support.mcp_server import eventually
 from tests.support.oauth_env import OAuthEnv
 from tests.support.wrong_provider import ID, SECRET, logged_texts, served
@@ -55,7 +55,7 @@ async def test_account_at_authlib_is_connected_refreshed_and_revoked(
         assert renewed.access_token != account.access_token
         assert [one.is_revoked for one in network.tokens] == [True, False]
         page = await press(await here.person(), here, "/disconnect")
-        assert "has confirmed that access is revoked" in said(page)
+        assert "has confirmed that access is revoked" in main_text(page)
         assert all(one.is_revoked for one in network.tokens)
 
 

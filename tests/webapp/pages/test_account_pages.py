@@ -42,7 +42,7 @@ def test_connect_page_names_asker_scopes_destination_and_decline(
     start: StartAccount, shown: Shown
 ) -> None:
     page = shown(start)
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Let my tools use your GitHub account?"
     assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
     assert page.text("blockquote") == start.reason
@@ -78,18 +78,18 @@ def test_question_stays_readable_next_to_names_of_200_characters(
 ) -> None:
     page = shown(replace(start, server="S" * 200, tool_title="T" * 200, client_title="C" * 200))
     assert page.text("h1") == f"Let {'S' * 79}… use your GitHub account?"
-    assert "T" * 200 in page.said()
-    assert "C" * 79 + "…" in page.said()
+    assert "T" * 200 in page.main_text()
+    assert "C" * 79 + "…" in page.main_text()
 
 
 def test_writes_and_deletions_are_marked_without_colour(start: StartAccount, shown: Shown) -> None:
     asked = scopes_shown(github, ("read:org", "repo", "delete_repo", "unheard:of"))
     page = shown(replace(start, scopes=asked))
     assert [each["class"] for each in page.named("li")] == ["delete", "write", "write", "read"]
-    assert "Delete repositories Can delete" in page.said()
-    assert "Can change: Read and write all your repositories" in page.said()
-    assert "Can change: unheard:of" in page.said()
-    assert "Can change: See" not in page.said()
+    assert "Delete repositories Can delete" in page.main_text()
+    assert "Can change: Read and write all your repositories" in page.main_text()
+    assert "Can change: unheard:of" in page.main_text()
+    assert "Can change: See" not in page.main_text()
 
 
 def test_page_without_reason_has_no_quote(start: StartAccount, shown: Shown) -> None:
@@ -117,9 +117,9 @@ def test_sandbox_is_marked_and_real_provider_is_not(
 
 
 def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, shown: Shown) -> None:
-    assert "Book a table acts as you at GitHub." in shown(use).said()
+    assert "Book a table acts as you at GitHub." in shown(use).main_text()
     page = shown(replace(use, tool="export_all", tool_title=None))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Let my tools use octocat at GitHub?"
     assert "Mona Lisa Octocat" in said
     assert "GitHub, connected for List my repositories and count_stars" in said
@@ -173,7 +173,7 @@ def test_different_account_than_before_is_marked_with_switch_back_button(shown: 
     done = usual(DoneAccount)
     page = shown(replace(done, is_sandbox=False))
     assert page.text("strong").endswith("You connected another account than before.")
-    assert "Until now, tools used hubber." in page.said()
+    assert "Until now, tools used hubber." in page.main_text()
     assert page.actions() == ["/e/abc/allow?account=h"]
     assert page.text("button") == "Use hubber again"
 
@@ -182,10 +182,10 @@ def test_account_switched_back_is_shown_without_button(shown: Shown) -> None:
     done = usual(DoneAccount)
     back = SwitchBack(former=AccountName(label="hubber"), is_done=True)
     page = shown(replace(done, switch_back=back))
-    assert "From the next call on, tools use hubber again." in page.said()
+    assert "From the next call on, tools use hubber again." in page.main_text()
     assert page.named("form") == []
     lapsed = shown(replace(done, switch_back=replace(back, is_done=False)))
-    assert "Until now, tools used hubber." in lapsed.said()
+    assert "Until now, tools used hubber." in lapsed.main_text()
     assert lapsed.named("form") == []
 
 
@@ -197,13 +197,13 @@ def test_tools_are_listed_in_natural_language(
     tools: tuple[str, ...], words: str, use: UseAccount, shown: Shown
 ) -> None:
     named = tuple(ToolName(tool=tool, tool_title=None) for tool in tools)
-    said = shown(replace(use, choices=(_choice(use, connected_for=named),))).said()
+    said = shown(replace(use, choices=(_choice(use, connected_for=named),))).main_text()
     assert f"{words} What it may do" in said
 
 
 def test_done_page_names_account_and_next_step(shown: Shown) -> None:
     page = shown(usual(DoneAccount))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "GitHub is connected"
     assert "Connected as M Mona Lisa Octocat" in said
     assert "octocat" in said
@@ -231,7 +231,7 @@ def test_person_on_done_page_has_letter_and_no_picture(
     assert bool(characters) == (letter is not None)
     assert all(span["aria-hidden"] == "true" for span in characters)
     if letter:
-        assert f"Connected as {letter} " in page.said()
+        assert f"Connected as {letter} " in page.main_text()
     assert page.named("img") == []
     assert "picture" not in {field.name for field in fields(AccountName)}
 
@@ -240,7 +240,7 @@ def test_finishing_page_shows_wait_and_works_without_javascript(shown: Shown) ->
     page = shown(usual(Finishing))
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert page.text("h1") == "Finishing…"
-    assert "An answer from GitHub" in page.said()
+    assert "An answer from GitHub" in page.main_text()
     assert [e["data-left"] for e in page.named("span") if "data-left" in e] == ["270"]
     assert (live["aria-live"], live["data-live"]) == ("polite", "/e/abc/live")
     assert (live["data-here"], live["data-status"]) == ("/e/abc", "opened")
@@ -267,20 +267,20 @@ def test_failed_exchange_page_says_how_to_go_on_and_names_page_for_removal(
         remove_at="https://github.com/settings/applications",
     )
     page = shown(view)
-    said = page.said()
+    said = page.main_text()
     assert page.named("form") == []
     assert "ask your assistant for the same thing" in said
     assert "If GitHub shows my tools among your connected apps" in said
     assert "(https://github.com/settings/applications), remove it there." in said
     assert [link["href"] for link in page.named("a")] == ["/connections"]
     unknown = shown(replace(view, remove_at=None))
-    assert "among your connected apps, remove it there." in unknown.said()
+    assert "among your connected apps, remove it there." in unknown.main_text()
 
 
 def test_used_callback_page_links_to_current_page(shown: Shown) -> None:
     view = Used(server="my tools", provider="GitHub", here_url="/e/abc")
     page = shown(view)
-    assert "The answer from GitHub arrived here before" in page.said()
+    assert "The answer from GitHub arrived here before" in page.main_text()
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
 
 
@@ -290,13 +290,13 @@ def test_silent_provider_page_offers_retry_and_error_id(shown: Shown) -> None:
     )
     page = shown(view)
     assert page.text("h1") == "GitHub did not answer"
-    assert "nothing is lost" in page.said()
+    assert "nothing is lost" in page.main_text()
     assert "7f3a" in page.text("code")
     assert page.actions() == ["/e/abc"]
     by_link = shown(replace(view, again_action=None, again_url="/e/abc"))
     assert (len(by_link.named("form")), len(by_link.named("a"))) == (0, 1)
     nowhere = shown(replace(view, again_action=None))
-    assert "it gives you a new link" in nowhere.said()
+    assert "it gives you a new link" in nowhere.main_text()
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_silent_provider_page_offers_retry_and_error_id(shown: Shown) -> None:
     ],
 )
 def test_late_page_names_kind_of_answer(kind: PageName, words: str, shown: Shown) -> None:
-    said = shown(Late(server="my tools", kind=kind)).said()
+    said = shown(Late(server="my tools", kind=kind)).main_text()
     assert "Your assistant is no longer waiting: ask it to continue. Nothing is lost" in said
     assert words in said
 
@@ -339,7 +339,7 @@ def test_text_of_button_is_single_element(pages: Renderer) -> None:
 
 def test_each_offered_account_lists_all_its_permissions(use: UseAccount, shown: Shown) -> None:
     other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
-    said = shown(replace(use, choices=(*use.choices, other))).said()
+    said = shown(replace(use, choices=(*use.choices, other))).main_text()
     assert "Read and write your repositories" in said
     assert "Delete repositories" in said
 
@@ -349,18 +349,18 @@ def test_late_page_names_connected_account(shown: Shown) -> None:
     page = shown(DoneAccount(**{**usual, "is_late": True}))
     assert page.text("h1") == "Done. Ask your assistant to continue"
     for words in ("Mona Lisa Octocat", "another account than before", "Use hubber again"):
-        assert words in page.said()
+        assert words in page.main_text()
 
 
 def test_done_page_names_permissions_not_granted(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
-    assert "Make gists" in shown(DoneAccount(**usual)).said()
+    assert "Make gists" in shown(DoneAccount(**usual)).main_text()
 
 
 def test_requested_account_is_named(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(StartAccount)}
     page = shown(StartAccount(**{**usual, "account": "octocat"}))
-    assert "octocat, and no other" in page.said()
+    assert "octocat, and no other" in page.main_text()
 
 
 def test_address_of_a_tenant_is_typed_before_the_buttons(shown: Shown) -> None:

@@ -47,7 +47,7 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     overview: ConnectionsPage, shown: Shown
 ) -> None:
     page = shown(overview)
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Your accounts"
     assert "Signed in as Mona Lisa Octocat." in said
     assert page.text("h2") == "GitHub"
@@ -86,7 +86,7 @@ def test_every_button_names_its_subject(overview: ConnectionsPage, shown: Shown)
 def test_local_user_has_no_sign_out_button(overview: ConnectionsPage, shown: Shown) -> None:
     here = replace(overview, viewer="you, on this computer", sign_out_csrf=None)
     page = shown(here)
-    assert "Shown to you, on this computer." in page.said()
+    assert "Shown to you, on this computer." in page.main_text()
     assert page.actions()[0] == "/signin"
     assert "/signout" not in page.html
     assert "/signin" not in shown(replace(here, sign_in=None)).html
@@ -106,20 +106,22 @@ def test_active_account_is_marked_and_another_can_be_activated(
     )
     page = shown(_with(overview, used, other))
     assert page.text("h2") == "GitHub In useGitHub"
-    assert "Not in use. A tool gets this account only if it asks for it by name." in page.said()
+    assert (
+        "Not in use. A tool gets this account only if it asks for it by name." in page.main_text()
+    )
     assert "/connections/x2/switch" in page.actions()
     assert "Use hubot" in page.text("button")
     assert "Use octocat" not in page.text("button")
-    assert "in use" not in shown(overview).said().lower()
+    assert "in use" not in shown(overview).main_text().lower()
 
 
 def test_lapsed_account_needs_no_action(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    over = shown(_with(overview, replace(one, standing="over"))).said()
+    over = shown(_with(overview, replace(one, standing="over"))).main_text()
     assert "It no longer works." in over
     assert "the next time a tool needs it, you are asked to connect it again" in over
-    unused = shown(_with(overview, replace(one, standing="unused"))).said()
+    unused = shown(_with(overview, replace(one, standing="unused"))).main_text()
     assert "No tool can use it." in unused
 
 
@@ -132,14 +134,14 @@ def test_account_can_be_reconnected_if_provider_is_configured(
     assert "Reconnect octocat at GitHub" in page.text("button")
     assert "econnect octocat at" not in shown(overview).text("button").replace("Disconnect", "")
     over = replace(one, standing="over", reconnect_action=action)
-    said = shown(_with(overview, over)).said()
+    said = shown(_with(overview, over)).main_text()
     assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in said
 
 
 def test_single_inactive_account_says_tools_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    said = shown(_with(overview, replace(one, is_in_use=False))).said()
+    said = shown(_with(overview, replace(one, is_in_use=False))).main_text()
     assert "No account is in use here. A tool that needs one asks you" in said
 
 
@@ -164,14 +166,14 @@ def test_permissions_without_description_are_shown(
     shown: Shown,
 ) -> None:
     page = shown(_with(overview, replace(one, scopes=scopes)))
-    assert words in page.said()
+    assert words in page.main_text()
 
 
 def test_account_shared_with_no_tool_says_next_tool_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     page = shown(_with(overview, replace(one, shared=())))
-    assert "None at the moment. The next tool that needs it asks you." in page.said()
+    assert "None at the moment. The next tool that needs it asks you." in page.main_text()
 
 
 def test_servers_are_named_if_page_shows_other_servers(
@@ -213,7 +215,7 @@ def test_empty_connections_page_says_how_to_connect(
     overview: ConnectionsPage, shown: Shown
 ) -> None:
     page = shown(replace(overview, groups=()))
-    assert "Nothing is connected." in page.said()
+    assert "Nothing is connected." in page.main_text()
     assert [link["href"] for link in page.named("a")][-1] == "/"
 
 
@@ -229,7 +231,7 @@ def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
     revoked: bool | None, words: str, gone: Disconnected, shown: Shown
 ) -> None:
     page = shown(replace(gone, revoked=revoked, manage=None))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "GitHub is disconnected"
     assert words in said
     deleted = "my tools has deleted what it stored about octocat."
@@ -246,24 +248,24 @@ def test_closed_page_shows_anonymous_visitor_only_how_to_sign_in(shown: Shown) -
     page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"
     assert page.actions() == ["/signin"]
-    assert "shows each person only their own accounts" in page.said()
+    assert "shows each person only their own accounts" in page.main_text()
     here = shown(replace(asked, why="Open it over there.", sign_in=None))
     assert here.text("h1") == "Your accounts"
     assert here.named("form") == []
-    assert "Open it over there." in here.said()
-    assert "letters" not in here.said()
+    assert "Open it over there." in here.main_text()
+    assert "letters" not in here.main_text()
 
 
 def test_closed_page_says_accounts_connected_by_code_are_not_listed(shown: Shown) -> None:
     view = Closed(server="my tools", of="connections", why="", by_code=True)
-    said = shown(view).said()
+    said = shown(view).main_text()
     assert "It isn't listed here" in said
     assert "To disconnect it, remove the connection at the site where the account is." in said
 
 
 def test_connection_has_absolute_date(overview: ConnectionsPage, shown: Shown) -> None:
     # finding: XP13
-    said = shown(replace(overview, now=NOW.replace(year=NOW.year + 1))).said()
+    said = shown(replace(overview, now=NOW.replace(year=NOW.year + 1))).main_text()
     assert "Connected 18 Nov 2025, 21:30 UTC" in said
 
 
@@ -271,12 +273,12 @@ def test_connections_page_names_assistants_which_can_use_account(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     # finding: S11
-    said = shown(overview).said()
+    said = shown(overview).main_text()
     assert "All your assistants can use it." in said
     assert "Claude its own name, not verified https://app.example verified by its sign-in" in said
     assert "Save for octocat" in said
     assert "Allow all my assistants" not in said
-    stored = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
+    stored = shown(_with(overview, replace(one, is_kept_to_some=True))).main_text()
     assert "Only the selected assistants. Any other asks you first." in stored
     assert "Allow all my assistants to use octocat" in stored
 
@@ -288,5 +290,6 @@ def test_account_that_ends_soon_says_when(shown: Shown) -> None:
     for connected, says in ((ending, True), (replace(ending, standing="over"), False)):
         page = shown(usual(ConnectionsPage, groups=(replace(group, connected=(connected,)),)))
         assert (
-            "Stops working on 3 May 2026, 00:00 UTC. Connect it again before then." in page.said()
+            "Stops working on 3 May 2026, 00:00 UTC. Connect it again before then."
+            in page.main_text()
         ) is says

@@ -21,7 +21,7 @@ def test_approval_page_says_nothing_has_run_and_how_long_approval_lasts(
     shown: Shown, view: StartConfirm
 ) -> None:
     # parity: T1
-    words = shown(view).said()
+    words = shown(view).main_text()
     assert "to run Book a table (book_a_table) of my tools (tools.example.com)." in words
     assert "It has not started." in words
     assert "The same call from this assistant isn't asked again for 15 minutes." in words
@@ -32,7 +32,7 @@ def test_approval_checkboxes_are_unchecked(shown: Shown, view: StartConfirm) -> 
     html = shown(view).html
     assert html.count('type="checkbox"') == 2
     assert "checked" not in html
-    words = shown(view).said()
+    words = shown(view).main_text()
     assert "Approve it for my other assistants too" in words
     assert "Don't ask again for this tool, for one hour" in words
     assert "with any values" in words
@@ -42,17 +42,17 @@ def test_approval_page_names_assistant_and_its_verification(
     shown: Shown, view: StartConfirm
 ) -> None:
     # finding: S11
-    words = shown(view).said()
+    words = shown(view).main_text()
     proven = (
         "Claude Desktop (https://assistant.example/client), and no other unless you allow it above."
     )
     assert f"Which assistant{proven} Verified by its sign-in." in words
-    by_name = shown(replace(view, client_id=None)).said()
+    by_name = shown(replace(view, client_id=None)).main_text()
     assert "Which assistantClaude Desktop, and no other unless you allow it above." in by_name
     assert "This is its own name, not verified." in by_name
-    nameless = shown(replace(view, client_id=None, client=None, client_title=None)).said()
+    nameless = shown(replace(view, client_id=None, client=None, client_title=None)).main_text()
     assert "Which assistantan unnamed assistant, and no other" in nameless
-    assert "Which assistant" not in shown(replace(view, can_be_kept=False)).said()
+    assert "Which assistant" not in shown(replace(view, can_be_kept=False)).main_text()
 
 
 def test_approval_which_cannot_be_stored_has_no_checkboxes(
@@ -61,7 +61,7 @@ def test_approval_which_cannot_be_stored_has_no_checkboxes(
     once = replace(view, can_be_kept=False)
     for asked in (once, replace(once, is_gate=False)):
         assert "checkbox" not in shown(asked).html
-        assert "15 minutes" not in shown(asked).said()
+        assert "15 minutes" not in shown(asked).main_text()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_approval_of_destructive_tool_warns_once_and_loudly(
 ) -> None:
     page = shown(view)
     assert page.text("h1") == "Book a table?"
-    assert page.said().count("It may not be possible to undo this.") == 1
+    assert page.main_text().count("It may not be possible to undo this.") == 1
     assert page.text("blockquote") == "Book a table at a restaurant."
     (button,) = [each for each in page.named("button") if each.get("form") == "answer"]
     assert button["class"] == "button danger"
@@ -126,7 +126,7 @@ def test_approval_of_destructive_tool_warns_once_and_loudly(
 def test_approval_of_other_tool_has_no_warning(shown: Shown, view: StartConfirm) -> None:
     for described in (None, DescribedTool(name="book_a_table")):
         page = shown(replace(view, described=described))
-        assert "undo" not in page.said()
+        assert "undo" not in page.main_text()
         (button,) = [each for each in page.named("button") if each.get("form") == "answer"]
         assert button["class"] == "button primary"
 
@@ -140,10 +140,10 @@ def test_long_question_is_quoted_and_not_a_heading(shown: Shown, view: StartConf
 # finding: XP3
 def test_approver_reads_question_description_and_warning(shown: Shown) -> None:
     for page in (shown(usual(Decide)), shown(usual(InboxPage))):
-        assert "Pay it back?" in page.said()
-        assert "Refund an order (refund)" in page.said()
+        assert "Pay it back?" in page.main_text()
+        assert "Refund an order (refund)" in page.main_text()
         assert "Book a table at a restaurant." in page.text("blockquote")
-        assert "for the model" not in page.said()
-        assert "It may not be possible to undo this." in page.said()
-        assert "with Claude Desktop" in page.said()
+        assert "for the model" not in page.main_text()
+        assert "It may not be possible to undo this." in page.main_text()
+        assert "with Claude Desktop" in page.main_text()
     assert shown(usual(Decide)).text("h1") == "Pay it back?"

@@ -58,7 +58,7 @@ def test_sign_in_page_names_asker_reason_and_destination(
     before: BeforeOpener, shown: Shown
 ) -> None:
     page = shown(replace(before, sign_in=SIGN_IN))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Sign in to see it"
     assert "my tools wants you to connect an account." in said
     assert "so that no one else can use this link" in said
@@ -72,7 +72,7 @@ def test_sign_in_page_names_asker_reason_and_destination(
 
 def test_requesting_user_code_is_post_with_warning(before: BeforeOpener, shown: Shown) -> None:
     page = shown(replace(before, code=CODE))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "my tools asks you for something"
     assert _actions(page) == [("post", "/e/abc/code")]
     assert page.text("button") == "Show the code"
@@ -86,7 +86,7 @@ def test_page_without_sign_in_or_code_explains_and_has_no_buttons(
     before: BeforeOpener, shown: Shown
 ) -> None:
     page = shown(before)
-    assert "Open it on that computer." in page.said()
+    assert "Open it on that computer." in page.main_text()
     assert page.named("form") == page.named("a") == page.named("button") == []
 
 
@@ -96,7 +96,7 @@ def test_every_kind_of_request_is_described(
 ) -> None:
     words = {"url": "open a page on another site", "secret": "enter something secret"}
     for view in (replace(before, kind=kind), replace(code, kind=kind)):
-        said = shown(view).said()
+        said = shown(view).main_text()
         assert f"wants you to {words.get(kind, '')}" in said
         assert "wants you to ." not in said
 
@@ -114,7 +114,7 @@ def test_user_code_is_large_selectable_and_spelled_for_screen_readers(
 
 
 def test_user_code_page_warns_against_sharing_code(code: CodePage, shown: Shown) -> None:
-    said = shown(code).said()
+    said = shown(code).main_text()
     assert PAGE_WORDS in said
     assert "Only type it into a chat that you started." in said
     assert "Never give it to anyone who sent you this link." in said
@@ -140,7 +140,7 @@ def test_other_person_sees_signed_in_name_and_can_switch(shown: Shown) -> None:
         sign_in=replace(SIGN_IN, switch=True),
     )
     page = shown(view)
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "This link belongs to someone else"
     assert "You are signed in as octocat, but another person asked for this." in said
     assert "Nothing was shared." in said
@@ -158,8 +158,8 @@ def test_page_for_other_person_has_no_primary_button(shown: Shown) -> None:
 
 def test_page_for_other_person_without_sign_in_has_no_buttons(shown: Shown) -> None:
     page = shown(SomeoneElse(server="my tools", other="person"))
-    assert "signed in" not in page.said()
-    assert "on the computer where you asked" in page.said()
+    assert "signed in" not in page.main_text()
+    assert "on the computer where you asked" in page.main_text()
     assert page.named("form") == page.named("a") == []
 
 
@@ -176,7 +176,7 @@ def test_failed_sign_in_page_shows_reason_and_says_nothing_was_shared(
     why: SignInFault, words: str, shown: Shown
 ) -> None:
     page = shown(replace(FAILED, why=why))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "You are not signed in"
     assert words in said
     assert "Nothing was shared." in said or "nothing is lost" in said
@@ -190,7 +190,7 @@ def test_sign_in_that_is_not_set_up_offers_no_retry_and_names_operator(
 ) -> None:
     renderer = Renderer(folders=[template_folder()], brand=Brand(contact=contact))
     page = Page(renderer.render(replace(FAILED, why="not set up")))
-    said = page.said()
+    said = page.main_text()
     assert "The sign-in with login.example.com is not set up correctly" in said
     assert "Only the operator of this server can correct it" in said
     assert ("(help@example.com)" in said) is (contact is not None)
@@ -199,8 +199,8 @@ def test_sign_in_that_is_not_set_up_offers_no_retry_and_names_operator(
 
 
 def test_callback_in_other_browser_warns_about_sender(shown: Shown) -> None:
-    mixed = shown(replace(FAILED, why="mixed")).said()
-    refused = shown(replace(FAILED, why="refused")).said()
+    mixed = shown(replace(FAILED, why="mixed")).main_text()
+    refused = shown(replace(FAILED, why="refused")).main_text()
     assert "If somebody sent you this address, don't continue" in mixed
     assert "sent you" not in refused
 
@@ -208,22 +208,22 @@ def test_callback_in_other_browser_warns_about_sender(shown: Shown) -> None:
 def test_failed_sign_in_without_retry_refers_to_chat(shown: Shown) -> None:
     page = shown(replace(FAILED, sign_in=None, error_id=None))
     assert page.named("form") == page.named("code") == []
-    assert "open the link in your chat once more" in page.said()
+    assert "open the link in your chat once more" in page.main_text()
 
 
 def test_signed_out_page_says_issuer_session_can_remain(shown: Shown) -> None:
     page = shown(SignedOut(server="my tools", issuer="login.example.com"))
     assert page.text("h1") == "You are signed out"
-    assert "You may still be signed in at login.example.com" in page.said()
-    assert "Accounts that you connected stay connected." in page.said()
+    assert "You may still be signed in at login.example.com" in page.main_text()
+    assert "Accounts that you connected stay connected." in page.main_text()
     assert [link["href"] for link in page.named("a")] == ["/"]
     paired = shown(SignedOut(server="my tools", issuer=None))
-    assert "still be signed in" not in paired.said()
+    assert "still be signed in" not in paired.main_text()
 
 
 def test_pairing_page_explains_effect_and_warns(shown: Shown) -> None:
     page = shown(Pair(server="my tools", action="/pair/abc", csrf="c5f1"))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Use this browser for my tools?"
     assert "This browser will act for the person who runs my tools" in said
     assert "Only continue if you opened this page yourself" in said
@@ -235,7 +235,7 @@ def test_pairing_page_explains_effect_and_warns(shown: Shown) -> None:
 
 def test_paired_page_says_pairing_lasts_until_sign_out(shown: Shown) -> None:
     page = shown(Paired(server="my tools"))
-    assert "until you sign out" in page.said()
+    assert "until you sign out" in page.main_text()
     assert page.named("form") == []
 
 
@@ -243,7 +243,7 @@ def test_used_pairing_address_names_command(shown: Shown) -> None:
     page = shown(PairUsed(server="my tools"))
     assert page.text("h1") == "This address does not work any more"
     assert page.text("pre") == "elicit pair"
-    assert "Nothing was changed." in page.said()
+    assert "Nothing was changed." in page.main_text()
 
 
 def _named(text: str) -> list[View]:

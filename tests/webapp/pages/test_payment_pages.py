@@ -38,7 +38,7 @@ def test_payment_page_names_price_purpose_recipient_and_decline(
     start: StartPayment, shown: Shown
 ) -> None:
     page = shown(start)
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Pay 9.00 € to my tools?"
     assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
     assert page.text("q") == start.what
@@ -48,7 +48,7 @@ def test_payment_page_names_price_purpose_recipient_and_decline(
     assert "Your assistant never sees your card." in said
     assert "Who is paidmy tools, through Stripe" in said
     assert "On your statementACME* REPORTS" in said
-    assert "On your statement" not in shown(replace(start, statement=None)).said()
+    assert "On your statement" not in shown(replace(start, statement=None)).main_text()
     assert "4 minutes, until 21:34 UTC" in said
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to paymentDecline"
@@ -69,12 +69,12 @@ def test_paid_page_names_price_purpose_and_receipt(shown: Shown) -> None:
     assert page.text("h1") == "Paid 9.00 €"
     assert page.text("blockquote") == USUAL["what"]
     assert page.text("code") == "rcp_4Qm2ZkT9"
-    assert "Go back to your assistant; you can close this page." in page.said()
+    assert "Go back to your assistant; you can close this page." in page.main_text()
 
 
 def test_pending_payment_page_asks_for_no_further_action(shown: Shown) -> None:
     page = shown(usual(PaymentPending))
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "Your payment is on its way"
     assert "a bank transfer, take a few days" in said
     assert "There is nothing more to do here, and you don't need to pay again." in said
@@ -94,7 +94,7 @@ def test_unpaid_return_page_explains_and_offers_retry(
 ) -> None:
     view = usual(NotPaid, is_closed=is_closed)
     page = shown(view)
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == heading
     assert words in said
     assert "As far as we know nothing was charged." in said
@@ -110,10 +110,10 @@ def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown
     page = shown(view)
     assert (
         "Your 9.00 € arrived. Your assistant is no longer waiting: ask it to continue."
-        in page.said()
+        in page.main_text()
     )
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
-    assert "of it was refunded" not in page.said()
+    assert "of it was refunded" not in page.main_text()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown
     ids=["in time", "late"],
 )
 def test_partial_refund_is_shown_and_rest_still_counts(view: View, shown: Shown) -> None:
-    said = shown(view).said()
+    said = shown(view).main_text()
     assert "3.00 € of it was refunded;" in said
     assert "The rest still counts." in said
 
@@ -151,11 +151,11 @@ def test_success_sign_is_shown_only_for_good_outcome(became: str, sign: str, sho
 def test_refused_and_unconfigured_provider_are_not_called_silent(shown: Shown) -> None:
     view = usual(ProviderTrouble, provider="Mollie", trouble="refused", is_payment=True)
     page = shown(view)
-    assert "nothing was charged" in page.said()
+    assert "nothing was charged" in page.main_text()
     account = shown(replace(view, is_payment=False))
-    assert "charged" not in account.said()
+    assert "charged" not in account.main_text()
     assert page.text("h1") == "Mollie refused the request"
-    assert "It refused a request from this server, so you can't pay there" in page.said()
+    assert "It refused a request from this server, so you can't pay there" in page.main_text()
     assert "did not answer" not in page.text()
     silent = shown(replace(view, trouble="silent"))
     assert silent.text("h1") == "Mollie did not answer"
@@ -164,7 +164,7 @@ def test_refused_and_unconfigured_provider_are_not_called_silent(shown: Shown) -
     assert unasked.text("h1") == "Mollie is not set up here"
     assert (
         "This server's settings for it are missing or wrong, so you can't pay there"
-        in unasked.said()
+        in unasked.main_text()
     )
     assert "did not answer" not in unasked.text()
 
@@ -173,30 +173,30 @@ def test_payments_page_shows_anonymous_visitor_no_payments(shown: Shown) -> None
     view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
     page = shown(view)
     assert page.text("h1") == "Your payments"
-    assert "only their own payments. It can't tell who you are." in page.said()
-    assert "Open it over there." in page.said()
-    assert "The operator of the server can find the payment by its receipt." in page.said()
+    assert "only their own payments. It can't tell who you are." in page.main_text()
+    assert "Open it over there." in page.main_text()
+    assert "The operator of the server can find the payment by its receipt." in page.main_text()
     asked = shown(replace(view, sign_in=SIGN_IN, by_code=False))
     assert asked.text("h1") == "Sign in to see your payments"
     assert asked.actions() == ["/signin"]
-    assert "letters" not in asked.said()
+    assert "letters" not in asked.main_text()
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
 def test_unpaid_end_says_nothing_was_charged(ending: Ending, shown: Shown) -> None:
-    said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
+    said = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
     assert "nothing was charged" in said
     assert "Nothing was shared with your assistant" in said
 
 
 @pytest.mark.parametrize("ending", ["declined", "cancelled", "expired", "denied"])
 def test_end_page_says_to_continue_before_paying_again(ending: Ending, shown: Shown) -> None:
-    said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
+    said = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
     assert "ask your assistant to continue before you pay again" in said
 
 
 def test_failed_payment_does_not_promise_nothing_was_charged(shown: Shown) -> None:
-    said = shown(Ended(server="my tools", ending="failed", kind="payment")).said()
+    said = shown(Ended(server="my tools", ending="failed", kind="payment")).main_text()
     assert "as far as we know nothing was charged" in said
     assert "Tell the operator of this server before you pay again." in said
 
@@ -209,8 +209,10 @@ def test_saved_secret_page_says_how_long_secret_is_stored(
 ) -> None:
     page = shown(DoneSecret(server="my tools", kept=kept))
     assert page.text("h1") == "Saved"
-    assert words in page.said()
-    assert ("None of them sees it." if kept else "Your assistant does not see it.") in page.said()
+    assert words in page.main_text()
+    assert (
+        "None of them sees it." if kept else "Your assistant does not see it."
+    ) in page.main_text()
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
@@ -250,7 +252,7 @@ def test_price_is_isolated_and_not_translated(view: type[Any], shown: Shown) -> 
 def test_unexpected_payment_is_not_called_free(is_test: bool, other: str, shown: Shown) -> None:
     view = usual(PaymentPending, is_otherwise=True, is_test=is_test, price="9.00 €")
     page = shown(view)
-    said = page.said()
+    said = page.main_text()
     assert page.text("h1") == "A different amount was paid"
     assert other in said
     assert "no real money moves." not in page.text("strong")
@@ -264,14 +266,14 @@ def test_unrefunded_page_shows_receipt_if_person_has_to_name_receipt(
 ) -> None:
     view = NotGivenBack(server="my tools", because=because, receipt="rcp_4Qm2ZkT9")
     page = shown(view)
-    assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in page.said())
+    assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in page.main_text())
 
 
 # finding: XP12
 def test_bill_names_the_legal_name_and_where_to_ask_for_a_refund(start: StartPayment) -> None:
     brand = Brand(name="Acme", legal_name="Acme GmbH", contact="help@acme.example").of("my tools")
     pages = Renderer(folders=[template_folder()], brand=brand)
-    said = Page(pages.render(replace(start, refunded_after=None))).said()
+    said = Page(pages.render(replace(start, refunded_after=None))).main_text()
     assert "Pay 9.00 € to Acme?" in said
     assert "Who is paidAcme GmbH, through Stripe" in said
     assert "Ask Acme GmbH for a refund (help@acme.example)." in said
@@ -283,23 +285,23 @@ def test_ended_payment_names_its_question_and_leads_to_the_payments(
     shown: Shown, ending: Ending
 ) -> None:
     page = shown(Ended(server="my tools", ending=ending, kind="payment", price="€9.00"))
-    assert "The question was: Pay €9.00 to my tools?" in page.said()
+    assert "The question was: Pay €9.00 to my tools?" in page.main_text()
     assert [link["href"] for link in page.named("a")] == ["/payments"]
 
 
 # finding: XP17
 def test_ended_page_names_its_question_only_if_the_viewer_was_asked(shown: Shown) -> None:
     page = shown(Ended(server="my tools", ending="declined", kind="confirm", question="Ship it?"))
-    assert "The question was: Ship it?" in page.said()
+    assert "The question was: Ship it?" in page.main_text()
     unknown = shown(Ended(server="my tools", ending="declined", kind="confirm"))
-    assert "The question was" not in unknown.said()
+    assert "The question was" not in unknown.main_text()
 
 
 # finding: XP17
 @pytest.mark.parametrize("decision", ["approved", "declined", "withdrawn", "expired"])
 def test_page_of_a_decision_names_the_question(shown: Shown, decision: Decision) -> None:
     page = shown(usual(Decided, decision=decision, question="Refund order A-17?"))
-    assert "The question was: Refund order A-17?" in page.said()
+    assert "The question was: Refund order A-17?" in page.main_text()
 
 
 # finding: XP17

@@ -65,7 +65,7 @@ async def noted(high_water: HighWater) -> StepBack:
     return back
 
 
-def said(caplog, event):
+def logged(caplog, event):
     return [each for each in caplog.records if each.message == event]
 
 
@@ -80,7 +80,7 @@ async def test_missing_mark_reveals_step_back_of_store(store, clock, caplog):
     assert not await high_water.look()
     await go_back(store, copies)
     assert await high_water.look()
-    (line,) = said(caplog, "store.stepped_back")
+    (line,) = logged(caplog, "store.stepped_back")
     assert line.levelname == "ERROR"
     assert "mark 3, made at 2026-03-01 12:00:12 UTC, is missing" in line.why
     back = await noted(high_water)
@@ -175,8 +175,8 @@ async def test_step_back_noticed_by_two_processes_is_recorded_once(pair, clock, 
     await go_back(pair[0], copies)
     clock.tick(seconds=1)
     assert await asyncio.gather(*(each.look() for each in both)) == [True, True]
-    assert len(said(caplog, "store.stepped_back")) == 1
-    assert len(said(caplog, "store.stepped_back_before")) == 1
+    assert len(logged(caplog, "store.stepped_back")) == 1
+    assert len(logged(caplog, "store.stepped_back_before")) == 1
     assert (await pair[0].read(SERVICE, STEP_BACK, SERVICE)).version == 1
 
 
@@ -192,7 +192,7 @@ async def test_new_process_detects_older_store_from_copy_of_mark(store, clock, t
     newer = HighWater(store, clock=clock, folder=folder)
     assert "mark 2" in (await newer.why_older() or "")
     assert await newer.look()
-    assert said(caplog, "store.stepped_back")
+    assert logged(caplog, "store.stepped_back")
     assert await newer.why_older() is None
     await newer.make_mark()
     assert not await HighWater(store, clock=clock, folder=folder).look()
@@ -232,7 +232,7 @@ async def test_failed_copy_of_mark_is_logged_and_stops_nothing(clock, tmp_path, 
     (tmp_path / "file").touch()
     high_water = HighWater(MemoryStore(), clock=clock, folder=tmp_path / "file" / "marks")
     await with_marks(high_water, clock, number=1)
-    assert said(caplog, "store.mark_not_copied")
+    assert logged(caplog, "store.mark_not_copied")
 
 
 async def test_second_step_back_before_first_is_handled_retains_earlier_time(store, clock):

@@ -20,8 +20,8 @@ from tests.support.connections_page import (
     city,
     connect_as,
     look,
+    main_text,
     press,
-    said,
     tail,
     the_one,
 )
@@ -71,7 +71,7 @@ async def test_connections_page_shows_account_scopes_and_last_use() -> None:
         here.clock.tick(minutes=5)
         page = await look(person, here)
         assert (page.status, page.heading) == (200, "Your accounts")
-        words = said(page)
+        words = main_text(page)
         assert "Shown to you, on this computer ." in words
         assert "GitHub Sandbox O Octo Cat octocat Connected " in words
         assert "Read and write all your repositories, also private ones" in words
@@ -121,7 +121,7 @@ async def test_empty_connections_page_says_how_to_connect() -> None:
     async with oauth_env() as here:
         page = await look(await here.person(), here)
         assert page.status == 200
-        assert "Nothing is connected. When a tool needs one of your accounts" in said(page)
+        assert "Nothing is connected. When a tool needs one of your accounts" in main_text(page)
 
 
 async def test_get_requests_change_nothing() -> None:
@@ -146,7 +146,9 @@ async def test_page_before_disconnect_says_what_stops_working() -> None:
         place = f"{here.url}/connections/{tail(account)}/disconnect"
         page = await person.visit(place)
         assert page.heading == "Disconnect octocat at GitHub?"
-        assert "These tools can't use the account until you connect it again: list" in said(page)
+        assert "These tools can't use the account until you connect it again: list" in main_text(
+            page
+        )
         assert f'href="/connections#{tail(account)}"' in page.text
         reply = await person.browser.post(place, data={"csrf": page.csrf or ""})
         pressed = Page.of(reply)
@@ -162,16 +164,16 @@ async def test_account_pages_name_tools_and_assistants_by_their_titles() -> None
         )
         other, person = here.ask("repo", tool="count"), await here.person()
         offer = await person.visit(await other.link())
-        assert "connected for List repositories" in said(offer)
+        assert "connected for List repositories" in main_text(offer)
         await ends(person, await person.press(await other.link(), to="/allow"))
         await other.account()
-        words = said(await look(person, here))
+        words = main_text(await look(person, here))
         assert "List repositories Last used" in words
         assert "Stop sharing with List repositories" in words
         assert "count Last used" in words
         assert "Claude Desktop its own name, not verified" in words
         place = f"{here.url}/connections/{tail(await the_one(here))}/disconnect"
-        before = said(await person.visit(place))
+        before = main_text(await person.visit(place))
         assert "again: List repositories count Access is revoked" in before
 
 
@@ -179,14 +181,14 @@ async def test_local_person_reads_who_they_are_in_the_language_of_the_page() -> 
     async with oauth_env() as here:
         person = await here.person()
         person.browser.headers["accept-language"] = "de"
-        assert "Für Sie an diesem Computer angezeigt." in said(await look(person, here))
+        assert "Für Sie an diesem Computer angezeigt." in main_text(await look(person, here))
 
 
 async def test_accounts_of_other_servers_are_listed_under_their_names() -> None:
     async with oauth_env() as here:
         await here.connect("repo", server="shop")
         await here.connect("repo", server="bakery")
-        words = said(await look(await here.person(), here))
+        words = main_text(await look(await here.person(), here))
         assert words.index("For bakery") < words.index("For shop")
         assert "In use" not in words
 
@@ -252,13 +254,13 @@ async def test_lapsed_account_is_marked_and_can_be_connected_again() -> None:
         here.clock.tick(hours=2)
         asked, person = here.ask("repo", provider="hub"), await here.person()
         link = await asked.link()
-        words = said(await look(person, here))
+        words = main_text(await look(person, here))
         assert "It no longer works." in words
         assert "the next time a tool needs it, you are asked to connect it again" in words
         assert "/switch" not in words
         await ends(person, await person.visit(await approve(person, await person.go_on(link))))
         assert (await asked.account()).label == "octocat"
-        assert "It no longer works." not in said(await look(person, here))
+        assert "It no longer works." not in main_text(await look(person, here))
 
 
 async def revoke_at(here: OAuthEnv, connection: Connection) -> None:
@@ -283,7 +285,7 @@ async def test_disconnected_account_is_revoked_at_provider_and_wiped_here() -> N
         key = (await the_one(here)).access_token
         page = await press(person, here, "/disconnect")
         assert (page.status, page.heading) == (200, "GitHub is disconnected")
-        assert "GitHub has confirmed that access is revoked." in said(page)
+        assert "GitHub has confirmed that access is revoked." in main_text(page)
         async with new_browser() as browser:
             headers = {"authorization": f"Bearer {key}"}
             reply = await browser.get(f"{here.sandbox.url}/github/api/user", headers=headers)
@@ -306,12 +308,12 @@ async def test_repeated_disconnect_shows_same_page() -> None:
         assert [page.status for page in sent] == [303, 303]
         pages = [await ends(person, page) for page in sent]
         assert pages[0].text == pages[1].text
-        words = said(pages[1])
+        words = main_text(pages[1])
         assert "shop has deleted what it stored about octocat" in words
         assert "name stays here for a day, so that this page can be shown again." in words
         stale = place.replace("disconnect", "switch")
         again = Page.of(await person.browser.post(stale, data=fields))
-        assert "Nothing is connected." in said(await ends(person, again))
+        assert "Nothing is connected." in main_text(await ends(person, again))
 
 
 @pytest.mark.parametrize(
@@ -332,9 +334,9 @@ async def test_unconfirmed_revocation_shows_link_for_manual_removal(
         assert link in (await look(person, here)).text
         page = await press(person, here, "/disconnect")
         assert page.status == 200
-        assert words in said(page)
-        assert "confirmed" not in said(page)
-        assert f"Remove it there: {APPS}" in said(page)
+        assert words in main_text(page)
+        assert "confirmed" not in main_text(page)
+        assert f"Remove it there: {APPS}" in main_text(page)
         assert link in page.text
         assert (await the_one(here)).access_token == ""
         assert await here.ask("repo", provider="hub", arguments="again").link()
@@ -403,11 +405,15 @@ async def test_next_call_uses_account_switched_to() -> None:
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
         assert not hubot.holds_key
-        words = said(await look(person, here))
+        words = main_text(await look(person, here))
         assert words.count("In use") == 1
         assert words.index("In use") < words.index("Octo Cat") < words.index("Hubot")
         page = await press(person, here, f"{tail(hubot)}/switch")
-        assert said(page).index("In use") < said(page).index("Hubot") < said(page).index("Octo Cat")
+        assert (
+            main_text(page).index("In use")
+            < main_text(page).index("Hubot")
+            < main_text(page).index("Octo Cat")
+        )
         again = here.ask("repo", tool="list", arguments="again")
         assert (await again.account()).label == "hubot"
         assert not again.has_asked
@@ -418,17 +424,17 @@ async def test_single_inactive_account_is_not_described_as_behind_another() -> N
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
-        words = said(await look(person, here))
+        words = main_text(await look(person, here))
         assert "Not in use. A tool gets this account only if it asks for it by name." in words
         octocat = next(one for one in await here.connections() if one.label == "octocat")
         await press(person, here, f"{tail(octocat)}/disconnect")
-        words = said(await look(person, here))
+        words = main_text(await look(person, here))
         assert "No account is in use here. A tool that needs one asks you" in words
         assert "Not in use:" not in words
         # The tool asks, as the page says.
         await here.ask("repo", tool="list", arguments="again").link()
         await press(person, here, f"{tail(hubot)}/switch")
-        assert "ot in use" not in said(await look(person, here))
+        assert "ot in use" not in main_text(await look(person, here))
 
 
 # Reconnecting.
@@ -450,10 +456,10 @@ async def test_lapsed_account_is_reconnected_from_page() -> None:
         await here.ask("repo", provider="hub", tool="list").link()
         assert (await the_one(here)).status == "lapsed"
         person = await here.person()
-        assert "Reconnect it here, or do nothing" in said(await look(person, here))
+        assert "Reconnect it here, or do nothing" in main_text(await look(person, here))
         start = await press(person, here, "/reconnect")
         assert start.heading == "Let shop use your Hub account?"
-        words = said(start)
+        words = main_text(start)
         assert "You asked to reconnect it under Your accounts" in words
         assert "You asked Claude" not in words
         await ends(person, await approved(here, person, start))
@@ -519,7 +525,7 @@ async def test_renamed_account_can_be_reconnected() -> None:
         before = await called_before(here, "octopus")
         person = await here.person()
         start = await press(person, here, "/reconnect")
-        assert "octopus , and no other" in said(start).replace("octopus,", "octopus ,")
+        assert "octopus , and no other" in main_text(start).replace("octopus,", "octopus ,")
         assert before.person_id not in start.text
         page = await ends(person, await approved(here, person, start))
         assert page.heading == "GitHub is connected"
@@ -536,7 +542,7 @@ async def test_other_account_with_former_name_is_refused_on_reconnect() -> None:
         page = await ends(person, await approved(here, person, start, person="hubot"))
         assert page.heading == "This did not work"
         why = "The name hubot now belongs to another account than the one that was connected"
-        assert why in said(page)
+        assert why in main_text(page)
         account = await the_one(here)
         assert (account.access_token, account.label) == (before.access_token, "hubot")
 
@@ -647,15 +653,15 @@ async def test_people_cannot_see_or_change_accounts_of_each_other() -> None:
         await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
         hers = await the_one(here.oauth_env)
         page = await look(alice, here.oauth_env)
-        assert "Signed in as alice ." in said(page)
+        assert "Signed in as alice ." in main_text(page)
         assert "octocat" in page.text
         his = await look(bob, here.oauth_env)
-        assert "Signed in as bob ." in said(his)
-        assert "Nothing is connected." in said(his)
+        assert "Signed in as bob ." in main_text(his)
+        assert "Nothing is connected." in main_text(his)
         # Bob gets no access with the cookie and form field of Alice's browser, or with the full id.
         both, name = await here.oauth_env.person(), here.oauth_env.service.browser.cookie_name
         both.browser.cookies.update({**bob.browser.cookies, name: alice.browser.cookies[name]})
-        assert "Signed in as bob ." in said(await look(both, here.oauth_env))
+        assert "Signed in as bob ." in main_text(await look(both, here.oauth_env))
         data = field_of(here.oauth_env, alice, hers.id)
         places = f"{here.oauth_env.url}/connections/{{}}/"
         for action in ACTIONS:
@@ -675,7 +681,7 @@ async def test_each_person_disconnects_only_own_account_of_same_name() -> None:
         for name, person in (("alice", alice), ("bob", bob)):
             await here.oauth_env.connect("repo", owner=here.owner(name), person=person)
         page = await press(bob, here.oauth_env, "/disconnect")
-        assert "has confirmed" in said(page)
+        assert "has confirmed" in main_text(page)
         account = {one.owner: one.access_token != "" for one in await here.oauth_env.connections()}
         assert account == {here.owner("alice"): True, here.owner("bob"): False}
         assert "octocat" in (await look(alice, here.oauth_env)).text
@@ -729,14 +735,14 @@ async def test_remote_person_signs_in_and_returns_to_connections_page() -> None:
         assert page.actions == (f"{here.oauth_env.url}/signin",)
         page = await sign_in(stranger, page, "alice")
         assert (page.status, page.heading) == (200, "Your accounts")
-        assert "Signed in as alice ." in said(page)
+        assert "Signed in as alice ." in main_text(page)
 
 
 async def test_local_user_can_sign_in_as_another_person() -> None:
     async with city() as here:
         person = await here.oauth_env.person()
         await here.oauth_env.connect("repo", person=person)
-        words = said(await look(person, here.oauth_env))
+        words = main_text(await look(person, here.oauth_env))
         assert "octocat" in words
         assert f"Sign in with {here.issuer.url.removeprefix('http://')}" in words
         page = await sign_in(person, await look(person, here.oauth_env), "alice")
@@ -753,21 +759,21 @@ async def test_account_is_limited_to_selected_clients_and_shared_with_all_again(
         await here.ask("repo", client="Cursor").account()
         person = await here.person()
         page = await look(person, here)
-        assert "Claude its own name, not verified" in said(page)
+        assert "Claude its own name, not verified" in main_text(page)
         assert page.text.count(" checked>") == 2
         account, (claude, _) = await the_one(here), (await the_one(here)).clients
         data = {**field_of(here, person, account.id), "client": claude.key}
         place = f"{here.url}/connections/{tail(account)}/keep"
         assert (await person.browser.post(place, data=data)).status_code == 303
         page = await look(person, here)
-        assert "Only the selected assistants. Any other asks you first." in said(page)
+        assert "Only the selected assistants. Any other asks you first." in main_text(page)
         assert page.text.count(" checked>") == 1
         again = here.ask("repo", client="Claude", arguments="again")
         await again.account()
         assert not again.has_asked
         asked = here.ask("repo", client="Cursor", arguments="again")
         page = await person.visit(await asked.link())
-        assert "the assistant that asks now can use this account too" in said(page)
+        assert "the assistant that asks now can use this account too" in main_text(page)
         await press(person, here, "/keep?all=1")
         last = here.ask("repo", client="Another", arguments="again")
         await last.account()

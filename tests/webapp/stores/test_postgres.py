@@ -39,7 +39,7 @@ async def store(url):
     await store.aclose()
 
 
-async def said(url: str, *statements: str) -> None:
+async def execute(url: str, *statements: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         for statement in statements:
@@ -77,9 +77,9 @@ def test_unsafe_server_configuration_is_refused_with_setting_to_change(change, w
 async def test_synchronous_commit_off_for_database_or_role_is_refused(url, whose):
     database = url.partition("@/")[2].partition("?")[0]
     whose = whose.format(database=database)
-    await said(url, f"ALTER {whose} SET synchronous_commit = off")
+    await execute(url, f"ALTER {whose} SET synchronous_commit = off")
     assert "synchronous_commit is off" in await refusal(url)
-    await said(url, f"ALTER {whose} SET synchronous_commit = local")
+    await execute(url, f"ALTER {whose} SET synchronous_commit = local")
     await (await open_store(url)).aclose()
 
 
@@ -93,7 +93,7 @@ async def test_password_with_special_characters_works_and_wrong_password_is_not_
     password = "a:b/c@d?e#f%g"
     database = url.partition("@/")[2]
     name = database.partition("?")[0]
-    await said(
+    await execute(
         url,
         f"DROP ROLE IF EXISTS {GUARDED_USER}",
         f"CREATE ROLE {GUARDED_USER} LOGIN PASSWORD '{password}'",
@@ -114,7 +114,7 @@ async def test_password_with_special_characters_works_and_wrong_password_is_not_
     while error is not None:
         assert "not-" not in f"{error!r} {error}"
         error = None if error.__suppress_context__ else error.__cause__ or error.__context__
-    await said(url, f"ALTER DATABASE {name} OWNER TO {USER}")
+    await execute(url, f"ALTER DATABASE {name} OWNER TO {USER}")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,9 @@ async def test_empty_database_can_be_opened_concurrently(url):
 
 async def isolated(url: str, isolation: str) -> None:
     database = url.partition("@/")[2].partition("?")[0]
-    await said(url, f"ALTER DATABASE {database} SET default_transaction_isolation = '{isolation}'")
+    await execute(
+        url, f"ALTER DATABASE {database} SET default_transaction_isolation = '{isolation}'"
+    )
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
@@ -186,21 +188,21 @@ async def test_serializable_isolation_behind_pooler_is_refused(url):
 
 
 async def test_user_without_create_right_is_refused_with_reason(url):
-    await said(url, "REVOKE CREATE ON SCHEMA public FROM public", "CREATE ROLE reader LOGIN")
+    await execute(url, "REVOKE CREATE ON SCHEMA public FROM public", "CREATE ROLE reader LOGIN")
     try:
         assert "owner of the database" in await refusal(url.replace(USER, "reader", 1))
     finally:
-        await said(url, "DROP ROLE reader")
+        await execute(url, "DROP ROLE reader")
 
 
 async def test_table_of_another_program_is_refused(url):
-    await said(url, "CREATE TABLE elicit_records (mine text)")
+    await execute(url, "CREATE TABLE elicit_records (mine text)")
     assert "belongs to another program" in await refusal(url)
 
 
 async def test_unsupported_newer_layout_is_refused(url):
     await (await open_store(url)).aclose()
-    await said(url, "UPDATE elicit_store SET layout = 3, oldest_layout = 3")
+    await execute(url, "UPDATE elicit_store SET layout = 3, oldest_layout = 3")
     why = await refusal(url)
     assert "layout 3" in why
     assert "update elicit" in why
@@ -208,7 +210,7 @@ async def test_unsupported_newer_layout_is_refused(url):
 
 async def test_compatible_newer_layout_works_with_this_version(url, store):
     (first,) = await store.write(record(key="k", due_at=NOW))
-    await said(
+    await execute(
         url,
         "ALTER TABLE elicit_records ADD COLUMN added text NOT NULL DEFAULT 'x'",
         "UPDATE elicit_store SET layout = 3, oldest_layout = 1",
@@ -228,7 +230,7 @@ async def test_compatible_newer_layout_works_with_this_version(url, store):
 
 async def test_missing_write_function_raises_error_with_advice_to_update(url, store):
     await store.write(record())
-    await said(url, "DROP FUNCTION elicit_write_1")
+    await execute(url, "DROP FUNCTION elicit_write_1")
     with pytest.raises(StoreUnavailable) as refused:
         await store.write(record("a-2"))
     assert "update elicit on this machine" in refused.value.why

@@ -29,7 +29,7 @@ async def url():
         yield url
 
 
-async def said(url, *statements):
+async def execute(url, *statements):
     connection = await asyncpg.connect(url)
     try:
         for statement in statements:
@@ -140,7 +140,7 @@ async def test_hosts_of_two_database_clusters_are_refused_by_name(good, database
 # finding: XB2
 async def test_database_copied_to_another_cluster_is_refused_until_operator_accepts(url):
     await (await open_store(url)).aclose()
-    await said(url, "UPDATE elicit_store SET system_identifier = '1'")
+    await execute(url, "UPDATE elicit_store SET system_identifier = '1'")
     with pytest.raises(StoreUnavailable, match="elicit move --unfence") as refused:
         await open_store(url)
     assert "different database cluster" in refused.value.why
@@ -151,7 +151,7 @@ async def test_database_copied_to_another_cluster_is_refused_until_operator_acce
 # finding: XB2
 async def test_server_on_older_timeline_than_stored_timeline_is_refused(url):
     await (await open_store(url)).aclose()
-    await said(url, "UPDATE elicit_store SET timeline = 7")
+    await execute(url, "UPDATE elicit_store SET timeline = 7")
     with pytest.raises(StoreUnavailable, match=r"on timeline 1, .* on timeline 7"):
         await open_store(url)
 
@@ -168,7 +168,7 @@ async def test_refused_server_closes_connections_only_if_a_pooler_may_lead_there
 
 async def test_first_layout_is_upgraded_with_missing_columns(url):
     await (await open_store(url)).aclose()
-    await said(
+    await execute(
         url,
         "ALTER TABLE elicit_store DROP COLUMN timeline, DROP COLUMN system_identifier",
         "UPDATE elicit_store SET layout = 1",
@@ -177,7 +177,7 @@ async def test_first_layout_is_upgraded_with_missing_columns(url):
     for store in stores:
         await store.check()
         await store.aclose()
-    await said(url, "UPDATE elicit_store SET timeline = 7")
+    await execute(url, "UPDATE elicit_store SET timeline = 7")
     with pytest.raises(StoreUnavailable, match="on timeline 1"):
         await open_store(url)
 
@@ -186,7 +186,7 @@ async def test_first_layout_is_upgraded_with_missing_columns(url):
 async def test_role_without_right_to_read_timeline_can_use_store(url):
     forbidden = ("pg_control_system()", "pg_current_wal_lsn()")
     name = url.partition("@/")[2].partition("?")[0]
-    await said(
+    await execute(
         url,
         "CREATE ROLE plain LOGIN",
         f"ALTER DATABASE {name} OWNER TO plain",
@@ -198,7 +198,7 @@ async def test_role_without_right_to_read_timeline_can_use_store(url):
         await store.write(record())
         await store.aclose()
     finally:
-        await said(url, "REASSIGN OWNED BY plain TO CURRENT_USER", "DROP ROLE plain")
+        await execute(url, "REASSIGN OWNED BY plain TO CURRENT_USER", "DROP ROLE plain")
 
 
 def test_hosts_and_connect_timeout_are_parsed_from_address():

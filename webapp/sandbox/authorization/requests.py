@@ -93,7 +93,7 @@ class ClientRedirect:
     state: str | None = field(repr=False)
     issuer: str | None
 
-    def said_by(self, issuer: str | None) -> "ClientRedirect":
+    def with_issuer(self, issuer: str | None) -> "ClientRedirect":
         return replace(self, issuer=issuer)
 
     def back(self, **parameters: str) -> str:

@@ -278,9 +278,9 @@ class Consent:
     def _send_back(self, redirect: ClientRedirect, **parameters: str) -> Response[Any]:
         fault = self.faults.pop(REDIRECT_FAULTS)
         if fault is PlayedFault.DROP_ISS:
-            redirect = redirect.said_by(None)
+            redirect = redirect.with_issuer(None)
         elif fault is PlayedFault.WRONG_ISS:
-            redirect = redirect.said_by(f"{self.sandbox.url}/somebody-else")
+            redirect = redirect.with_issuer(f"{self.sandbox.url}/somebody-else")
         headers = {**NO_STORE, "location": redirect.back(**parameters)}
         status = HTTPStatus.SEE_OTHER
         return Response(b"", status_code=status, media_type=MediaType.TEXT, headers=headers)
