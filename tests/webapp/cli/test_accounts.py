@@ -137,7 +137,7 @@ async def test_lapsed_and_disconnected_accounts_are_imported_again(service: Serv
         (line(account_id=7), "account_id"),
         (line(secret="x"), "unknown field"),
         (line(provider="nobody"), "The provider cannot be used here"),
-        (line(provider="Git\x1bHub"), "provider: it is no name"),
+        (line(provider="Git\x1bHub"), "provider: this is not the name of a provider."),
         (line(subject=None), "Name the person"),
         (line(user="bob"), "Name the person"),
         (line(issuer=None), "issuer: needed"),
