@@ -24,8 +24,7 @@ class Site:
     html: str
     form_targets: str = " https://example.org"
     events: str = ": nothing yet\n\n"
-    live_status: int | None = 200  # None: the server does not answer
-    head_status: int = 200
+    live_status: int = 200
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
@@ -37,14 +36,10 @@ class Site:
             await route.fulfill(body=content, content_type=media_type)
             return
         self.requests.append((request.method, path, request.post_data))
-        if path.endswith("/live") and self.live_status is None:
-            await route.abort("connectionrefused")
-        elif path.endswith("/live"):
+        if path.endswith("/live"):
             await route.fulfill(
                 status=self.live_status, body=self.events, content_type="text/event-stream"
             )
-        elif request.method == "HEAD":
-            await route.fulfill(status=self.head_status)
         elif request.method == "POST":
             await route.fulfill(status=204)
         else:

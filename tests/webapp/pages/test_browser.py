@@ -18,7 +18,6 @@ from tests.support.page_views import HOSTILE, USUAL, hostile_views, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
 from webapp.pages.views_home import Home
-from webapp.pages.views_openers import SomeoneElse
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -186,70 +185,33 @@ async def test_waiting_page_listens_again_after_an_error_of_a_proxy(
         await expect(page.get_by_role("status")).to_contain_text("check here")
         site.live_status, site.events = 200, "data: accepted\n\n"
         site.html = pages.render(Done(server="my tools"))
-        while [request[:2] for request in site.requests].count(("GET", "/e/abc")) < 2:
+        while [path for _, path, _ in site.requests].count("/e/abc") < 2:
             await page.clock.run_for(300_000)
         await expect(page.get_by_role("heading", level=1)).to_have_text("Done")
 
 
-# A pause that the test records, and ends at once.
-RECORDED = (
-    "window.pauses = []; const wait = setTimeout;"
-    "window.setTimeout = (run, pause) => { pauses.push(pause); return wait(run, 0); };"
-)
-
-
-@pytest.mark.parametrize("live_status", [502, None], ids=["proxy", "dead server"])
 async def test_pauses_between_failed_live_requests_double_up_to_five_minutes(
-    pages: Renderer, browser: Browser, live_status: int | None
-) -> None:
-    late = USUAL["now"] + timedelta(days=30)
-    site = Site(html=pages.render(usual(Waiting, expires_at=late)), live_status=live_status)
-    async with visit(browser, site) as page:
-        await page.add_init_script(RECORDED)
-        await page.goto(f"{ORIGIN}/e/abc")
-        while len(pauses := await page.evaluate("pauses")) < 9:
-            pass
-        doubled = [1_000 * 3 * 2**number for number in range(7)]
-        assert pauses[:9] == [*doubled, 300_000, 300_000]
-        await expect(page.get_by_role("status")).to_contain_text("check here")
-        # After a connection that was opened, the pauses start again.
-        site.live_status, site.events = 200, "data: opened\n\n"
-        await expect(page.get_by_role("status")).to_contain_text("moves on by itself")
-        site.live_status = live_status
-        while 6_000 not in (await page.evaluate("pauses"))[9:]:
-            pass
-        await expect(page.get_by_role("status")).to_contain_text("check here")
-
-
-@pytest.mark.parametrize("status", [403, 404, 410])
-async def test_page_whose_live_request_is_refused_for_good_shows_why(
-    pages: Renderer, browser: Browser, status: int
-) -> None:
-    site = Site(html=pages.render(usual(Waiting)), live_status=status)
-    async with visit(browser, site) as page:
-        site.head_status = status
-        async with page.expect_event(
-            "framenavigated", lambda frame: urlsplit(frame.url).path == "/e/abc"
-        ):
-            await page.goto(f"{ORIGIN}/e/abc/returned")
-            site.html = pages.render(usual(SomeoneElse))
-        await expect(page.get_by_role("heading", level=1)).to_contain_text("This link")
-    asked = [(method, path) for method, path, _ in site.requests]
-    assert asked.count(("GET", "/e/abc/live")) == 1
-
-
-async def test_paused_page_leaves_its_place_to_another_page(
     pages: Renderer, browser: Browser
 ) -> None:
-    site = Site(html=pages.render(usual(Waiting)), live_status=502)
+    late = USUAL["now"] + timedelta(days=30)
+    site = Site(html=pages.render(usual(Waiting, expires_at=late)), live_status=502)
     async with visit(browser, site) as page:
-        await page.clock.install(time=USUAL["now"])
-        await page.clock.pause_at(USUAL["now"] + timedelta(seconds=1))
-        await page.goto(f"{ORIGIN}/e/abc")
-        await page.wait_for_function(
-            "async () => (await navigator.locks.query()).held.length === 0"
+        # Each pause is recorded and ends at once.
+        await page.add_init_script(
+            "window.pauses = []; const wait = setTimeout;"
+            "window.setTimeout = (run, pause) => { pauses.push(pause); return wait(run, 0); };"
         )
-        assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live", "/e/abc"]
+        await page.goto(f"{ORIGIN}/e/abc")
+        while len(pauses := await page.evaluate("pauses")) < 6:
+            pass
+        assert pauses[:6] == [20_000, 40_000, 80_000, 160_000, 300_000, 300_000]
+        await expect(page.get_by_role("status")).to_contain_text("check here")
+        # After a connection that was opened, the pauses start again.
+        site.live_status, site.events = 200, "retry: 1\ndata: opened\n\n"
+        await expect(page.get_by_role("status")).to_contain_text("moves on by itself")
+        site.live_status = 502
+        while (await page.evaluate("pauses")).count(20_000) < 2:
+            pass
 
 
 async def test_waiting_page_can_be_checked_manually(pages: Renderer, browser: Browser) -> None:

@@ -2,8 +2,6 @@
 "use strict";
 {
   const loaded = Date.now();
-  const byId = (id) => document.getElementById(id);
-  const all = (selector) => document.querySelectorAll(selector);
   const live = document.querySelector("[data-live]");
   // The page's GET address, also after a POST.
   const here = live ? live.dataset.here : location.pathname + location.search;
@@ -12,7 +10,7 @@
   const pad = (number) => String(number).padStart(2, "0");
 
   // The server sends the seconds left, so a wrong clock is fine.
-  for (const timer of all("[data-left]")) {
+  for (const timer of document.querySelectorAll("[data-left]")) {
     const total = Number(timer.dataset.left);
     const show = () => {
       const left = Math.max(0, Math.ceil(total - (Date.now() - loaded) / 1000));
@@ -28,7 +26,7 @@
     const ticking = setInterval(show, 1000);
     show();
   }
-  for (const time of all("time")) {
+  for (const time of document.querySelectorAll("time")) {
     const when = new Date(time.dateTime);
     const today = when.toDateString() === new Date().toDateString();
     const clock = { hour: "2-digit", minute: "2-digit" };
@@ -40,54 +38,51 @@
 
   if (live) {
     const words = live.textContent;
-    const turned = (ms) =>
-      new Promise((go) => {
-        addEventListener("visibilitychange", go, { once: true });
-        if (ms) setTimeout(go, ms);
-      });
-    let pause = 0;
-    // Return true if the page is final.
-    const listen = async () => {
-      const source = new EventSource(live.dataset.live);
-      const isOver = await new Promise((done) => {
-        turned().then(() => done());
+    let pause = 1e4;
+    // Return true if the page is final, false to listen again.
+    const listen = () =>
+      new Promise((done) => {
+        const source = new EventSource(live.dataset.live);
+        const end = (isOver) => {
+          source.close();
+          document.removeEventListener("visibilitychange", hide);
+          done(isOver);
+        };
+        const hide = () => end(false);
+        document.addEventListener("visibilitychange", hide);
         source.onopen = () => {
-          pause = 0;
+          pause = 1e4;
           live.textContent = live.dataset.listening;
         };
         source.onmessage = (event) => {
           // A sent form leads on by itself: going on here would stop it.
           if (event.data === live.dataset.status || document.querySelector("[data-sent]")) return;
-          done(true);
+          end(true);
           live.textContent = live.dataset.moving;
           goOn();
         };
-        source.addEventListener("end", () => done(true));
-        source.onerror = async () => {
-          const isRefused = source.readyState === EventSource.CLOSED;
-          if (pause) live.textContent = words;
-          pause = Math.min(2 * pause || 3e3, 3e5);
-          done();
-          // A page that is refused too says why.
-          const page = isRefused && (await fetch(here, { method: "HEAD" }).catch(() => 0));
-          if ([403, 404, 410].includes(page?.status)) goOn();
+        source.addEventListener("end", () => end(true));
+        source.onerror = () => {
+          // Unless closed, the browser reconnects.
+          if (source.readyState !== EventSource.CLOSED) return;
+          live.textContent = words;
+          pause = Math.min(2 * pause, 3e5);
+          setTimeout(hide, pause);
         };
       });
-      source.close();
-      return isOver;
-    };
     // A browser opens six connections to a site, so only three visible pages listen.
     (async () => {
-      for (let n = 0, isOver; !isOver; ) {
-        if (document.hidden) await turned();
-        else if (!navigator.locks) isOver = await listen();
-        else {
+      for (let n = 0, isOver = false; !isOver; ) {
+        if (document.hidden) {
+          await new Promise((go) => addEventListener("visibilitychange", go, { once: true }));
+        } else if (!navigator.locks) {
+          isOver = await listen();
+        } else {
           await navigator.locks.request("live" + (n % 3), { ifAvailable: n < 3 }, async (lock) => {
-            if (lock && !document.hidden) isOver = await listen();
+            if (lock) isOver = await listen();
             n = lock ? 0 : n + 1;
           });
         }
-        if (pause) await turned(pause);
       }
     })();
   }
@@ -96,7 +91,7 @@
   addEventListener("submit", (event) => {
     const form = event.target;
     if (form.dataset.sent) return event.preventDefault();
-    const buttons = [...form.elements].filter(({ type }) => type === "submit");
+    const buttons = [...form.elements].filter((element) => element.type === "submit");
     form.dataset.sent = "yes";
     for (const button of buttons) button.setAttribute("aria-disabled", "true");
     setTimeout(() => {
@@ -104,8 +99,8 @@
       for (const button of buttons) button.removeAttribute("aria-disabled");
     }, 8000);
   });
-  for (const button of all("[data-reveal]")) {
-    const field = byId(button.dataset.reveal);
+  for (const button of document.querySelectorAll("[data-reveal]")) {
+    const field = document.getElementById(button.dataset.reveal);
     const show = button.firstChild.data;
     const hide = (isHidden) => {
       field.type = isHidden ? "password" : "text";
@@ -117,8 +112,8 @@
     field.form.addEventListener("submit", () => hide(true));
   }
   // A password field holds one line, so store pasted lines here and send them.
-  for (const field of all("[data-lines]")) {
-    const note = byId(field.dataset.lines);
+  for (const field of document.querySelectorAll("[data-lines]")) {
+    const note = document.getElementById(field.dataset.lines);
     let pasted = null;
     note.textContent = "";
     field.addEventListener("paste", (event) => {
@@ -139,13 +134,13 @@
     });
   }
   // Choose the browser's zone, unless one is chosen.
-  for (const list of all("[data-zone]")) {
+  for (const list of document.querySelectorAll("[data-zone]")) {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     if (list.value || !zone) continue;
     if (![...list.options].some((option) => option.value === zone)) list.add(new Option(zone), 1);
     list.value = zone;
   }
-  for (const button of all("[data-print]")) {
+  for (const button of document.querySelectorAll("[data-print]")) {
     button.hidden = false;
     button.onclick = () => print();
   }
@@ -153,13 +148,13 @@
   addEventListener("pageshow", (event) => event.persisted && goOn());
 
   if (navigator.clipboard) {
-    for (const button of all("[data-copy]")) {
+    for (const button of document.querySelectorAll("[data-copy]")) {
       const label = button.firstChild;
       const copy = label.data;
       button.hidden = false;
       button.onclick = async () => {
-        await navigator.clipboard.writeText(byId(button.dataset.copy).innerText);
-        const status = byId("copied");
+        await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).innerText);
+        const status = document.getElementById("copied");
         label.data = status.textContent = button.dataset.copied;
         setTimeout(() => {
           label.data = copy;
