@@ -350,15 +350,15 @@ def _readable(asked: type[Any]) -> type[Any]:
     """Convert a TypedDict to typing_extensions' one: before Python 3.12, pydantic needs that."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
-    hints = typing.get_type_hints(asked, include_extras=True)
+    annotated = typing.get_type_hints(asked, include_extras=True)
     hints = {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
-        for name, hint in hints.items()
+        for name, hint in annotated.items()
     }
     # With postponed annotations, `__required_keys__` has all keys or none: read the annotations.
     required = {
         name
-        for name, hint in hints.items()
+        for name, hint in annotated.items()
         if typing.get_origin(hint) is typing.Required
         or (name in asked.__required_keys__ and typing.get_origin(hint) is not typing.NotRequired)
     }
