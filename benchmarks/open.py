@@ -354,16 +354,16 @@ async def two_empty(name: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
     elif name == "SQLite":
         yield f"sqlite:///{folder / 'few.db'}", f"sqlite:///{folder / 'many.db'}"
     elif name == "PostgreSQL":
-        server = PostgresServer()
-        server.start()
+        postgres = PostgresServer()
+        postgres.start()
         try:
-            async with server.database() as few, server.database() as many:
+            async with postgres.database() as few, postgres.database() as many:
                 yield few, many
         finally:
-            server.remove()
+            postgres.remove()
     else:
-        with own_valkey() as server:
-            yield server.url, server.url.replace("db=0", "db=1")
+        with own_valkey() as valkey:
+            yield valkey.url, valkey.url.replace("db=0", "db=1")
 
 
 async def measure(

@@ -186,7 +186,7 @@ async def _call(place: Step, revision: str) -> Walk:
     """Trace a call. The person answers with `complete_elicitation`, which is counted separately."""
     walk = Walk(name=f"a call with URL mode, {revision}")
 
-    async def answer(_context: Any, _question: Any) -> ElicitResult:
+    async def answer(context: Any, params: Any) -> ElicitResult:
         person.set()
         return ElicitResult(action="accept")
 
@@ -212,8 +212,8 @@ async def _call(place: Step, revision: str) -> Walk:
 async def _callback(place: Step) -> Walk:
     walk = Walk(name="an OAuth callback")
 
-    async def answer(_context: Any, question: Any) -> ElicitResult:
-        method, address, fields = "GET", question.url, dict[str, str]()
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        method, address, fields = "GET", params.url, dict[str, str]()
         while not address.startswith(f"{place.url}/callback/"):
             reply = await place.browser.request(
                 method, address, data=fields if method == "POST" else None
