@@ -35,8 +35,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--no-browser",
         dest="walks",
         action="store_true",
-        help="walk the pages over HTTP instead of opening a browser; without --mode: on both "
-        "protocol revisions",
+        help="answer on the pages over HTTP, as the person, instead of opening a browser; without "
+        "--mode: on both protocol revisions",
     )
     parser.add_argument(
         "--mode",
