@@ -127,7 +127,7 @@ class AlreadyDone(ElicitError):
 
 
 class NotAsked(ElicitError):
-    """Questions were created in a call and never asked. `places` are the lines that did so."""
+    """Questions were created in a call and never asked. `places` are the lines that create them."""
 
     name = "ELICITATION_NOT_ASKED"
 

@@ -246,8 +246,8 @@ def payload_of(payload: Json) -> str:
     text = json.dumps(json.loads(json_text(payload, "payload")), sort_keys=True)
     if len(text) > PAYLOAD_BYTES_AT_MOST:
         raise InvalidQuestion(
-            f"on_end: payload has {len(text)} characters of JSON, and {PAYLOAD_BYTES_AT_MOST} are "
-            "the most. Store the data in your own table, and pass its id."
+            f"on_end: payload has {len(text)} characters of JSON, and can have at most "
+            f"{PAYLOAD_BYTES_AT_MOST}. Store the data in your own table, and pass its id."
         )
     return text
 

@@ -235,7 +235,7 @@ def raise_unknown(owner: str, name: str, names: Sequence[str]) -> NoReturn:
 
 
 def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> NoReturn:
-    """Raise InvalidUse in a tool, which also is a `plain` error, and the `plain` error elsewhere.
+    """Raise InvalidUse, which is also a `plain` error, in a tool, and only `plain` elsewhere.
 
     `name` is the name that an AttributeError is about.
     """

@@ -257,8 +257,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             # This also applies if one attempt was answered while another is still open.
             return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
-            # The same time before and after the elicitation ends: moving it would need another
-            # index write, which costs more than the rest of the change.
+            # This time does not change when the elicitation ends: a changed time would need
+            # another index write, which costs more than the rest of the change.
             return self.look_at or min(self.expires_at, self.stored_until)
         return None
 

@@ -49,12 +49,12 @@ class Resource:
     """This server as a protected resource, with one issuer whose tokens it accepts.
 
     `url` is the canonical address, as in the metadata document. `audiences` are other names for
-    this server: issuers without RFC 8707 write an id of their own into tokens. `beside` are the
-    server's addresses that need tokens made for them, not the tokens for calls. `claim` names the
-    claims that identify a person. `scopes` are required for every call. `asked` are more scopes,
-    which the metadata tells clients to request. `wanted` are the (claim, value) pairs, such as
-    roles, to look for in tokens. `tenant` is the id that tokens must have as `tid`, if the issuer
-    has several tenants. `algorithms` are the accepted signatures.
+    this server: issuers without RFC 8707 write an id of their own into tokens. `beside` are
+    other addresses of this server, each of which needs tokens that were made for it. `claim` names
+    the claims that identify a person. `scopes` are required for every call. `asked` are more
+    scopes, which the metadata tells clients to request. `wanted` are the (claim, value) pairs, such
+    as roles, to look for in tokens. `tenant` is the id that tokens must have as `tid`, if the
+    issuer has several tenants. `algorithms` are the accepted signatures.
     """
 
     url: str

@@ -84,7 +84,7 @@ def client_auth_now(provider: Provider, *, before: str | None) -> str:
     """Return the method of client authentication for an account that was connected with `before`.
 
     The declared method counts, because the operator may have changed it together with the secret.
-    Only between `basic` and `post` did the metadata choose at that time.
+    If both methods are `basic` or `post`, the metadata chose one of them then, and `before` counts.
     """
     declared = provider.client_auth
     is_chosen = provider.discovers and {declared, before} == {"basic", "post"}

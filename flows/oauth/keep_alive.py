@@ -1,8 +1,8 @@
 """Times for an account that ends without use: for a refresh, and for a warning before the end.
 
-Risks: a refresh token dies of disuse, and the person learns of it when a tool fails. Or all
-accounts that were connected in one minute are refreshed in one minute. So each account has its own
-time for the next step, which depends on its id.
+Risks: a refresh token ends because nobody used it, and the person learns of it when a tool fails.
+Or all accounts that were connected in one minute are refreshed in one minute. So each account has
+its own time for the next step, which depends on its id.
 
 Lifetimes of less than two days are left alone: they are sessions, which the provider wants to end.
 """

@@ -162,9 +162,9 @@ class Provider(Declaration):
     def keys_from(
         self, keys: Sequence[Mapping[str, Any]], *, issuer: str
     ) -> list[Mapping[str, Any]]:
-        """Return the keys that may sign tokens of this name of the issuer.
+        """Return the keys that may sign tokens with this name of the issuer.
 
-        An issuer of several tenants can name the tenant that a key belongs to (`issuer`).
+        If an issuer has several tenants, a key's member `issuer` can say which tenant it is for.
         """
         tenant = self.issuers.get(issuer)
         if tenant is None:

@@ -123,7 +123,10 @@ def _credentials_fix(registration: RegisteredClient) -> str:
 
 
 def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> SetupFinding | None:
-    """Return the finding if the issuer names its methods, and none is the one of this server."""
+    """Return the finding if the issuer does not accept this server's client authentication.
+
+    Return None if it does, or if its metadata names no methods (`methods` is empty).
+    """
     provider, setting = registration.client.provider, registration.setting
     method = client_auth_of(provider.client_auth, methods)
     accepted_here = [METHODS[one] for one in methods if one in METHODS]

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from flows.payments.money import Money
 from flows.payments.receipt import ASKED, CLAIM, BankClaim, Dispute, Payment, ReceiptStatus
 
-CLAIM_EVENTS_AT_MOST = 50
+CLAIM_EVENTS_AT_MOST = 50  # stored events of one claim; see `_untimed`
 # If two stages have no time or the same second, the stage that is later in this tuple counts.
 _RANKS = (
     *(Dispute.INQUIRY, Dispute.CLOSED, Dispute.OPEN, Dispute.LOST, Dispute.APPEALED),
     *(Dispute.LOST_AGAIN, Dispute.WON, Dispute.GONE),
 )
+# The stages to write into `Payment.disputes`: older code reads it, and knows no others.
 _FIRST_WORDS = {
     Dispute.INQUIRY: Dispute.WON,
     Dispute.CLOSED: Dispute.WON,

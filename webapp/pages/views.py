@@ -379,7 +379,7 @@ class TooFast(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble(View):
-    """The page of an error, ours or the other side's. `again_url` is a GET."""
+    """The page of an error of this server or of another one. `again_url` is a GET."""
 
     template: ClassVar[str] = "trouble.html"
     error_id: str

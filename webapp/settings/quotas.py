@@ -208,7 +208,7 @@ class PolicySettings:
         parse=_a_week_or_more,
         default="30d",
         says="how long an event for an address of `ELICIT_EVENTS_{NAME}_URL` is stored: a duration "
-        "such as `90d`, at least 7 days, because the server retries an event for three",
+        "such as `90d`, at least 7 days, because the server retries an event for three days",
     )
     events_waiting: int = setting(
         "ELICIT_EVENTS_WAITING",

@@ -140,8 +140,8 @@ CONNECTIONS = Setting(
     name="ELICIT_CONNECTIONS",
     parse=count(999_999),
     default="900",
-    says="the maximum number of connections, below the system's limit per process; 50 more are "
-    "reserved for the user who runs the server",
+    says="the maximum number of connections of a process; 50 more are reserved for the user who "
+    "runs the server. The system must let a process open more files than that",
 )
 
 
