@@ -216,7 +216,7 @@ def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
     lease = elicitation.take
     if lease is None or lease.run != run or elicitation.delivered_at is not None:
         return elicitation
-    return states.release(elicitation, leg=lease.leg)
+    return states.release(elicitation, request_id=lease.leg)
 
 
 def _unless_anothers(
@@ -244,7 +244,7 @@ class OwnersReach:
     teams: Collection[str] = ()
     teams_until: datetime | None = None
     run: str
-    leg: str
+    request_id: str
     tool: str
     calling_client: CallingClient
     has_ended: Callable[[], bool]  # returns True if the call has ended
@@ -296,7 +296,9 @@ class OwnersReach:
         return connections.holder_of(connection, owner=self.owner, teams=teams)
 
     async def spend(self, receipt_id: str) -> Json:
-        return await self.payments.spend(self.owner, receipt_id, run=self.run, leg=self.leg)
+        return await self.payments.spend(
+            self.owner, receipt_id, run=self.run, request_id=self.request_id
+        )
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         return await self.payments.refund(self.owner, receipt_id, reason=reason, run=self.run)

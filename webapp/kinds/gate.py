@@ -35,7 +35,7 @@ class Gates(PageKind):
         self.approvals = Approvals(elicitations)
 
     async def known(self, request: Form, by: AskedBy) -> Json | None:
-        if not request.can_be_kept or request.covers is None:
+        if not request.can_be_stored or request.covers is None:
             return None
         return {} if await self.approvals.covers(by, request.covers) else None
 
