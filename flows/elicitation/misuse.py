@@ -25,7 +25,7 @@ from flows.errors import (
     NotAsked,
     NotConfigured,
     QuestionChanged,
-    ResultNotKept,
+    ResultNotStored,
 )
 from flows.shown import is_too_long
 
@@ -259,7 +259,7 @@ def located(error: ElicitError, place: str | None = None) -> ElicitError:
     if type(error) is InvalidQuestion or (isinstance(error, InvalidQuestion) and _is_fixed(error)):
         return InvalidUse(str(error), place=place)
     is_name = isinstance(error, NotConfigured) and error.is_unknown_name
-    is_authors = is_name or isinstance(error, InvalidSchema | ResultNotKept | QuestionChanged)
+    is_authors = is_name or isinstance(error, InvalidSchema | ResultNotStored | QuestionChanged)
     if is_authors and place is not None and error.place is None:
         error.place = place
         error.args = (f"{error} The code is at {place}.",)

@@ -322,11 +322,13 @@ def _is_identifier(value: Any) -> bool:
 
 def _names_in(audience: Any, resource: Resource) -> tuple[str, ...]:
     """Return this server's names in a token's audience; a slash at an address's end is ignored."""
-    ours = {_plain(url) for url in (resource.url, *resource.beside)}
+    accepted = {_plain(url) for url in (resource.url, *resource.beside)}
     several = audience if is_list(audience) else [audience]
     texts = [each for each in several if isinstance(each, str)]
     named = [each for each in texts if each in resource.audiences]
-    return tuple(dict.fromkeys([*named, *(_plain(each) for each in texts if _plain(each) in ours)]))
+    return tuple(
+        dict.fromkeys([*named, *(_plain(each) for each in texts if _plain(each) in accepted)])
+    )
 
 
 def _plain(url: str) -> str:

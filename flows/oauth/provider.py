@@ -222,8 +222,8 @@ class Client:
         return replace(self, provider=self.provider.for_tenant(tenant or ""))
 
 
-_NOT_KEPT = frozenset({"sandbox"})
-_HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name not in _NOT_KEPT}
+_NOT_STORED = frozenset({"sandbox"})
+_HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name not in _NOT_STORED}
 
 
 def as_data(provider: Provider) -> Json:
@@ -237,7 +237,7 @@ def as_data(provider: Provider) -> Json:
     for each in fields(provider):
         value = getattr(provider, each.name)
         default = each.default if each.default is not MISSING else None
-        if each.name not in _NOT_KEPT and value not in (default, (), {}):
+        if each.name not in _NOT_STORED and value not in (default, (), {}):
             data[each.name] = msgspec.to_builtins(value)
     return data
 

@@ -69,7 +69,7 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
             )
         return [] if found.place == place else [_moved(found, place, service)]
 
-    await elicitations.write_afresh(moved)
+    await elicitations.write_rebuilt(moved)
     return [f"{printed(name)} is served only from {printed(place)} from now on."]
 
 

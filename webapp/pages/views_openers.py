@@ -12,7 +12,7 @@ from flows.elicitation.traits import PageName
 from webapp.pages.views import Live, ToolName, View
 
 # Pages that are shown only to the person that they belong to.
-Theirs = Literal["connections", "payments", "inbox", "activity", "operator"]
+PersonsPage = Literal["connections", "payments", "inbox", "activity", "operator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Closed(View):
     """
 
     template: ClassVar[str] = "closed.html"
-    of: Theirs
+    of: PersonsPage
     why: str
     sign_in: SignInButton | None = None
     by_code: bool = False

@@ -367,7 +367,7 @@ class IdentitySettings:
         )
 
     @property
-    def knows_people(self) -> bool:
+    def can_ask_people(self) -> bool:
         """True if the server can ask anybody other than this machine's own user."""
         return self.client is not None or self.binds_by_code or self.asks_anonymous
 
