@@ -473,7 +473,7 @@ class Elicitations:
                 if waiter is not None
                 else None
             )
-            return end(current, now=now, take=lease)
+            return end(current, now=now, lease=lease)
 
         settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:
