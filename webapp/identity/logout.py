@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable, Unreadable
 from flows.oauth.access_token import BadBearer
-from flows.oauth.logout import LogoutToken
+from flows.oauth.sign_in import LogoutToken
 from webapp.deadline import Clock
 from webapp.identity.sessions import LIFE_AT_MOST, BrowserSession, spent
 from webapp.records.owners import SERVICE, Owners, Row

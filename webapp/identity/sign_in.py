@@ -15,10 +15,9 @@ from flows.elicitation.flow import CallbackParams
 from flows.errors import Failed
 from flows.oauth.access_token import BadBearer, issuer_in
 from flows.oauth.authorization_code import Mixed
-from flows.oauth.logout import logout_key_id, verified_logout
 from flows.oauth.provider import Client
 from flows.oauth.registered_client import RegisteredClient
-from flows.oauth.sign_in import STATE_BYTES, SignIn
+from flows.oauth.sign_in import STATE_BYTES, SignIn, logout_key_id, verified_logout
 from webapp.deadline import Clock
 from webapp.http.client import Outbound
 from webapp.identity.issuer import Issuer

@@ -29,14 +29,13 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
-from webapp.notifications.tables import NotifyTable
-from webapp.settings.approver_tables import read_approvers
+from webapp.notifications.delivery import NotifyTable
+from webapp.settings.approver_tables import read_approvers, read_teams
 from webapp.settings.issuers import IssuerTable, OfPeople, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
-from webapp.settings.team_tables import read_teams
 from webapp.settings.toml_tables import (
     TEXT,
     TYPES,

@@ -15,8 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from webapp.identity.users import is_user_id
 from webapp.languages import known_tag
-from webapp.notifications.delivery import CheckedAddress, check_addresses
-from webapp.notifications.tables import ADDRESSES_AT_MOST, AFTER_FOR_PEOPLE, NotifyTable
+from webapp.notifications.delivery import (
+    ADDRESSES_AT_MOST,
+    AFTER_FOR_PEOPLE,
+    CheckedAddress,
+    NotifyTable,
+    check_addresses,
+)
 from webapp.settings.identity import ISSUER, IdentitySettings, issuer_faults
 from webapp.settings.parsers import duration
 from webapp.settings.table import Setting, Values

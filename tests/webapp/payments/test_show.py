@@ -27,7 +27,7 @@ from webapp.operations.payment_rows import PaymentRow
 from webapp.records.ids import tail_of
 from webapp.records.values import StoredWebhook
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:

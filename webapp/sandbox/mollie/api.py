@@ -23,7 +23,7 @@ from flows.payments.mollie.gateway import LIFE_WITHOUT_A_METHOD
 from flows.payments.money import Money
 from flows.payments.responses import minor_units, written
 from flows.payments.session import Malformed
-from webapp.sandbox.authorization.client import bearer_of
+from webapp.sandbox.authorization.granted import bearer_of
 from webapp.sandbox.checkout.answers import (
     Answer,
     ApiCall,
