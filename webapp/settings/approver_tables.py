@@ -14,14 +14,14 @@ from flows.oauth.access_token import Team
 from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
 from webapp.settings.identity import OF_PEOPLES_OWN, IdentitySettings, issuer_faults
-from webapp.settings.parsers import duration
-from webapp.settings.toml_tables import (
+from webapp.settings.parsers import (
     FLAG,
     LISTS,
     NUMBER,
     TEXT,
     TEXTS,
     converted,
+    duration,
     meant,
     tables_in,
     unknown_key,

@@ -27,8 +27,8 @@ from webapp.settings.identity import (
     scopes_of,
     with_approvers,
 )
+from webapp.settings.parsers import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
 from webapp.settings.table import Setting, Values
-from webapp.settings.toml_tables import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
 
 _KEYS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("issuer", "label", "client_auth"), TEXT),

@@ -23,19 +23,19 @@ from webapp.notifications.delivery import (
     check_addresses,
 )
 from webapp.settings.identity import ISSUER, IdentitySettings, issuer_faults
-from webapp.settings.parsers import duration
-from webapp.settings.table import Setting, Values
-from webapp.settings.toml_tables import (
+from webapp.settings.parsers import (
     FLAG,
     NUMBER,
     TEXT,
     TEXTS,
     TYPES,
     converted,
+    duration,
     meant,
     tables_in,
     unknown_key,
 )
+from webapp.settings.table import Setting, Values
 
 LETTERS_AT_MOST: Final = 2000  # of an address
 REMINDERS_AT_MOST: Final = 20

@@ -19,8 +19,7 @@ from webapp.cli.arguments import with_ids
 from webapp.cli.filters import Filters, filtered
 from webapp.cli.main import parser_for
 from webapp.cli.payments import end_payment, list_payments
-from webapp.cli.questions import list_questions
-from webapp.cli.show import show_history
+from webapp.cli.questions import list_questions, show_history
 from webapp.command import CommandRefused
 from webapp.operations.history import show
 from webapp.operations.payment_rows import PaymentRow
