@@ -16,7 +16,6 @@ from flows.providers.catalogue import LISTINGS, CatalogueEntry
 from webapp.cli.main import COMMANDS, parser_for
 from webapp.pages import (
     views,
-    views_decisions,
     views_forms,
     views_openers,
     views_operator,
@@ -179,7 +178,7 @@ def page(name: str) -> str:
 
 
 def _views() -> set[type[View]]:
-    modules = (views, views_decisions, views_forms, views_openers, views_operator, views_own)
+    modules = (views, views_forms, views_openers, views_operator, views_own)
     found = (each for module in modules for each in vars(module).values())
     return {
         each

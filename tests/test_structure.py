@@ -111,9 +111,9 @@ PACKAGES = (
 # A vendor's name may occur only in these packages, and in texts for people.
 VENDOR_FOLDERS = (
     *(f"flows/payments/{package}/" for package in ("stripe", "paypal", "mollie")),
-    *(f"webapp/sandbox/{package}/" for package in ("authorization", "stripe", "paypal", "mollie")),
+    *(f"webapp/sandbox/{package}/" for package in ("authorization", "stripe", "paypal")),
     *("flows/providers/", "webapp/demo/"),
-    "webapp/sandbox/app.py",  # the simulated vendors
+    *("webapp/sandbox/app.py", "webapp/sandbox/mollie.py"),  # the simulated vendors
     "webapp/sandbox/settings.py",  # the secrets of each vendor
     "flows/payments/registry.py",  # which gateway belongs to which vendor
     "webapp/settings/payments.py",  # the settings of each vendor

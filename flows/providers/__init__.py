@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from flows.oauth.provider import PersonProbe, Provider, ProviderKey
 from flows.providers.catalogue_work import atlassian, discord, dropbox, gitlab, linear, notion
 from flows.providers.github import github, github_app
-from flows.providers.google import google
-from flows.providers.microsoft import microsoft
-from flows.providers.openid import openid
+from flows.providers.openid import google, microsoft, openid
 from flows.providers.slack import slack
 
 PROVIDERS: Mapping[str, Provider] = {

@@ -54,8 +54,7 @@ from flows.providers.catalogue_work import (
     zoom,
 )
 from flows.providers.github import github, github_app
-from flows.providers.google import google
-from flows.providers.microsoft import microsoft
+from flows.providers.openid import google, microsoft
 from flows.providers.slack import slack
 
 Status = Literal["documented", "other clients"]

@@ -48,12 +48,14 @@ from webapp.pages.views import (
     Used,
     View,
 )
-from webapp.pages.views_decisions import ActivityPage, Decide, InboxPage
 from webapp.pages.views_forms import (
+    ActivityPage,
+    Decide,
     Decided,
     Decision,
     DoneForm,
     DoneSecret,
+    InboxPage,
     StartConfirm,
     StartDecision,
     StartForm,

@@ -15,15 +15,14 @@ from tests.support.markup import Page
 from webapp.operations.catalog import LISTS
 from webapp.pages import views as module
 from webapp.pages import (
-    views_decisions,
+    views_forms,
     views_openers,
     views_operator,
     views_own,
 )
-from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, ToolName, View
-from webapp.pages.views_decisions import (
+from webapp.pages.views_forms import (
     ActivityEntry,
     Delegation,
     InboxEntry,
@@ -423,8 +422,8 @@ def usual(view: type[ViewT], **changes: Any) -> ViewT:
 VIEWS: tuple[type[View], ...] = tuple(
     view
     for found in (
-        *(module, views_own, views_decisions, views_openers),
-        *(views_operator, views_typed),
+        *(module, views_own, views_openers),
+        *(views_operator, views_forms),
     )
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")

@@ -27,7 +27,7 @@ from webapp.http.parts import READ
 from webapp.identity.identity import Viewer
 from webapp.pages.builder_forms import question_of
 from webapp.pages.views import Updates
-from webapp.pages.views_decisions import ActivityEntry, ActivityPage
+from webapp.pages.views_forms import ActivityEntry, ActivityPage
 from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
 from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS, made_at

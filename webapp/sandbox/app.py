@@ -37,7 +37,7 @@ from webapp.sandbox.authorization.habits import Faults, PlayedFault
 from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
 from webapp.sandbox.checkout.answers import BODY_BYTES_AT_MOST, ProviderApi, SandboxAnswers
 from webapp.sandbox.checkout.deliveries import Deliver, Outside, Pause
-from webapp.sandbox.mollie.api import mollie_api, mollie_routes
+from webapp.sandbox.mollie import mollie_api, mollie_routes
 from webapp.sandbox.pages import NO_STORE, Checkout, SandboxPages, assets, checkout_routes
 from webapp.sandbox.paypal.api import paypal_api, paypal_routes
 from webapp.sandbox.settings import Sandbox, new_sandbox, require_loopback

@@ -13,8 +13,7 @@ from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, NOW, Rendered, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder, without_hash
 from webapp.pages.views import Done, Ended, Ending, Finishing, Late, StartUrl, View, Waiting
-from webapp.pages.views_decisions import InboxPage
-from webapp.pages.views_forms import StartDecision
+from webapp.pages.views_forms import InboxPage, StartDecision
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
