@@ -97,7 +97,9 @@ class CountingLoop(asyncio.SelectorEventLoop):
         _counts["tasks"] += 1
         return super().create_task(*given, **named)
 
-    def call_at(self, when: float, callback: Any, *given: Any, **named: Any) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *given: Any, **named: Any
+    ) -> Any:
         _counts["timers"] += getattr(callback, "__qualname__", "") not in _OF_IDLE_SERVER
         return super().call_at(when, callback, *given, **named)
 
@@ -203,8 +205,8 @@ async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
     counts: Counter[str] = Counter()
     async with at("callback") as url, httpx.AsyncClient(timeout=60) as browser:
 
-        async def answer(_context: Any, question: Any) -> ElicitResult:
-            address = await _until_callback(browser, question.url, callback=f"{url}/callback/")
+        async def answer(context: Any, params: Any) -> ElicitResult:
+            address = await _until_callback(browser, params.url, callback=f"{url}/callback/")
             before = await _tell(browser, url)
             reply = await browser.get(address)
             assert reply.has_redirect_location, reply.text

@@ -104,7 +104,9 @@ class Filled(Observer):
         elicitations, now = self.elicitations, self.now()
         asked = fresh(self.owner, now=now, id=elicitations.new_id(self.owner))
         start = perf_counter()
-        with elicitations.waiters.waiter(asked.id, leg="leg", run="run", taker=TAKER) as waiter:
+        with elicitations.waiters.waiter(
+            asked.id, request_id="leg", run="run", taker=TAKER
+        ) as waiter:
             await elicitations.write(asked)
             await elicitations.open_attempt(asked.id, browser="0" * 64)
             await complete_elicitation(elicitations, asked.id, {"paid": True}, TrustedCode())
@@ -354,16 +356,16 @@ async def two_empty(name: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
     elif name == "SQLite":
         yield f"sqlite:///{folder / 'few.db'}", f"sqlite:///{folder / 'many.db'}"
     elif name == "PostgreSQL":
-        server = PostgresServer()
-        server.start()
+        postgres = PostgresServer()
+        postgres.start()
         try:
-            async with server.database() as few, server.database() as many:
+            async with postgres.database() as few, postgres.database() as many:
                 yield few, many
         finally:
-            server.remove()
+            postgres.remove()
     else:
-        with own_valkey() as server:
-            yield server.url, server.url.replace("db=0", "db=1")
+        with own_valkey() as valkey:
+            yield valkey.url, valkey.url.replace("db=0", "db=1")
 
 
 async def measure(

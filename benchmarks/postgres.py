@@ -28,7 +28,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.records import record
 from webapp.stores import open_store
 from webapp.stores.lanes import Lanes, first
-from webapp.stores.postgres_driver import create_pool
+from webapp.stores.postgres_driver import connect, create_pool
 
 _TOP = Path(__file__).parents[1]
 _DBOS = _TOP / "build" / "dbos"
@@ -55,7 +55,9 @@ class BarePostgres:
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
-        self._pool = await create_pool(self._url, min_size=0, max_size=10, reset=_keep)
+        self._pool = await create_pool(
+            partial(connect, self._url), min_size=0, max_size=10, reset=_keep
+        )
         async with self._pool.acquire(timeout=10) as connection:
             await connection.execute(_TABLE)
 

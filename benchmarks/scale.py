@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time, thread_time
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.calling import Caller, serving
 from benchmarks.ours import open_elicitations

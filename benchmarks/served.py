@@ -58,7 +58,7 @@ def by_hand(base: str) -> Any:
         del done[item]
         return f"{item} is bought"
 
-    @server.custom_route("/done/{item}", methods=["GET"])
+    @server.custom_route("/done/{item}", methods=["GET"])  # type: ignore[untyped-decorator]
     async def paid(request: Request) -> PlainTextResponse:
         done[request.path_params["item"]].set()
         return PlainTextResponse("done")
@@ -80,7 +80,7 @@ def with_elicit(base: str, folder: Path) -> Any:
         await elicit.url(f"Pay for {item}", checkout, origins=[base])
         return f"{item} is bought"
 
-    @server.custom_route("/done/{item}", methods=["GET"])
+    @server.custom_route("/done/{item}", methods=["GET"])  # type: ignore[untyped-decorator]
     async def paid(request: Request) -> PlainTextResponse:
         await complete_elicitation(orders.pop(request.path_params["item"]))
         return PlainTextResponse("done")

@@ -76,7 +76,7 @@ async def lifecycles(
         writer = (writes or BareWriter)(folder / "bare.db")
         try:
             new_id = partial(elicitations.new_id, owner)
-            baseline = partial(bare_lifecycles, writer, blobs(size), times, new_id=new_id)
+            baseline = partial(bare_lifecycles, writer.write, blobs(size), times, new_id=new_id)
             if writes is None:
                 # The bare log must be full too, although it is not measured.
                 await writer.write(new_id(), bytes(log_bytes))
@@ -122,7 +122,9 @@ async def our_resumed(elicitations: Elicitations, owner: str) -> float:
     question = await elicitations.open_attempt(question.id, browser="0" * 64)
 
     async def line() -> float:
-        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
+        with elicitations.waiters.waiter(
+            question.id, request_id="leg", run="run", taker=TAKER
+        ) as waiter:
             settled = question
             while settled.status is not Status.ACCEPTED:
                 now = utc_now()
@@ -139,12 +141,16 @@ async def our_resumed(elicitations: Elicitations, owner: str) -> float:
 
 
 async def bare_lifecycles(
-    writer: BareWriter, blobs: Iterator[bytes], times: int, *, new_id: Callable[[], str]
+    write: Callable[[str, bytes, int], Awaitable[None]],
+    blobs: Iterator[bytes],
+    times: int,
+    *,
+    new_id: Callable[[], str],
 ) -> float:
     async def one() -> None:
         id = new_id()
         for version in range(4):
-            await writer.write(id, next(blobs), version)
+            await write(id, next(blobs), version)
 
     return await rate(one, times)
 
@@ -161,7 +167,9 @@ async def stored_lifecycles(elicitations: Elicitations, owner: str, times: int) 
 async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
     async def tool() -> None:
         question = fresh(owner, now=utc_now(), id=elicitations.new_id(owner))
-        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
+        with elicitations.waiters.waiter(
+            question.id, request_id="leg", run="run", taker=TAKER
+        ) as waiter:
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
             settled = question

@@ -65,7 +65,7 @@ async def lifecycles(server: OwnValkey, folder: Path, *, seconds: float, times: 
     ):
         size = await sealed_bytes(elicitations, owner)
         new_id = partial(elicitations.new_id, owner)
-        baseline = partial(bare_lifecycles, client, blobs(size), times, new_id=new_id)
+        baseline = partial(bare_lifecycles, client.write, blobs(size), times, new_id=new_id)
         ours = partial(our_lifecycles, elicitations, owner, times)
         await alternate(0, baseline, ours)
         rounds = [await alternate(number, baseline, ours) for number in in_rounds(seconds)]
@@ -150,7 +150,7 @@ async def _wait(address: str, secret: str) -> None:
 
 
 async def _wait_for(elicitations: Elicitations, id: str) -> None:
-    with elicitations.waiters.waiter(id, leg="leg", run="run", taker=TAKER) as waiter:
+    with elicitations.waiters.waiter(id, request_id="leg", run="run", taker=TAKER) as waiter:
         print("waits", flush=True)
         now = utc_now()
         while not any(await waiter.changes(until=now + timedelta(minutes=5), now=now)):

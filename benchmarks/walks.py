@@ -186,7 +186,7 @@ async def _call(place: Step, revision: str) -> Walk:
     """Trace a call. The person answers with `complete_elicitation`, which is counted separately."""
     walk = Walk(name=f"a call with URL mode, {revision}")
 
-    async def answer(_context: Any, _question: Any) -> ElicitResult:
+    async def answer(context: Any, params: Any) -> ElicitResult:
         person.set()
         return ElicitResult(action="accept")
 
@@ -212,8 +212,8 @@ async def _call(place: Step, revision: str) -> Walk:
 async def _callback(place: Step) -> Walk:
     walk = Walk(name="an OAuth callback")
 
-    async def answer(_context: Any, question: Any) -> ElicitResult:
-        method, address, fields = "GET", question.url, dict[str, str]()
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        method, address, fields = "GET", params.url, dict[str, str]()
         while not address.startswith(f"{place.url}/callback/"):
             reply = await place.browser.request(
                 method, address, data=fields if method == "POST" else None
@@ -240,7 +240,9 @@ async def _webhook(place: Step) -> Walk:
     await place.service.elicitations.write(asked)
     body = paid_event(asked.id, session)
     headers = [signature_of(body, secret=place.sandbox.webhook_secret, now=utc_now())]
-    with place.service.elicitations.waiters.waiter(asked.id, leg="leg", run="run", taker=TAKER):
+    with place.service.elicitations.waiters.waiter(
+        asked.id, request_id="leg", run="run", taker=TAKER
+    ):
         with traced(walk):
             reply = await place.browser.post(
                 f"{place.url}/webhooks/stripe", content=body, headers=headers

@@ -32,9 +32,9 @@ POINTS, OUTSIDE, FAULTS = "tests/crash", "tests/outside", "tests/mutation"
 ONCE = tuple(
     f"tests/{folder}"
     for folder in (
-        *("attacks", "browser", "cookbook", "frameworks", "hosts", "oidc", "public", "typescript"),
-        *("webapp/cli", "webapp/mcp", "webapp/oauth", "webapp/pages", "webapp/serving"),
-        "webapp/testing",
+        *("attacks", "browser", "cookbook", "deployment", "frameworks", "hosts", "oidc", "public"),
+        *("typescript", "webapp/cli", "webapp/mcp", "webapp/oauth", "webapp/pages"),
+        *("webapp/serving", "webapp/testing"),
     )
 )
 BROKEN = "(the run itself)"

@@ -272,9 +272,9 @@ class App:
         if not self._has_sandbox:
             yield None
             return
-        from webapp.sandbox.app import sandbox_beside  # noqa: PLC0415 - most have none
+        from webapp.sandbox.app import embedded_sandbox  # noqa: PLC0415 - most have none
 
-        async with sandbox_beside(serves=self._settings.url, clock=utc_now) as sandbox:
+        async with embedded_sandbox(serves=self._settings.url, clock=utc_now) as sandbox:
             yield sandbox
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -487,5 +487,5 @@ def _verifier(
     if isinstance(served, HostedServer) and served.has_own_sign_in:
         return served.own_tokens(issuer=_vouching(served.server, settings=settings))
     uses = _uses(settings)
-    beside = (uses.act.resource, uses.own.resource)
-    return issuer_tokens(settings, issuers, beside=beside, clock=clock)
+    other_resources = (uses.act.resource, uses.own.resource)
+    return issuer_tokens(settings, issuers, other_resources=other_resources, clock=clock)

@@ -46,7 +46,7 @@ VERIFIER_BYTES = 64
 NONCE_BYTES = 24
 CODE_AT_MOST = 4096
 _ONCE = ("code", "state", "iss", "error")
-PARAMETERS = (*_ONCE, "error_description")  # that a callback's handling reads
+PARAMETERS = (*_ONCE, "error_description")  # the parameters of a callback that the server reads
 
 
 class Mixed(ElicitError):
@@ -364,7 +364,7 @@ def code_in(
     if not code:
         raise Mixed("neither a code nor an error")
     if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
-        raise Mixed("the code is none")
+        raise Mixed("the code is not valid")
     return code
 
 

@@ -151,7 +151,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ending(self) -> bool:
-        """True while it is disconnected, and after a process that disconnected it died."""
+        """True while a process disconnects the account, and after such a process has died."""
         return self.lapsed_at is not None and self.claim is not None
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     def has_to_be_asked_for(self, tool: str, client: CallingClient | None) -> bool:
         """Return True if the person ended an exchanged account, or its use by the tool or client.
 
-        It is shared with all other tools without asking.
+        An exchanged account is shared with all other tools without asking.
         """
         is_let = self.only is None or (client is not None and client.key in self.only)
         has_ended = self.ended_at is not None or self.is_ending
@@ -341,7 +341,7 @@ def _remembered(
 
 
 LIFE_AT_LEAST = timedelta(days=2)
-KEPT_BEFORE = timedelta(days=14)  # before the end; a third of shorter lifetimes
+REFRESH_BEFORE_END = timedelta(days=14)  # before the end; a third of shorter lifetimes
 WARNED_BEFORE = timedelta(days=7)  # before the end; a quarter of shorter lifetimes
 TRIED_AGAIN_AFTER = timedelta(hours=6)
 
@@ -356,7 +356,7 @@ def planned(connection: Connection, *, now: datetime) -> Connection:
         connection = replace(connection, warned_at=None)
     at = warn_at if connection.warned_at is None else end
     if connection.refresh_token is not None and not connection.has_fixed_end:
-        before = min(KEPT_BEFORE, _life(connection, end) / 3)
+        before = min(REFRESH_BEFORE_END, _life(connection, end) / 3)
         at = end - before - before / 2 * _share(connection.id)
     return replace(connection, keep_at=max(at, now))
 

@@ -135,8 +135,8 @@ class ProviderKey:
     `page` is the address where a person makes a key, and `label` its name there. Requests carry the
     key in `header`, after `prefix` (`Bearer` in the Authorization header, nothing in any other).
     `query` names a query parameter that carries it instead, for a provider that accepts no header.
-    With `user`, the title of a user name, the person types a user name and a password, which are
-    sent as HTTP Basic.
+    `user` is the label of the field for a user name. If it is set, the person types a user name and
+    a password, which are sent as HTTP Basic.
 
     The request of the declaration's `person` tests each key before it is stored. `status` is the
     HTTP status of a reply that accepts the key.
@@ -296,7 +296,7 @@ class Declaration:
     replies: Literal["json", "form"] = "json"
     token_path: tuple[str, ...] = ()
     token_types: tuple[str, ...] = ()
-    token_scheme: str = "Bearer"  # noqa: S105  # a kind of key, not one
+    token_scheme: str = "Bearer"  # noqa: S105  # the name of a scheme, not a token
     extra: tuple[tuple[str, str], ...] = ()
     token_extra: tuple[tuple[str, str], ...] = ()
     refresh_extra: tuple[tuple[str, str], ...] = ()
@@ -312,8 +312,8 @@ class Declaration:
 
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
-# In an issuer that names each tenant's tokens by the tenant, and the tenant whose metadata has the
-# template itself as its issuer.
+# TENANT_ID stands for the tenant in the issuer of a multi-tenant provider, such as Microsoft Entra.
+# The metadata of SHARED_TENANT has the issuer with TENANT_ID instead of a tenant.
 TENANT_ID, SHARED_TENANT = "{tenantid}", "organizations"
 VALUE_AT_MOST = 2048  # characters of a member that is stored
 HOST_AT_MOST = 253
@@ -322,7 +322,7 @@ _HOST_PATTERN = re.compile(rf"(?:\*\.)*{_LABEL}(?:\.{_LABEL})+")
 
 
 def host_pattern_fault(pattern: str) -> str | None:
-    """Return why this is no pattern of hosts, or None. `*` stands for one label at the start."""
+    """Return why this pattern of hosts is not valid, or None. It can begin with `*` labels."""
     if len(pattern) <= HOST_AT_MOST and _HOST_PATTERN.fullmatch(pattern):
         return None
     return "must be a host, or *. and at least two labels, such as *.example.com."
@@ -334,7 +334,7 @@ def tenant_host(typed: str, patterns: Collection[str]) -> str:
     The first label of a pattern is enough, and `https://` may stand before the host.
 
     Raises:
-        InvalidQuestion: The text is no such host.
+        InvalidQuestion: The text is not a host that matches a pattern.
     """
     text = typed.strip(" ")
     text = text.lower() if text.isascii() else ""

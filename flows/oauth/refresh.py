@@ -35,7 +35,7 @@ from flows.oauth.token_errors import (
 )
 
 MARGIN_AT_MOST = timedelta(seconds=60)
-AS_BEFORE = timedelta(minutes=5)  # a reply that names the same end in seconds differs by less
+AS_BEFORE = timedelta(minutes=5)  # the end has not moved if a reply changes it by less
 ANOTHER_PERSON = "another_person"
 
 
@@ -144,7 +144,7 @@ def _completed(tokens: TokenSet, connection: Connection) -> TokenSet:
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
     if tokens.refresh_expires_at is None and tokens.refresh_token == connection.refresh_token:
-        # The same token ends when the first reply said.
+        # The former refresh token still ends at the time that an earlier reply named.
         tokens = dataclasses.replace(tokens, refresh_expires_at=connection.refresh_expires_at)
     return tokens
 
@@ -247,7 +247,7 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
 
 
 def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
-    # a refresh sends no redirect address, so this class must be wrong
+    # A refresh sends no redirect address, so the refusal cannot be about one.
     if refusal.means == "redirect":
         is_ended = refusal.error in ENDED
         refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")

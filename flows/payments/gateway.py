@@ -405,8 +405,8 @@ def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerm
 
 def payment_of(payment: Payment, seller: MerchantAccount) -> str:
     """Return the provider's id of the payment. Raises Failed if the provider has none."""
-    is_theirs = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
-    if payment.payment_intent is None or not is_theirs:
+    is_of_seller = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
+    if payment.payment_intent is None or not is_of_seller:
         raise Failed(f"{seller.label} has no payment for this receipt.")
     return payment.payment_intent
 
@@ -431,8 +431,8 @@ def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: date
     if stored.session is None:
         # The session does not exist if the provider refused it; otherwise we don't know.
         return attempt.trouble != "refused"
-    is_theirs = attempt.browser == browser and open_page(elicitation, now=now) is not None
-    return stored.url is not None and not is_theirs
+    is_of_browser = attempt.browser == browser and open_page(elicitation, now=now) is not None
+    return stored.url is not None and not is_of_browser
 
 
 def forget_page(elicitation: Elicitation, session: str) -> Elicitation:

@@ -25,8 +25,7 @@ from tests.support.serving import free_port
 from webapp.demo.walker import walk
 
 # The commit that people upgrade from. Replace it with the last tag once versions are published.
-BEFORE = "d578c6cec757b18c8c57dcc9d5d9526297782eac"
-STORES_BEFORE = ("sqlite",)  # stores that the previous version supports
+BEFORE = "2708f64330d4647dd9fd96d13b566f7dbca02c3f"
 VERSIONS = ("before", "this")
 TOOLS = """
 from flows import elicit

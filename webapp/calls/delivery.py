@@ -213,7 +213,7 @@ def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
     lease = elicitation.take
     if lease is None or lease.run != run or elicitation.delivered_at is not None:
         return elicitation
-    return states.release(elicitation, leg=lease.leg)
+    return states.release(elicitation, request_id=lease.leg)
 
 
 def _unless_anothers(
@@ -243,7 +243,7 @@ class OwnersReach:
         teams: Collection[str] = (),
         teams_until: datetime | None = None,
         run: str,
-        leg: str,
+        request_id: str,
         tool: str,
         calling_client: CallingClient,
         has_ended: Callable[[], bool],
@@ -257,7 +257,7 @@ class OwnersReach:
         self._teams = teams
         self._teams_until = teams_until
         self._run = run
-        self._leg = leg
+        self._request_id = request_id
         self._tool = tool
         self._calling_client = calling_client
         self._has_ended = has_ended  # True if the call has ended
@@ -309,7 +309,9 @@ class OwnersReach:
         return connections.holder_of(connection, owner=self._owner, teams=teams)
 
     async def spend(self, receipt_id: str) -> Json:
-        return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)
+        return await self._payments.spend(
+            self._owner, receipt_id, run=self._run, request_id=self._request_id
+        )
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         return await self._payments.refund(self._owner, receipt_id, reason=reason, run=self._run)

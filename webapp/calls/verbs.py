@@ -70,9 +70,9 @@ class Verbs:
         self._order = QuestionOrder(call)
 
     @property
-    def leg(self) -> str:
+    def request_id(self) -> str:
         """The id of this request in log lines."""
-        return self.call.leg
+        return self.call.request_id
 
     @property
     def hidden(self) -> Collection[str]:
@@ -87,7 +87,7 @@ class Verbs:
             teams=call.caller.teams,
             teams_until=call.caller.teams_until,
             run=call.run.value.id,
-            leg=call.leg,
+            request_id=call.request_id,
             tool=call.tool.tool,
             calling_client=call.tool.calling_client,
             has_ended=lambda: call.has_ended,

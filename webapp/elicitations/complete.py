@@ -100,7 +100,7 @@ async def _keep_late(
         holder = await elicitations.holder(Elicitation, owner=current.owner, key=current.join)
         superseded: list[Elicitation] = []
         now = elicitations.clock()
-        if holder is not None and holder.id != id and states.is_kept(current, now):
+        if holder is not None and holder.id != id and states.can_still_be_stored(current, now):
             superseded = _superseded(holder, now=now)
         if superseded and answers_others is not None and holder is not None:
             superseded = _answered(holder, answer, proof, by=answers_others, now=now) or superseded
@@ -113,7 +113,7 @@ async def _keep_late(
         return [*superseded, late, *await also(late)]
 
     try:
-        written = await elicitations.write_afresh(rows)
+        written = await elicitations.write_rebuilt(rows)
     except NotPossible:
         return Completion.ALREADY_SETTLED
     if written:

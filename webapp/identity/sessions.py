@@ -193,13 +193,13 @@ class Sessions:
             await self._end(session)
         return self._cookie(self.cookie_name, "", life=timedelta())
 
-    def leave(self, kept: Json, *, back: str, at: str = "") -> str:
+    def leave(self, attempt_data: Json, *, back: str, at: str = "") -> str:
         """Return the Set-Cookie header with the sign-in's state, before the redirect to the issuer.
 
         `back` is a path of this server; any other value becomes the home page.
         """
-        is_ours = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
-        pending = SignInState(kept=kept, back=back if is_ours else "/", at=at)
+        is_path = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
+        pending = SignInState(kept=attempt_data, back=back if is_path else "/", at=at)
         until = self._clock() + SIGN_IN_AT_MOST
         text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, pending, expires_at=until)
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
@@ -311,8 +311,8 @@ class Pairing:
         if scheme.lower() != "bearer":
             return False
         sent = given.strip().encode("utf-8", "replace")
-        ours = [_key(self._ring, each).encode() for each in self._ring.fingerprints]
-        return any(hmac.compare_digest(sent, each) for each in ours)
+        expected = [_key(self._ring, each).encode() for each in self._ring.fingerprints]
+        return any(hmac.compare_digest(sent, each) for each in expected)
 
     async def can_use(self, token: str) -> bool:
         """Return True if the address still works."""

@@ -39,7 +39,7 @@ class Gates(PageKind):
         return self._policy.gate_of(tool, mark=mark, is_destructive=is_destructive)
 
     async def known(self, request: Form, by: AskedBy) -> Json | None:
-        if not request.can_be_kept or request.covers is None:
+        if not request.can_be_stored or request.covers is None:
             return None
         return {} if await self.approvals.covers(by, request.covers) else None
 

@@ -119,12 +119,12 @@ def attach(
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.elicitations.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())
-    ours = Middleware(
+    middleware = Middleware(
         server, service, issuer=issuer, connections=connections or ClientConnections()
     )
-    parts.append(ours)
+    parts.append(middleware)
     watch_inner_calls(server)
-    return ours
+    return middleware
 
 
 def is_served(server: Any) -> bool:
@@ -197,8 +197,8 @@ class Middleware:
             if not isinstance(answered, GoOn):
                 return answered
             going_on, params = answered, answered.within(params)
-        task = self._tasks.leg_of(params, declared, caller)
-        leg = await self._prepare(
+        task = self._tasks.task_leg_of(params, declared, caller)
+        prepared = await self._prepare(
             context,
             call_next,
             params=params,
@@ -208,25 +208,25 @@ class Middleware:
             has_result_tool=has_result_tool,
             task=task,
         )
-        call = leg.call
+        call = prepared.call
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
             # The run has just ended, or the server now has another version of the tool.
             return self._result_tool.not_continuable(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
-            return await self._tasks.create(leg)
+            return await self._tasks.create(prepared)
         watched = service.clients.patience.watch(caller, connection)
         is_cancel_explicit = context.request is None or context.protocol_version < MODERN
-        with working(tracer=service.elicitations.telemetry.tracer, call=call.leg):
+        with working(tracer=service.elicitations.telemetry.tracer, call=call.request_id):
             try:
                 result = await service.running_tools.run(
-                    call, leg.body, connection, is_cancel_explicit=is_cancel_explicit
+                    call, prepared.body, connection, is_cancel_explicit=is_cancel_explicit
                 )
             except asyncio.CancelledError:
                 watched.gave_up()
                 raise
         watched.has_result()
         # Notify the client of questions that ended between two calls.
-        for id in await leg.asks.ended(service.elicitations):
+        for id in await prepared.asks.ended(service.elicitations):
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
         service.running_tools.deliver(call, connection, later=later)

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct, ValidationError, convert
 
-from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
+from flows.elicitation.states import RECORD_RETENTION, Elicitation, Status
 from flows.kinds.form import approver_of, voting_of
 from webapp.languages import ENGLISH, Language
 from webapp.records.ids import Notification, RowIds
@@ -146,7 +146,7 @@ class NotifyTables:
                     address=number,
                     is_escalation=is_escalation,
                     next_at=since + after,
-                    erase_at=asked.expires_at + RECORD_KEPT,
+                    erase_at=asked.expires_at + RECORD_RETENTION,
                 )
 
 
@@ -244,8 +244,8 @@ def in_a_line(text: str, *, at_most: int) -> str:
         category = unicodedata.category(character)
         marks = marks + 1 if category in ("Mn", "Mc") else 0
         is_word = category[0] in "LN" or 0 < marks <= _MARKS_AT_MOST
-        is_kept = is_word or category in _SIGNS or character in _PUNCTUATION
-        found.append(character if is_kept else " ")
+        is_shown = is_word or category in _SIGNS or character in _PUNCTUATION
+        found.append(character if is_shown else " ")
     line = " ".join(_INSIDE.sub(" ", "".join(found)).split())
     return line if len(line) <= at_most else line[: at_most - 1].rstrip() + "…"
 

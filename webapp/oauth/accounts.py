@@ -172,7 +172,7 @@ class Accounts:
         begun = await self.connections.still_of(by.account, by)
         given = await self._given(begun, request, by)
         is_other = held is not None and held.id != by.account
-        if given is None and (by.is_later_leg or is_other):
+        if given is None and (by.is_later_request or is_other):
             raise Failed(
                 "The account no longer works. Call again, and the person is asked to connect it "
                 "again."
@@ -447,7 +447,7 @@ class Accounts:
             return await chosen() if is_own else ()
 
         if not is_own:  # the team's rows need a separate write
-            await self._elicitations.write_afresh(chosen)
+            await self._elicitations.write_rebuilt(chosen)
         proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 

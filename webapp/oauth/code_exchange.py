@@ -186,14 +186,14 @@ class CodeExchange:
             return await placed() if connection.owner == owner else ()
 
         if connection.owner != owner:  # the team's rows need a separate write
-            await self._elicitations.write_afresh(placed)
+            await self._elicitations.write_rebuilt(placed)
 
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}
         done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
         is_unsettled = done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN)
         if is_unsettled and connection.owner == owner:
             # Too late for this question: store the account for the next one.
-            await self._elicitations.write_afresh(placed)
+            await self._elicitations.write_rebuilt(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored, owner=owner)
         return True

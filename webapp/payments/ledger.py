@@ -199,7 +199,7 @@ class Ledger:
         return found
 
     async def spend(
-        self, owner: str, id: str, *, run: str | None, leg: str | None = None
+        self, owner: str, id: str, *, run: str | None, request_id: str | None = None
     ) -> Payment:
         """Spend the payment, and return it. The same run can spend the payment again.
 
@@ -220,16 +220,16 @@ class Ledger:
             elif not current.once and current.spent_by != run:
                 raise NotPossible(status=ReceiptStatus.SPENT, wanted=ReceiptStatus.SPENT)
             changed: list[Value] = [] if spent == current else [spent]
-            asked = None if leg is None else await self.leading_to(current)
+            asked = None if request_id is None else await self.leading_to(current)
             if asked is None or asked.take is None:
                 return changed
-            if asked.take.leg != leg:
+            if asked.take.leg != request_id:
                 if current.once:  # many calls can use a permanent purchase
                     return changed
                 raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
-            return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
+            return [*changed, states.renew(asked, request_id=asked.take.leg, now=now)]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         assert spent is not None
         return spent
 
@@ -280,7 +280,7 @@ class Ledger:
             is_released = asked is not None and run is None
             return [begun, states.release_key(asked)] if asked and is_released else [begun]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         assert begun is not None
         return begun
 
@@ -317,7 +317,7 @@ class Ledger:
             # Write both, so that no call claims the payment at the same moment.
             return [begun] if asked is None else [begun, asked]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         assert begun is not None
         return begun
 
@@ -439,7 +439,7 @@ class Ledger:
             rows = (changed, *result.questions, webhook_row)
             return [row for row in rows if row not in (None, current)]
 
-        written = await self._elicitations.write_afresh(values)
+        written = await self._elicitations.write_rebuilt(values)
         assert changed is not None
         assert result is not None
         if written:
@@ -463,7 +463,7 @@ class Ledger:
             )
             return ended
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         self._elicitations.have_moved(*ended)
 
     async def _require(self, owner: str, id: str) -> Payment:

@@ -212,7 +212,7 @@ class Verification:
             is_written = await self._change_question(elicitation, session, change, also=rows)
         if not is_written:
             # Paid twice or reported twice: the ledger has each paid session once.
-            await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
+            await self._elicitations.write_rebuilt(lambda: self._of_ended(elicitation, rows))
         for one in early:
             if one.status != "applied":
                 with suppress(Conflict):  # the sweeper is handling this webhook
@@ -296,7 +296,7 @@ class Verification:
             waiting = replace(hook, status="waiting", why="payment")
             return [waiting, replace(found, hooks=hooks, erase_at=hook.erase_at)]
 
-        return "waiting" if await self._elicitations.write_afresh(values) else "duplicate"
+        return "waiting" if await self._elicitations.write_rebuilt(values) else "duplicate"
 
     async def _with_early_events(self, payment: Payment) -> tuple[Payment, Sequence[StoredWebhook]]:
         """Apply the payment's early events to its row. Return the row and their webhooks.

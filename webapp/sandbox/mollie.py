@@ -252,7 +252,7 @@ def _link(href: str, media_type: str) -> Json:
     return {"href": href, "type": media_type}
 
 
-_KEYS_KEPT = timedelta(hours=1)
+_KEY_RETENTION = timedelta(hours=1)
 _MORE_AT_MOST = 2500  # minor units that can be refunded beyond the price
 _LISTED_AT_MOST = 250
 _LISTED_BY_DEFAULT = 50
@@ -315,7 +315,9 @@ class MollieApi:
         return SandboxAsked(
             act=lambda: Answer(body=act(self, call), status=_CREATED.get(method, HTTPStatus.OK)),
             changes=call.changes,
-            key=Key(name=name, asked=asked, life=_KEYS_KEPT, conflict=conflict) if name else None,
+            key=Key(name=name, asked=asked, life=_KEY_RETENTION, conflict=conflict)
+            if name
+            else None,
         )
 
     def refusal(self, words: str, status: HTTPStatus) -> MollieError:

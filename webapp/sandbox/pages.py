@@ -64,7 +64,7 @@ class SandboxPages:
         page.sets = self._browser.set_cookies(cookie) if known is None else ()
         return page
 
-    def is_ours(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
+    def is_valid_csrf(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
         """Return True if a form came from that page in this browser."""
         return self._browser.is_csrf(csrf or "", cookies_of(request), subject=subject)
 
@@ -158,7 +158,7 @@ async def press(
         return checkout.unknown()
     sales, sale = found
     marks = parsed(body).get("csrf", [])
-    if len(marks) != 1 or not checkout.pages.is_ours(marks[0], request=request, subject=id):
+    if len(marks) != 1 or not checkout.pages.is_valid_csrf(marks[0], request=request, subject=id):
         return checkout.pages.trouble(
             "Please start from the page",
             "The form did not come from this page in this browser. Are cookies switched off?",

@@ -12,7 +12,7 @@ from flows.elicitation.traits import traits_of
 from webapp.testing import _acts as acts
 from webapp.testing._acts import ACCEPT, VALUE, Act, Do, Errand, Pause
 from webapp.testing._application import TestedApplication
-from webapp.testing.received import Told
+from webapp.testing.received import ReceivedQuestion
 from webapp.testing.webhooks import ProviderWebhooks
 
 
@@ -134,7 +134,7 @@ class PlannedActions:
 
         self._will("complete a visit", do, "url")
 
-    def continues(self, then: Callable[[Told], Awaitable[object]]) -> None:
+    def continues(self, then: Callable[[ReceivedQuestion], Awaitable[object]]) -> None:
         """Follow a `url` question to its address, then await `then` with the question.
 
         In `then`, the test does what the author's service or a vendor does next: it sends a

@@ -408,7 +408,7 @@ def examined(
             says=f"{seller.label} rejects the key.",
             fix=f"set {_KEY} to a secret key from {_KEYS}",
         )
-        return SetupReport(findings=(wrong,), told_at=reported_at)
+        return SetupReport(findings=(wrong,), reported_at=reported_at)
     found = [_of_account(reply, seller)]
     tried: dict[str, int] = {}
     for right, (method, path) in RIGHTS.items():
@@ -418,7 +418,7 @@ def examined(
     if url is not None:
         listed = yield request("GET", "/v1/webhook_endpoints?limit=100")
         found += _of_endpoints(listed, url, seller)
-    return SetupReport(findings=tuple(found), told_at=reported_at)
+    return SetupReport(findings=tuple(found), reported_at=reported_at)
 
 
 def _of_rights(tried: Mapping[str, int], charge_status: int, seller: StripeAccount) -> SetupFinding:
@@ -467,8 +467,8 @@ def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> lis
     except msgspec.MsgspecError:
         says = f"{seller.label} does not list its webhook endpoints (HTTP {reply.status_code})."
         return [SetupFinding(says=says, fix=f"check them at {_PAGE}", is_wrong=False)]
-    ours = [one for one in listed if one.url == url]
-    if not ours:
+    of_server = [one for one in listed if one.url == url]
+    if not of_server:
         others = ", ".join(sorted(one.url for one in listed)) or "none"
         return [
             SetupFinding(
@@ -477,7 +477,7 @@ def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> lis
                 f"{_SECRET} to its signing secret",
             )
         ]
-    enabled = [one for one in ours if one.status == "enabled"]
+    enabled = [one for one in of_server if one.status == "enabled"]
     if not enabled:
         return [
             SetupFinding(

@@ -98,7 +98,7 @@ def presenter_of(
         modes=modes,
         client=client,
         in_result=in_result,
-        request_until=Deadline(limits.leg, ticks=ticks),
+        request_until=Deadline(limits.retry, ticks=ticks),
         held_until=held_until,
         limits=limits,
         user_codes=user_codes,

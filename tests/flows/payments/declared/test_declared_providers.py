@@ -205,7 +205,7 @@ def test_failure_shows_provider_error_code_but_not_its_message(case: Case) -> No
 @EVERY
 def test_malformed_session_id_is_refused(case: Case) -> None:
     created = case.seller.declaration.created
-    places = [created.reference if created.is_ours else created.session, created.handle]
+    places = [created.reference if created.has_own_session_ids else created.session, created.handle]
     for place in places:
         id: Any
         for id in ("..", ".", "", "a b", "a\n", "x" * 300, {}, 2.5):
@@ -301,9 +301,9 @@ def test_unreadable_fetch_reply_raises_failed(case: Case, bad: httpx.Response) -
 @EVERY_FETCHED
 def test_reply_about_another_session_raises_failed(case: Case) -> None:
     fetched = case.seller.declaration.fetched
-    place = fetched.reference if fetched.is_ours else fetched.session
+    place = fetched.reference if fetched.has_own_session_ids else fetched.session
     assert place is not None
-    another = f"{ID}:2" if fetched.is_ours else "another"
+    another = f"{ID}:2" if fetched.has_own_session_ids else "another"
     answer = put(case.fetched(case.open_word), place, another)
     with pytest.raises(Failed, match="report the status of the payment"):
         fetch(case, answer)
