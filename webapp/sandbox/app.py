@@ -3,8 +3,8 @@
 Risks: a stranger's page that rebinds its DNS name to this machine, or a sandbox that strangers can
 reach. The sandbox answers only under its own host and port, and only on loopback.
 
-`elicit serve` serves the sandbox itself. `sandbox_beside` serves it next to an application that is
-served in another way.
+`elicit serve` serves the sandbox itself. `embedded_sandbox` serves it next to an application that
+is served in another way.
 """
 
 import asyncio
