@@ -340,6 +340,8 @@ def _remembered(
     return tuple(one for one in every if one.key in latest or one.key in (only or ()))
 
 
+# Times for an account that ends without use: for a refresh, and for a warning before the end.
+
 LIFE_AT_LEAST = timedelta(days=2)
 REFRESH_BEFORE_END = timedelta(days=14)  # before the end; a third of shorter lifetimes
 WARNED_BEFORE = timedelta(days=7)  # before the end; a quarter of shorter lifetimes

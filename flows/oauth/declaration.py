@@ -311,6 +311,8 @@ class Declaration:
     refusals: tuple[KnownRefusal, ...] = ()
 
 
+# Addresses with a part that is known later.
+
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
 # TENANT_ID stands for the tenant in the issuer of a multi-tenant provider, such as Microsoft Entra.
 # The metadata of SHARED_TENANT has the issuer with TENANT_ID instead of a tenant.

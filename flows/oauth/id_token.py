@@ -261,6 +261,8 @@ def _is_same(nonce: Any, expected: str) -> bool:
     return hmac.compare_digest(nonce.encode("utf-8", "surrogatepass"), expected.encode())
 
 
+# Userinfo: what the issuer says about a person in addition to the id_token.
+
 SIGNED = "application/jwt"
 
 

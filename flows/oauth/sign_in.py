@@ -251,6 +251,8 @@ def _leaving_of(stored: Json) -> Leaving:
         raise Mixed("this browser has no pending sign-in") from None
 
 
+# Sign-outs that the issuer reports.
+
 EVENT = "http://schemas.openid.net/event/backchannel-logout"
 VALID_FOR = timedelta(minutes=10)
 NAME_CHARACTERS_AT_MOST = 1024

@@ -240,6 +240,8 @@ def _shown(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
+# Words that ask for a secret: a password, a key, a token, card data.
+
 # The borders between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
 # The borders between the parts of a question: words are compared within a part only.

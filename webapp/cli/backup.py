@@ -108,6 +108,8 @@ def write_private(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+# `elicit restore`
+
 # The byte range that SQLite locks for as long as a connection has the file open (its os_unix.c).
 _LOCKED_FROM, _LOCKED_BYTES = 0x40000002, 510
 
@@ -275,6 +277,8 @@ def _alone(store: Path) -> Generator[None]:
             raise CommandRefused(f"{store} is open: stop every server of it first.") from error
         yield
 
+
+# `elicit vacuum`
 
 _MIB = 1024 * 1024
 

@@ -108,6 +108,9 @@ def _address(service: Service, name: str) -> EventAddress:
     return address
 
 
+# `elicit notify`
+
+
 def declare_notify(parser: argparse.ArgumentParser) -> None:
     add_command = commands_of(parser)
     words = "send a test message to each address of a table [notify.NAME] and of its escalate_to"

@@ -208,6 +208,9 @@ async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Rec
             yield of_owner
 
 
+# `elicit pair`
+
+
 def declare_pair(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print a bearer token for your MCP client, and a one-time address that pairs a browser "

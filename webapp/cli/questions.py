@@ -46,6 +46,8 @@ async def list_questions(service: Service, owner: str | None = None) -> Table[Qu
     )
 
 
+# `elicit show`
+
 _HISTORY_COLUMNS: Final = ("at", "what", "id", "why")
 
 
@@ -76,6 +78,8 @@ def show_history(history: History, *, as_json: bool) -> None:
     for line in lines_of(table, width=terminal_width(), now=utc_now(), is_exact=True):
         tell(line)
 
+
+# `elicit pending`
 
 _PENDING_COLUMNS = ("id", "kind", "tool", "server", "owner", "asked_at", "expires_at")
 

@@ -264,6 +264,8 @@ def spent(kind: str, id: str, *, until: datetime) -> Record:
     )
 
 
+# Pairing: a key and a one-time address for machines that cannot say whose program connects.
+
 ADDRESS_LIVES = timedelta(minutes=10)
 USED = "used pairing"  # the kind of the rows that record used addresses
 KEY_PREFIX = "elicit_local_"

@@ -156,6 +156,8 @@ def _row(record: Record) -> Row:
     return Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
 
 
+# Sign-ins.
+
 CALLBACK_PATH = "/signin/callback"
 LOGOUT_PATH = "/signin/logout"
 SIGNED_OUT_PATH = "/signout/done"

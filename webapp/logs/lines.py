@@ -213,6 +213,8 @@ def _is_rich(handler: logging.Handler) -> bool:
     return any(each.__module__.startswith("rich.") for each in type(handler).__mro__)
 
 
+# The latest log lines of this process that carry an id, for the operator's pages.
+
 LINES_AT_MOST: Final = 2000
 _IDS: Final = ("id", "error_id", "call", "event", "webhook_id")
 _LOGGERS: Final = ("webapp", "flows")

@@ -401,6 +401,8 @@ def stages_of(
     ]
 
 
+# The audit entries of one owner, as operators see them.
+
 _PAGE = 100
 
 

@@ -327,6 +327,8 @@ def _masked(value: Any) -> Any:
             return value
 
 
+# Lists of records for a page: one read of the rows, one read of the data keys, then the filters.
+
 ROWS_AT_MOST: Final = 10_000
 _OPENED_AT_ONCE: Final = 100
 _AGE: Final = re.compile(r"(\d{1,6})(min|h|d)")

@@ -162,6 +162,8 @@ def decision_of(elicitation: Elicitation, *, now: datetime) -> Decision:
             return "expired" if now >= elicitation.expires_at else "waiting"
 
 
+# Payments that have arrived.
+
 OVER: Mapping[str, Over] = {
     "refunding": "refunding",
     "refund pending": "refund_pending",

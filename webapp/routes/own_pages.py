@@ -234,6 +234,8 @@ async def _changes(
                 yield ": ping\n\n"
 
 
+# The page of activity: what a person was asked, and how it ended.
+
 HERE: Final = "/activity"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _log = logging.getLogger(__name__)

@@ -199,6 +199,8 @@ def _origin(url: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}"
 
 
+# The sandbox next to an application, on a port of its own.
+
 _LOOPBACK = "127.0.0.1"
 
 

@@ -252,6 +252,8 @@ def _link(href: str, media_type: str) -> Json:
     return {"href": href, "type": media_type}
 
 
+# The API.
+
 _KEY_RETENTION = timedelta(hours=1)
 _MORE_AT_MOST = 2500  # minor units that can be refunded beyond the price
 _LISTED_AT_MOST = 250

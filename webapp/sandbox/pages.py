@@ -101,6 +101,9 @@ def assets() -> dict[str, tuple[bytes, str]]:
     }
 
 
+# The payment pages.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
     """The payment pages: one for each state of a sale, with its buttons."""

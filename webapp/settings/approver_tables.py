@@ -142,6 +142,8 @@ def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
             )
 
 
+# `[teams.NAME]`: the people who share accounts, and at which providers.
+
 VALUES_AT_MOST: Final = 20  # of all teams together: a cookie contains them
 LABEL_AT_MOST: Final = 40
 _KEYS: Final = {

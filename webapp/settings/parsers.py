@@ -240,6 +240,8 @@ def gate(text: str) -> GatePolicy:
     return GatePolicy(gates_destructive="destructive" in names, patterns=patterns)
 
 
+# Tables of `elicit.toml`: their keys, and the types of the values in words.
+
 TEXT, TEXTS, FLAG = "a text", "a list of texts", "true or false"
 TABLE, LISTS, NUMBER = "a table of texts", "a table of lists of texts", "a whole number"
 TYPES: Mapping[str, Any] = {

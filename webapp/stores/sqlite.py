@@ -356,6 +356,9 @@ class SqliteStore(SqliteRecords):
 _FILE = OpenedFile(Path(":memory:"), sides=())
 
 
+# A store without a file, for tests and demonstrations.
+
+
 class MemoryStore(SqliteRecords):
     """An opening of a database in memory. All openings use one connection."""
 

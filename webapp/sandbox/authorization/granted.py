@@ -255,6 +255,9 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+# The authentication of a caller.
+
+
 def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: Sandbox) -> None:
     """Check the client's password, from the header or the form.
 

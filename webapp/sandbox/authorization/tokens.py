@@ -138,6 +138,8 @@ class SandboxIdentity:
         }
 
 
+# The token endpoint.
+
 _REFRESH_LIFE_SECONDS = 184 * 24 * 60 * 60
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a name
 _HUGE_TOKEN_BYTES = 100_000
