@@ -13,7 +13,7 @@ from tests.support.clock import Clock
 from tests.support.issuer import issuing
 from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, new_server, server_env, soon
 from tests.support.task_client import TaskClient, task_client
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FOLLOWS = "The person can follow or withdraw the request: http"
 
