@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from joserfc.jwk import ECKey
 
-from tests.oidc.connected import WORDS, bearer, known_at, ours, served, sign_in
+from tests.oidc.connected import WORDS, bearer, known_at, our_settings, served, sign_in
 from tests.oidc.env import OpenIdProvider, real_time
 from tests.support.connections_page import main_text, press
 from tests.support.mcp_server import MODERN, new_browser, server_env
 from tests.support.oauth_env import ends, oauth_env
 
-KEY: Final = ECKey.generate_key("P-256", {"kid": "ours"})
+KEY: Final = ECKey.generate_key("P-256", {"kid": "our_settings"})
 LONG_SECRET: Final = "our:secret/%+ that is long enough to sign with"
 _PRIVATE: Final = {
     "token_endpoint_auth_method": "private_key_jwt",
@@ -141,7 +141,7 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         ) as here,
         new_browser() as browser,
     ):
-        client = ours(here, "/callback/acme", **setting.client)
+        client = our_settings(here, "/callback/acme", **setting.client)
         acme.configure(clients=[client], **setting.there)
         asked, person = here.ask("offline_access", "email", provider=declared), await here.person()
         leaves = await person.go_on(await asked.link())
