@@ -306,13 +306,17 @@ def settle(
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
     require(elicitation, status)
+    asked = elicitation.asked
+    if status is Status.ACCEPTED and proof is not None:
+        asked = proof.counted(asked)
     return replace(
         elicitation,
+        asked=asked,
         status=status,
         settled_at=now,
         content=content if status is Status.ACCEPTED else None,
         why=why or (elicitation.progress if status is Status.EXPIRED else None),
-        proof=_name_of(proof),
+        proof=None if proof is None else type(proof).__name__,
         settled_by=by if proof is None else proof.by,
         decided_by=None if proof is None else proof.decider,
         take=lease,
@@ -342,9 +346,8 @@ def accept(
     has_expired = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
     if has_expired and not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now, lease=lease)
-    require(elicitation, Status.ACCEPTED)
     return settle(
-        replace(elicitation, asked=proof.counted(elicitation.asked)),
+        elicitation,
         Status.ACCEPTED,
         now=now,
         content=content,
@@ -379,7 +382,7 @@ def settle_late(
         is_late=True,
         content=content if can_be_stored else None,
         why=None,
-        proof=_name_of(proof),
+        proof=None if proof is None else type(proof).__name__,
         settled_by=None if proof is None else proof.by,
         take=None,
         delivered_at=None,
@@ -494,7 +497,3 @@ def _lease_of(elicitation: Elicitation, *, request_id: str) -> Lease:
     if elicitation.take is None or elicitation.take.leg != request_id:
         raise NotPossible(status=elicitation.status, wanted="used")
     return elicitation.take
-
-
-def _name_of(proof: Proof | None) -> str | None:
-    return None if proof is None else type(proof).__name__

@@ -371,10 +371,11 @@ def code_in(
 
 def single(arrival: CallbackParams) -> Mapping[str, str | None]:
     """Return the parameters that must not be repeated. Raises Mixed if one is."""
-    for name in _ONCE:
-        if len(arrival.all(name)) > 1:
+    found = {name: arrival.all(name) for name in _ONCE}
+    for name, values in found.items():
+        if len(values) > 1:
             raise Mixed(f"{name} comes more than once")
-    return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
+    return {name: next(iter(values), None) for name, values in found.items()}
 
 
 def exchange(

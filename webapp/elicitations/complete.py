@@ -37,42 +37,25 @@ async def complete_elicitation(
     product: a late answer then also answers the open question. Without `answers_others`, the open
     question is superseded.
     """
-    work = _complete(
-        elicitations,
-        id,
-        answer,
-        proof,
-        also=also or _nothing,
-        first=first,
-        answers_others=answers_others,
-    )
-    return await elicitations.run_to_completion(work)
+    rows = also or _nothing
 
+    async def complete() -> Completion:
+        try:
+            ended = await elicitations.accept(id, proof, content=answer, also=rows, first=first)
+        except KeyError:
+            return Completion.UNKNOWN
+        except NotPossible:
+            pass  # the elicitation has ended, but a late answer may still be stored
+        else:
+            if ended.status is Status.ACCEPTED:
+                return Completion.ACCEPTED
+        if not proof.may_be_late:
+            return Completion.ALREADY_SETTLED
+        return await _keep_late(
+            elicitations, id, answer, proof, also=rows, answers_others=answers_others
+        )
 
-async def _complete(
-    elicitations: Elicitations,
-    id: str,
-    answer: Json,
-    proof: Proof,
-    *,
-    also: Also,
-    first: Sequence[Value] | None,
-    answers_others: str | None,
-) -> Completion:
-    try:
-        ended = await elicitations.accept(id, proof, content=answer, also=also, first=first)
-    except KeyError:
-        return Completion.UNKNOWN
-    except NotPossible:
-        pass  # the elicitation has ended, but a late answer may still be stored
-    else:
-        if ended.status is Status.ACCEPTED:
-            return Completion.ACCEPTED
-    if not proof.may_be_late:
-        return Completion.ALREADY_SETTLED
-    return await _keep_late(
-        elicitations, id, answer, proof, also=also, answers_others=answers_others
-    )
+    return await elicitations.run_to_completion(complete())
 
 
 async def _keep_late(

@@ -104,7 +104,7 @@ class Webhooks:
         """
         received = Received(
             seller=gateway.seller,
-            event=gateway.read_notice(delivery),
+            event=gateway.read_notice(delivery.body),
             body=delivery.body[:BODY_BYTES_STORED].decode("utf-8", "replace"),
             is_whole=len(delivery.body) <= BODY_BYTES_STORED,
         )

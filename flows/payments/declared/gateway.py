@@ -41,7 +41,7 @@ from flows.payments.responses import (
     written,
 )
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
-from flows.webhooks.signatures import Delivery, Scheme
+from flows.webhooks.signatures import Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
@@ -162,10 +162,7 @@ class DeclaredGateway:
         reply = yield self._request(self._declared.refund, values, body=body, key=key)
         return refund_in(reply, self.seller, price=rest)
 
-    def read_notice(self, delivery: Delivery) -> Notice:
-        return self.stored_notice(delivery.body)
-
-    def stored_notice(self, body: bytes) -> Notice:
+    def read_notice(self, body: bytes) -> Notice:
         return notice_in(body, self.seller)
 
     def trace(self, payment: str) -> Talk[str | None]:

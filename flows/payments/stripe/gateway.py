@@ -30,7 +30,6 @@ from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
-    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -70,7 +69,7 @@ from flows.payments.stripe.messages import (
     session_in,
     sessions_in,
 )
-from flows.webhooks.signatures import Delivery, Scheme
+from flows.webhooks.signatures import Scheme
 
 STRIPE_API = "https://api.stripe.com"
 STRIPE_CHECKOUT = "https://checkout.stripe.com"
@@ -212,6 +211,7 @@ class StripeGateway:
 
     scheme = STRIPE
     pace = PACE
+    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
@@ -320,12 +320,6 @@ class StripeGateway:
         query = urlencode({"payment_intent": intent, "limit": "100"})
         reply = yield self._get(f"{_DISPUTES}?{query}")
         return claims_in(reply, intent, self.seller)
-
-    def read_notice(self, delivery: Delivery) -> Notice:
-        return notice_in(delivery.body)
-
-    def stored_notice(self, body: bytes) -> Notice:
-        return notice_in(body)
 
     def trace(self, payment: str) -> Talk[str | None]:
         """Return the elicitation of a payment. A dispute names only the payment."""
