@@ -443,7 +443,7 @@ def assert_watched(name: str) -> None:
 async def test_output_of_each_command_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
     assert (await run("keys", "list", home=tmp_path, extra=leaking)).status == 3
     assert_watched("elicit keys")
-    with pytest.raises(AssertionError, match="it ended before it said"):
+    with pytest.raises(AssertionError, match="it ended before it printed"):
         async with serving_elicit(home=tmp_path, extra=leaking):
             pass
     assert_watched("elicit serve")

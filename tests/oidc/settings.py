@@ -18,7 +18,7 @@ from tests.support.connections_page import main_text, press
 from tests.support.mcp_server import MODERN, new_browser, server_env
 from tests.support.oauth_env import ends, oauth_env
 
-KEY: Final = ECKey.generate_key("P-256", {"kid": "our_settings"})
+KEY: Final = ECKey.generate_key("P-256", {"kid": "ours"})
 LONG_SECRET: Final = "our:secret/%+ that is long enough to sign with"
 _PRIVATE: Final = {
     "token_endpoint_auth_method": "private_key_jwt",

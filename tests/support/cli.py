@@ -221,6 +221,6 @@ async def output_until(words: str, process: Process) -> str:
         while words not in output:
             line = (await process.stdout.readline()).decode()
             if not line:
-                raise AssertionError(f"it ended before it output {words!r}:\n{error_of(process)}")
+                raise AssertionError(f"it ended before it printed {words!r}:\n{error_of(process)}")
             output += line
     return output
