@@ -145,12 +145,11 @@ class Verification:
 
     async def _record_returns(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
-        id = await self._ledger.id_for(elicitation, session)
-        payment = await self._ledger.read(elicitation.owner, id)
-        now = self._elicitations.clock()
-        if payment is not None and with_returns(payment, session, now=now) != payment:
-            owner, id = payment.owner, payment.id
-            await self._ledger.change(owner, id, lambda p: with_returns(p, session, now=now))
+        id, now = await self._ledger.id_for(elicitation, session), self._elicitations.clock()
+        with suppress(Erased):  # the payment is not recorded
+            await self._ledger.change(
+                elicitation.owner, id, lambda p: with_returns(p, session, now=now)
+            )
 
     async def _act(
         self,
