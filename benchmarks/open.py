@@ -356,7 +356,7 @@ async def two_empty(name: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
     elif name == "SQLite":
         yield f"sqlite:///{folder / 'few.db'}", f"sqlite:///{folder / 'many.db'}"
     elif name == "PostgreSQL":
-        postgres = PostgresServer()
+        postgres = PostgresServer(on_disk=True)
         postgres.start()
         try:
             async with postgres.database() as few, postgres.database() as many:

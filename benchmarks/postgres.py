@@ -264,7 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.postgres", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a rougher one")
     seconds = 6.0 if parser.parse_args().quick else 30.0
-    server = PostgresServer({"max_connections": "200"})
+    server = PostgresServer({"max_connections": "200"}, on_disk=True)
     server.start()
     try:
         figures = [

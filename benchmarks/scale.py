@@ -268,7 +268,7 @@ async def measured_stores(*, times: int) -> Sequence[Measured]:
     with tempfile.TemporaryDirectory() as folder:
         sqlite = await measured_sqlite(Path(folder), times=times)
         measure = partial(measured_server, Path(folder), sqlite=sqlite, times=times)
-        postgres = shared_server()
+        postgres = shared_server(on_disk=True)
         number = int((postgres.data / "postmaster.pid").read_text("utf-8").split()[0])
         async with postgres.database() as address:
             on_postgres = await measure(STORES[1], address, number)

@@ -52,7 +52,7 @@ from webapp.routes.answers import Answers
 from webapp.routes.metrics import PATH as METRICS_PATH
 from webapp.routes.metrics import metrics_page
 from webapp.routes.page_request import credential_of
-from webapp.routes.router import calls, own_routes
+from webapp.routes.router import own_routes
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
 from webapp.service import Service, open_service
@@ -439,8 +439,8 @@ def _routes(
     """Return the applications by the first segment of their paths. All others belong to `own`."""
     uses = _uses(settings)
     routes = {"api": api_routes(own, service=service, answers=answers, tokens=tokens, uses=uses)}
-    if served.server is not None:
-        routes["mcp"] = calls(own, service=service, served=served)
+    if isinstance(served, HostedServer):
+        routes["mcp"] = served.endpoint(own, asker=service.completing)
         if isinstance(tokens, IssuerTokens):
             routes["mcp"] = routes[".well-known"] = protected(
                 routes["mcp"], tokens=tokens, name=served.name, root_path=settings.root_path

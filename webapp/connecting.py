@@ -157,7 +157,7 @@ def issuer_tokens(
             url=f"{settings.url}/mcp",
             issuer=issuer.url,
             audiences=one.audiences,
-            beside=other_resources,
+            other_resources=other_resources,
             claim=one.claim,
             scopes=one.scopes,
             asked=one.advertised_scopes,

@@ -189,6 +189,19 @@ def _call(revision: str, tool: str) -> Holds:
     return held
 
 
+async def _poll_until_begun(world: World, client: TaskClient, task: str) -> None:
+    """Poll until the paid work has begun. The last poll, which would wait for its end, is left."""
+
+    async def polls() -> None:
+        while not world.begun.is_set():
+            await client.get(task)
+
+    polling = asyncio.create_task(polls())
+    await soon(world.begun.wait())
+    polling.cancel()
+    await asyncio.wait({polling})
+
+
 def task_of(revision: str, tool: str = "report") -> Holds:
     @asynccontextmanager
     async def held(world: World) -> AsyncGenerator[Held]:
@@ -200,8 +213,7 @@ def task_of(revision: str, tool: str = "report") -> Holds:
             link = next(word for word in state["statusMessage"].split() if "/e/" in word)
             person = await world.here.browser(None)
             await Guest(person).pay(link)
-            while not world.begun.is_set():
-                await client.get(task)
+            await _poll_until_begun(world, client, task)
 
             async def finish() -> str:
                 world.goes_on.set()

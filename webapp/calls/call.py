@@ -337,7 +337,7 @@ class Call:
 
     def is_not_waited_for(self, current: Elicitation) -> bool:
         """Return True if the tool does not wait: the money is on its way, or an operator checks."""
-        if current.status.is_final:
+        if current.status.is_final or current.progress is None:
             return False
         is_processing = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
         return is_processing or is_paid_otherwise(current.progress)

@@ -74,15 +74,16 @@ class Endings:
         self.ran = deque[Ending](maxlen=100)
         elicitations.run_ends = self
 
-    async def due_with(self, values: Sequence[Value]) -> Sequence[EndingCallback]:
-        """Return the callbacks that become due because these values end their run."""
+    async def due_with(
+        self, runs: Sequence[Run], values: Sequence[Value]
+    ) -> Sequence[EndingCallback]:
+        """Return the callbacks that become due because these values end these runs."""
         found = list[EndingCallback]()
-        for run in values:
-            if isinstance(run, Run) and run.is_delivered:
-                for id in run.endings:
-                    row = await self._elicitations.read(EndingCallback, owner=run.owner, id=id)
-                    if row is not None and row.status == "registered":
-                        found.append(await self._ended(row, run, values))
+        for run in runs:
+            for id in run.endings:
+                row = await self._elicitations.read(EndingCallback, owner=run.owner, id=id)
+                if row is not None and row.status == "registered":
+                    found.append(await self._ended(row, run, values))
         return found
 
     def wrote(self, rows: Sequence[Value]) -> None:

@@ -219,7 +219,8 @@ class Questions:
                 await self._name(question.elicitation_id, current)
             if isinstance(question.request, Visit):
                 current = await self._addressed(question.request, current)
-            self._kinds.rules.know(current, question.request)
+            else:
+                self._kinds.rules.know(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
                 if self._elicitations.plugins.see_starts:
@@ -431,7 +432,7 @@ class Questions:
         is_stored = partial(self._is_stored, current)
         if current.status is Status.ACCEPTED:
             # In all other cases, the content of the accepted answer is already erased.
-            return still_applies(current, self._elicitations) or is_stored(Status.ACCEPTED)
+            return is_stored(Status.ACCEPTED) or still_applies(current, self._elicitations)
         return (
             self._run.is_continued
             or not current.status.is_final
@@ -495,5 +496,6 @@ class Questions:
             is_of_task=self._call.is_of_task,
             trace=traceparent(),
         )
-        await self._kinds.decisions.announce(started)
+        if traits_of(started.kind).is_anothers:
+            await self._kinds.decisions.announce(started)
         return started

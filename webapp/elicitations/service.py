@@ -40,8 +40,8 @@ Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 class RunEnds(Protocol):
     """The callbacks of `on_end`, which become due in the write that ends their run."""
 
-    async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
-        """Return the callbacks to write together with these values."""
+    async def due_with(self, runs: Sequence[Run], values: Sequence[Value]) -> Sequence[Value]:
+        """Return the callbacks of the ended `runs` to write together with these values."""
         ...
 
     def wrote(self, rows: Sequence[Value]) -> None:
@@ -129,8 +129,9 @@ class Elicitations:
         writing = dict.fromkeys([value.id for value in values], has_ended)
         self._writing.update(writing)
         try:
-            if self.run_ends is not None:
-                values = (*values, *await self.run_ends.due_with(values))
+            ends = [one for one in values if isinstance(one, Run) and one.is_delivered]
+            if self.run_ends is not None and any(run.endings for run in ends):
+                values = (*values, *await self.run_ends.due_with(ends, values))
             written = await self.rows.write(*values)
             self._notify(written)
         except Conflict:

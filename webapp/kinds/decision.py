@@ -116,8 +116,7 @@ class Decisions:
     async def announce(self, asked: Elicitation) -> None:
         """Add the question to the inbox, before the question itself is stored."""
         voting, elicitations = voting_of(asked), self._elicitations
-        if voting is None:
-            return
+        assert voting is not None
         for name in voting.names(_AT_LAST):
             owner = elicitations.rows.ids.approver(name)
             id = elicitations.rows.ids.inbox(

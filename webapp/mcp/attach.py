@@ -198,7 +198,7 @@ class Middleware:
             if not isinstance(answered, GoOn):
                 return answered
             going_on, params = answered, answered.within(params)
-        task = self._tasks.task_leg_of(params, declared, caller)
+        task = self._tasks.task_leg_of(params, declared, caller) if declared.has_tasks else None
         prepared = await self._prepare(
             context,
             call_next,
@@ -226,9 +226,10 @@ class Middleware:
                 watched.gave_up()
                 raise
         watched.has_result()
-        # Notify the client of questions that ended between two calls.
-        for id in await prepared.asks.ended(service.elicitations):
-            await context.session.send_elicit_complete(id, related_request_id=request_id)
+        if not declared.is_modern:
+            # Notify the client of questions that ended between two calls.
+            for id in await self._connections.of(context).ended(service.elicitations):
+                await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
         service.running_tools.deliver(call, connection, later=later)
         return result
@@ -268,7 +269,6 @@ class Middleware:
         arguments = _text_of(params)
         if tool is not None and len(arguments) > LARGE_CHARACTERS:  # the library checks small ones
             must_fit(params["arguments"], tool=name, schema=tool.schema, validate=tool.validate)
-        asks = self._connections.of(context)
         presenter = presenter_of(
             context,
             declared,
@@ -277,7 +277,7 @@ class Middleware:
             service=service,
             has_result_tool=has_result_tool,
             dismissed=None if going_on is None else going_on.dismissed,
-            asks=asks,
+            connections=self._connections,
             task_id=None if task is None else task.brings,
         )
         if task is not None:
@@ -326,7 +326,7 @@ class Middleware:
                 replays=service.running_tools.replays,
             )
 
-        return PreparedLeg(call=call, body=body, asks=asks)
+        return PreparedLeg(call=call, body=body)
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
         scope = context.request.scope if context.request is not None else None

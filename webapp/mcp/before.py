@@ -113,7 +113,7 @@ async def _ask_gate(
     # Apps call a tool by a hash. Operators' patterns may use the tool's name or the hash.
     names = [name] if tool is None or tool.name == name else [tool.name, name]
     for one in names:
-        gate = verbs.call.kinds.gates.before(
+        gate = verbs.call.kinds.gates.policy.gate_of(
             one,
             mark=tool.gate if tool is not None else None,
             is_destructive=tool is not None and tool.is_destructive is True,

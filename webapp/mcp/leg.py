@@ -33,7 +33,6 @@ from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.logs.masking import masked
 from webapp.mcp.before import ask_first, enter_call
-from webapp.mcp.presenters.on_stream import ClientAsks
 from webapp.mcp.results import (
     MODERN,
     Result,
@@ -64,10 +63,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLeg:
-    """A request of a call whose body has not run yet. `asks` are its connection's questions."""
+    """A request of a call whose body has not run yet."""
 
     call: Call
-    asks: ClientAsks
     body: Callable[[], Coroutine[Any, Any, HandlerResult]]
 
 
@@ -185,6 +183,8 @@ async def _finished(
 
 def _cleared(content: Any, call: Call) -> Any:
     """Return a tool's output without the secrets and access tokens of this call."""
+    if not call.used.hidden:
+        return content
     cleared = masked(content, call.used.hidden, is_quoting=False)
     if cleared != content:
         _log.warning("result.cleared", extra={"tool": call.tool.tool})

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Asked, Elicitation, Json, Status
-from flows.elicitation.traits import ConnectedBefore, traits_of
+from flows.elicitation.traits import ConnectedBefore
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.access_token import Team
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
@@ -122,12 +122,8 @@ class Accounts:
         }
         return {**facts, **{key: value for key, value in named.items() if value is not None}}
 
-    def must_be_member(self, claimed: Elicitation, *, until: datetime | None) -> None:
+    def must_be_member(self, team: str | None, *, until: datetime | None) -> None:
         """Check that the call still proves the team whose account answers. Raises Failed."""
-        if traits_of(claimed.kind).gives == "account":
-            self._must_be_member(self.terms(claimed).team, until=until)
-
-    def _must_be_member(self, team: str | None, *, until: datetime | None) -> None:
         if team is not None and until is not None and self.now() >= until:
             raise Failed(
                 "The access token of this call has expired, so it no longer proves that the caller "
@@ -141,7 +137,7 @@ class Accounts:
         Raises Failed if the call no longer proves that the asker is in the team.
         """
         team = self.connections.team_for(client.provider.name, by.teams)
-        self._must_be_member(team, until=by.teams_until)
+        self.must_be_member(team, until=by.teams_until)
         return self.connections.holder(by.owner, team)
 
     def _holder_of(self, elicitation: Elicitation) -> str:

@@ -205,19 +205,6 @@ def own_routes(
     return route
 
 
-def calls(app: ASGIApp, *, service: Service, served: HostedApplication) -> ASGIApp:
-    """Return the application of the MCP endpoint. Paths below the endpoint go to `app`."""
-
-    async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != MCP_PATH or scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        with asking(service.completing, is_tool=None):
-            await served(scope, receive, send)
-
-    return call
-
-
 def why_unknown(path: str, *, url: str) -> str | None:
     """Return a hint for the operator if the path without its first segment is ours, else None."""
     prefix, _, rest = path[1:].partition("/")

@@ -218,7 +218,7 @@ async def visit_page(
 ) -> ElicitResult:
     """Submit an author's own pages until the last one, with `fields` as the form values."""
     origins = [*places, *errand.asked.asked.origins]
-    await walk(errand.browser, errand.link, answers=fields, also=origins, say=_hushed)
+    await walk(errand.browser, errand.link, answers=fields, also=origins, say=_print_nothing)
     return ACCEPT
 
 
@@ -356,7 +356,7 @@ async def _inbox_id(errand: Errand, approver: str) -> str:
             return ""
 
 
-def _hushed(_: str) -> None:
+def _print_nothing(_: str) -> None:
     pass
 
 

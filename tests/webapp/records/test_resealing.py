@@ -128,18 +128,18 @@ async def test_running_processes_lose_nothing_during_recovery(file, clock, openi
 async def test_record_written_by_uninformed_process_is_encrypted_again_by_second_run(
     file, clock, openings
 ):
-    deaf, _, command = openings
-    async with process(deaf, clock, ring=file.ring()) as serving:
+    uninformed, _, command = openings
+    async with process(uninformed, clock, ring=file.ring()) as serving:
         await asked(serving)
         known = await data_keys(command, *[secret.value for secret in file.read()])
         await after_leak(command, file, clock)
-        unheard = await asked(serving, join="another")
-        assert await opened_by(command, known) == [unheard.id]
+        written = await asked(serving, join="another")
+        assert await opened_by(command, known) == [written.id]
         clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
         said = await after_leak(command, file, clock)
         assert "New data keys: 0. Records encrypted again: 1." in said
         assert await opened_by(command, known) == []
-        assert await serving.elicitations.get(unheard.id) is not None
+        assert await serving.elicitations.get(written.id) is not None
 
 
 async def test_old_data_keys_stay_until_every_process_received_new_keys(file, clock):

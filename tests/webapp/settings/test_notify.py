@@ -75,36 +75,52 @@ def test_every_key_is_read_with_addresses_of_variables_and_named_tables(tmp_path
     assert "hooks" not in repr((finance, ada))
 
 
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [
-        ("slak://T1JJ3T3L2/A1BRTD4JD/hunter2", "no service slak://. Perhaps slack:// is meant."),
-        ("slack://T1JJ3T3L2/hunter2", "not a valid address of slack://: a part is missing"),
-        ("slack//T1JJ3T3L2/hunter2", "is not an address. Write an address in Apprise's"),
-        ("https://chat.example/hunter2", "no service https://. For a web hook, write json:// or"),
-        ("https://hooks.slack.com/services/T1/hunter2", "a chat's web hook, a part is missing or"),
-        ("mailto://user:hunter2@example.com:x/?to=", "not a valid address of mailto://"),
-        ("mailto://localhost?from=a@example.com&to=hunter2", "not a valid address of mailto://"),
-        ("json://hooks.example/\nhunter2", "is not an address"),
-        ("json://hooks.example/" + "hunter2" * 400, "must not be longer than 2,000 characters"),
-        ("hunter2://x y", "is not an address"),
-        ("hun_ter2://x", "no service its service"),
-        ("", "is not an address"),
-    ],
-)
-def test_address_with_a_typing_error_is_refused_at_the_start_with_its_table(
-    tmp_path: Path, address: str, says: str
+# The addresses of a file are checked together, in a process that imports Apprise.
+WRONG_ADDRESSES = [
+    ("slak://T1JJ3T3L2/A1BRTD4JD/hunter2", "no service slak://. Perhaps slack:// is meant."),
+    ("slack://T1JJ3T3L2/hunter2", "not a valid address of slack://: a part is missing"),
+    ("slack//T1JJ3T3L2/hunter2", "is not an address. Write an address in Apprise's"),
+    ("https://chat.example/hunter2", "no service https://. For a web hook, write json:// or"),
+    ("https://hooks.slack.com/services/T1/hunter2", "a chat's web hook, a part is missing or"),
+    ("mailto://user:hunter2@example.com:x/?to=", "not a valid address of mailto://"),
+    ("mailto://localhost?from=a@example.com&to=hunter2", "not a valid address of mailto://"),
+    ("json://hooks.example/\nhunter2", "is not an address"),
+    ("json://hooks.example/" + "hunter2" * 400, "must not be longer than 2,000 characters"),
+    ("hunter2://x y", "is not an address"),
+    ("hun_ter2://x", "no service its service"),
+    ("", "is not an address"),
+]
+
+
+def test_addresses_with_typing_errors_are_refused_at_the_start_with_their_tables(
+    tmp_path: Path,
 ) -> None:
-    quoted = address.replace("\n", "\\n")
-    text = f'{APPROVERS}[notify.finance]\nto = ["{HOOK}", "{quoted}"]\n'
-    (problem,) = problems_in(environment(tmp_path, text))
-    assert problem.startswith("ELICIT_CONFIG: notify.finance.to, address 2: ")
-    assert says in problem
-    text = f'{APPROVERS}[notify.finance]\nto = ["{HOOK}"]\n'
-    if address and not {" ", "\n"} & set(address):
-        given = {"ELICIT_NOTIFY_FINANCE": address}
-        (problem,) = problems_in(environment(tmp_path, text, more=given))
-        assert problem.startswith("ELICIT_NOTIFY_FINANCE, address 1: ")
+    quoted = [address.replace("\n", "\\n") for address, _ in WRONG_ADDRESSES]
+    tables = [
+        f'[notify.t{number}]\nsubjects = ["{number}"]\nto = ["{HOOK}", "{address}"]\n'
+        for number, address in enumerate(quoted)
+    ]
+    problems = problems_in(environment(tmp_path, "".join(tables)))
+    assert len(problems) == len(WRONG_ADDRESSES)
+    for number, (address, says) in enumerate(WRONG_ADDRESSES):
+        place = f"ELICIT_CONFIG: notify.t{number}.to, address 2: "
+        (problem,) = [one for one in problems if one.startswith(place)]
+        assert says in problem, address
+
+
+def test_address_of_a_variable_with_a_typing_error_is_refused_with_the_variable(
+    tmp_path: Path,
+) -> None:
+    one_word = [address for address, _ in WRONG_ADDRESSES if address and not {*address} & {*" \n"}]
+    tables = [
+        f'[notify.t{number}]\nsubjects = ["{number}"]\nto = ["{HOOK}"]\n'
+        for number in range(len(one_word))
+    ]
+    given = {f"ELICIT_NOTIFY_T{number}": address for number, address in enumerate(one_word)}
+    problems = problems_in(environment(tmp_path, "".join(tables), more=given))
+    places = {problem.split(": ")[0] for problem in problems}
+    assert places == {f"{variable}, address 1" for variable in given}
+    assert len(problems) == len(given)
 
 
 @pytest.mark.parametrize(
