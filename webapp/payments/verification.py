@@ -201,8 +201,8 @@ class Verification:
                 with suppress(Conflict):  # the sweeper is handling this webhook
                     applied = replace(one, status="applied", why=None, transition=None)
                     await self._elicitations.write(applied)
-        is_unresolved = elicitation.status.is_final or is_paid_otherwise(elicitation.progress)
-        if done is not None and is_unresolved:  # possible only after the payment is stored
+        may_be_unresolved = elicitation.status.is_final or is_paid_otherwise(elicitation.progress)
+        if done is not None and may_be_unresolved:  # possible only after the payment is stored
             await self._unresolved.end(elicitation, session.id)
         return done
 
