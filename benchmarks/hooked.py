@@ -65,7 +65,9 @@ def ours(service: Service, owner: str) -> Litestar:
         for one, _ in waiting:
             await service.elicitations.write(one)
             waiters.append(
-                service.elicitations.waiters.waiter(one.id, leg="leg", run="run", taker=TAKER)
+                service.elicitations.waiters.waiter(
+                    one.id, request_id="leg", run="run", taker=TAKER
+                )
             )
         return [(one.id, session) for one, session in waiting]
 
@@ -102,7 +104,9 @@ def opened_checkout(owner: str) -> tuple[Elicitation, str]:
         kind="payment",
         asked=msgspec.structs.replace(asked.asked, terms=msgspec.to_builtins(terms)),
     )
-    opened = open_attempt(asked, browser="0" * 64, now=now, kept=msgspec.to_builtins(stored))
+    opened = open_attempt(
+        asked, browser="0" * 64, now=now, attempt_data=msgspec.to_builtins(stored)
+    )
     return hold_open(opened), session
 
 

@@ -104,7 +104,9 @@ class Filled(Observer):
         elicitations, now = self.elicitations, self.now()
         asked = fresh(self.owner, now=now, id=elicitations.new_id(self.owner))
         start = perf_counter()
-        with elicitations.waiters.waiter(asked.id, leg="leg", run="run", taker=TAKER) as waiter:
+        with elicitations.waiters.waiter(
+            asked.id, request_id="leg", run="run", taker=TAKER
+        ) as waiter:
             await elicitations.write(asked)
             await elicitations.open_attempt(asked.id, browser="0" * 64)
             await complete_elicitation(elicitations, asked.id, {"paid": True}, TrustedCode())

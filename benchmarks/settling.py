@@ -122,7 +122,9 @@ async def our_resumed(elicitations: Elicitations, owner: str) -> float:
     question = await elicitations.open_attempt(question.id, browser="0" * 64)
 
     async def line() -> float:
-        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
+        with elicitations.waiters.waiter(
+            question.id, request_id="leg", run="run", taker=TAKER
+        ) as waiter:
             settled = question
             while settled.status is not Status.ACCEPTED:
                 now = utc_now()
@@ -165,7 +167,9 @@ async def stored_lifecycles(elicitations: Elicitations, owner: str, times: int) 
 async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> float:
     async def tool() -> None:
         question = fresh(owner, now=utc_now(), id=elicitations.new_id(owner))
-        with elicitations.waiters.waiter(question.id, leg="leg", run="run", taker=TAKER) as waiter:
+        with elicitations.waiters.waiter(
+            question.id, request_id="leg", run="run", taker=TAKER
+        ) as waiter:
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
             settled = question

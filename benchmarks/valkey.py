@@ -150,7 +150,7 @@ async def _wait(address: str, secret: str) -> None:
 
 
 async def _wait_for(elicitations: Elicitations, id: str) -> None:
-    with elicitations.waiters.waiter(id, leg="leg", run="run", taker=TAKER) as waiter:
+    with elicitations.waiters.waiter(id, request_id="leg", run="run", taker=TAKER) as waiter:
         print("waits", flush=True)
         now = utc_now()
         while not any(await waiter.changes(until=now + timedelta(minutes=5), now=now)):

@@ -116,7 +116,7 @@ class Crowd:
         self._standing.clear()
 
     def _stand(self, id: str) -> tuple[AbstractContextManager[Waiter], Coroutine[Any, Any, Any]]:
-        waiting = self.waiters.waiter(id, leg="leg", run="run", taker=TAKER)
+        waiting = self.waiters.waiter(id, request_id="leg", run="run", taker=TAKER)
         coroutine = waiting.__enter__().changes(until=_UNTIL, now=_NOW)
         coroutine.send(None)  # runs until it awaits its future, like a call's task
         return waiting, coroutine

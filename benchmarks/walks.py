@@ -240,7 +240,9 @@ async def _webhook(place: Step) -> Walk:
     await place.service.elicitations.write(asked)
     body = paid_event(asked.id, session)
     headers = [signature_of(body, secret=place.sandbox.webhook_secret, now=utc_now())]
-    with place.service.elicitations.waiters.waiter(asked.id, leg="leg", run="run", taker=TAKER):
+    with place.service.elicitations.waiters.waiter(
+        asked.id, request_id="leg", run="run", taker=TAKER
+    ):
         with traced(walk):
             reply = await place.browser.post(
                 f"{place.url}/webhooks/stripe", content=body, headers=headers

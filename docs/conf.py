@@ -1,5 +1,6 @@
 """The configuration of the documentation site, which `make docs` builds without external files."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -31,9 +32,38 @@ python_maximum_signature_line_length = 88
 myst_heading_anchors = 5
 
 
+_SIDEBAR = """
+```{{toctree}}
+:hidden:
+:caption: {}
+
+{}
+```
+"""
+_README = """
+```{include} ../README.md
+:relative-docs: docs/
+:start-after: "# elicit-url"
+```
+"""
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", _add_directives)
     app.connect("doctree-read", _unlink, priority=100)
     app.connect("build-finished", _copy_pictures)
+
+
+def _add_directives(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Add what GitHub cannot show: the sidebar, README on the home page, and the example files."""
+    if page == "index":
+        start, _, lists = source[0].partition("## All pages\n")
+        captions = re.findall(r"### (.+)\n\n((?:- .+\n)+)", lists)
+        pages = ["\n".join(re.findall(r"\((.+)\.md\)", links)) for _, links in captions]
+        sidebar = map(_SIDEBAR.format, (caption for caption, _ in captions), pages)
+        source[0] = start + _README + "".join(sidebar)
+    example = r"(?m)^\[\w+\.py\]\((.+/examples/\w+\.py)\)$"
+    source[0] = re.sub(example, r"```{literalinclude} \1\n:language: python\n```", source[0])
 
 
 def _copy_pictures(app: Sphinx, error: Exception | None) -> None:

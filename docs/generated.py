@@ -50,7 +50,7 @@ Settings are environment variables, read once when the server starts. On your ow
 
 def commands() -> str:
     """Return the page with each command and its arguments, as its parser declares them."""
-    sections = [_section(name, parser_of(name), level=2) for name in COMMANDS]
+    sections = [_section(parser_of(name), level=2) for name in COMMANDS]
     return f"""# Commands
 
 {WRITTEN}
@@ -220,25 +220,21 @@ def subcommands(
     return [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
 
 
-def _section(name: str, parser: argparse.ArgumentParser, *, level: int) -> str:
+def _section(parser: argparse.ArgumentParser, *, level: int) -> str:
     within = subcommands(parser)
-    says = COMMANDS.get(name, "")
     hidden = [*within, *(each for each in parser._actions if each.help == argparse.SUPPRESS)]
     actions = [each for each in parser._actions if each not in hidden and each.dest != "help"]
     usage = " ".join([parser.prog, *map(_usage, actions), *["COMMAND ..."] * bool(within)])
     parts = [
         f"{'#' * level} {parser.prog}",
-        parser.description or f"{says[:1].upper()}{says[1:]}.",
+        parser.description or "",
         f"```text\n{usage}\n```",
     ]
     if actions:
         rows = _lines(f"| `{_named(each)}` | {_help(parser, each)} |" for each in actions)
         parts.append(f"| argument | meaning |\n|---|---|\n{rows}")
     for action in within:
-        says_of = {each.dest: each.help or "" for each in action._choices_actions}
-        for inner, its_parser in action.choices.items():
-            its_parser.description = its_parser.description or _sentence(says_of[inner])
-            parts.append(_section(inner, its_parser, level=level + 1))
+        parts.extend(_section(each, level=level + 1) for each in action.choices.values())
     return "\n\n".join(parts)
 
 

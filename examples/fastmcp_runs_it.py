@@ -14,7 +14,7 @@ add_pages(mcp)
 
 
 @mcp.tool()
-async def keep_key() -> str:
-    """Keep a key that neither the model nor the client sees."""
+async def use_key() -> str:
+    """Use a key that neither the model nor the client sees."""
     key = await elicit.secret("The key of your weather service")
-    return f"A key of {len(key)} letters is kept."
+    return f"The service answers to a key of {len(key)} characters."

@@ -9,20 +9,21 @@ from mcp.server.lowlevel import Server
 
 from flows import elicit
 
-KEEP_KEY = types.Tool(name="keep_key", input_schema={"type": "object"})
+USE_KEY = types.Tool(name="use_key", input_schema={"type": "object"})
 
 
 async def list_tools(
     context: ServerRequestContext, params: types.PaginatedRequestParams | None
 ) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[KEEP_KEY])
+    return types.ListToolsResult(tools=[USE_KEY])
 
 
 async def call_tool(
     context: ServerRequestContext, params: types.CallToolRequestParams
 ) -> types.CallToolResult:
     key = await elicit.secret("The key of your weather service")
-    text = types.TextContent(type="text", text=f"A key of {len(key)} letters is kept.")
+    says = f"The service answers to a key of {len(key)} characters."
+    text = types.TextContent(type="text", text=says)
     return types.CallToolResult(content=[text])
 
 

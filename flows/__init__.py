@@ -1,6 +1,9 @@
 """The public names of the library, with which a tool asks a person and awaits the answer."""
 # This package belongs to elicit-url. elicit_url.py looks for this line.
 
+from typing import TYPE_CHECKING
+from warnings import warn
+
 from flows import elicit
 from flows.elicit import complete_elicitation, supports_elicitation
 from flows.elicitation.ending import Ending, HowEnded
@@ -31,7 +34,7 @@ from flows.errors import (
     OwnerNeeded,
     Processing,
     QuestionChanged,
-    ResultNotKept,
+    ResultNotStored,
     Superseded,
     TooManyPending,
 )
@@ -79,7 +82,7 @@ __all__ = [
     "QuestionChanged",
     "Receipt",
     "Refund",
-    "ResultNotKept",
+    "ResultNotStored",
     "Status",
     "Superseded",
     "TooManyPending",
@@ -87,3 +90,11 @@ __all__ = [
     "elicit",
     "supports_elicitation",
 ]
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> object:
+        if name != "ResultNotKept":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warn("ResultNotKept is now ResultNotStored.", DeprecationWarning, stacklevel=2)
+        return ResultNotStored

@@ -277,7 +277,7 @@ async def once(
             annotated type cannot be stored. The work is not done. In a tool, the error is
             InvalidUse and names the line.
         NotAllowed: The caller is refused, and the work is not done.
-        ResultNotKept: The work is done, but its result is not JSON, is longer than a mebibyte or
+        ResultNotStored: The work is done, but its result is not JSON, is longer than a mebibyte or
             has another type than the annotation. Repeating the same call does not do the work
             again. A result of another type is stored, and is returned once the type is corrected.
     """

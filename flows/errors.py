@@ -3,7 +3,7 @@
 ElicitError
 ├── InvalidQuestion      the verb's arguments are wrong (raised by the verb, not by the await)
 │   ├── InvalidSchema    the schema contains something that a form cannot show: a bug in the tool
-│   └── ResultNotKept    `once` ran, but its result is not JSON, is too long or has another type
+│   └── ResultNotStored    `once` ran, but its result is not JSON, is too long or has another type
 ├── NoAsker              no tool call and no `asking` block is active
 ├── CallOver             the call that this verb belongs to has ended
 ├── AlreadyDone          the action of this owner and key was done a moment ago
@@ -81,7 +81,7 @@ class InvalidSchema(InvalidQuestion):
     why: str = ""
 
 
-class ResultNotKept(InvalidQuestion):
+class ResultNotStored(InvalidQuestion):
     """`once` ran, but its result is not JSON, is too long or has another type than declared."""
 
     name = "ELICITATION_RESULT_NOT_KEPT"
@@ -127,7 +127,7 @@ class AlreadyDone(ElicitError):
 
 
 class NotAsked(ElicitError):
-    """Questions were created in a call and never asked. `places` are the lines that did so."""
+    """Questions were created in a call and never asked. `places` are the lines that create them."""
 
     name = "ELICITATION_NOT_ASKED"
 

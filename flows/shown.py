@@ -94,11 +94,13 @@ def with_titles(
         for one, by in zip(arguments, shown, strict=True)
         for look in {_look(one.name), _look(by.name)}
     )
-    kept = [
+    titled = [
         by if looks[_look(by.name)] == 1 else one for one, by in zip(arguments, shown, strict=True)
     ]
     order = [places.get(one.name, len(places)) for one in arguments]
-    return tuple(one for _, one in sorted(zip(order, kept, strict=True), key=lambda pair: pair[0]))
+    return tuple(
+        one for _, one in sorted(zip(order, titled, strict=True), key=lambda pair: pair[0])
+    )
 
 
 def looks_of(text: str) -> str:

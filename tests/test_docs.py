@@ -91,12 +91,19 @@ def test_guide_lists_exactly_the_named_parameters_of_each_verb():
     assert sorted(reported) == sorted(named)
 
 
-def test_guides_come_in_the_order_of_a_new_reader():
+def test_index_lists_every_page_once_and_begins_with_those_of_a_new_reader():
     page = (PROJECT / "docs" / "index.md").read_text("utf-8")
-    first, second = "tutorials/first-server", "explanation/what-runs-again"
-    assert 0 <= page.index(first) < page.index(second)
-    toctrees = page.partition("{toctree}")[2]
-    assert re.findall(r"(?m)^(\w+/[\w-]+)$", toctrees)[:2] == [first, second]
+    listed = LINK.findall(page.partition("## All pages\n")[2])
+    assert listed[:2] == ["tutorials/first-server.md", "explanation/what-runs-again.md"]
+    assert sorted(f"docs/{each}" for each in listed) == sorted(
+        name for name in PAGES if name.startswith("docs/") and name != "docs/index.md"
+    )
+
+
+def test_pages_show_no_directive_to_a_reader_on_github():
+    # Only the site can run a directive. The docstrings of api.md are nowhere else.
+    with_directives = {name for name, text in PAGES.items() if "```{" in text}
+    assert with_directives == {"docs/reference/api.md"}
 
 
 def test_reference_documents_every_public_attribute_of_tool_values():

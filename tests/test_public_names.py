@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from flows import errors
 from flows.elicit import __all__ as VERBS  # noqa: N812 - a list of names
 from tests.support.cli import PROJECT
 from tests.support.samples import FILES
+from webapp import testing
 from webapp.testing import AskedPerson, elicit_person
 
 API = (PROJECT / "docs/reference/api.md").read_text("utf-8")
@@ -122,3 +124,16 @@ def test_samples_and_examples_pass_the_strict_type_check(tmp_path: Path) -> None
     command = ("-m", "pyright", "-p", str(tmp_path), "--pythonpath", sys.executable)
     ran = subprocess.run([sys.executable, *command], capture_output=True, check=False, text=True)
     assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "former", "name"),
+    [
+        (flows, "ResultNotKept", "ResultNotStored"),
+        (testing, "Told", "ReceivedQuestion"),
+        (testing, "Heard", "ReceivedResult"),
+    ],
+)
+def test_former_names_still_work_and_warn(module: ModuleType, former: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=name):
+        assert getattr(module, former) is getattr(module, name)

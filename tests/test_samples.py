@@ -51,7 +51,7 @@ SAYS = {
     "join_the_lunch_club": "The person has joined.",
     "order_lunch": "The person would like soup.",
     "pay_at_the_till": "Paid by card.",
-    "keep_key": "A key of 20 characters is kept.",
+    "use_key": "The station answers to a key of 20 characters.",
     "greet": "Hello, Ada.",
     "publish_minutes": r"The minutes are published\.",
     "plan_a_party": "The party is on Ada, at Ada.",

@@ -52,7 +52,7 @@ from webapp.routes.answers import Answers
 from webapp.routes.metrics import PATH as METRICS_PATH
 from webapp.routes.metrics import metrics_page
 from webapp.routes.page_request import credential_of
-from webapp.routes.router import calls, own_routes
+from webapp.routes.router import own_routes
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
 from webapp.service import Service, open_service
@@ -272,9 +272,9 @@ class App:
         if not self._has_sandbox:
             yield None
             return
-        from webapp.sandbox.beside import sandbox_beside  # noqa: PLC0415 - most have none
+        from webapp.sandbox.embedded import embedded_sandbox  # noqa: PLC0415 - most have none
 
-        async with sandbox_beside(serves=self._settings.url, clock=utc_now) as sandbox:
+        async with embedded_sandbox(serves=self._settings.url, clock=utc_now) as sandbox:
             yield sandbox
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -439,8 +439,8 @@ def _routes(
     """Return the applications by the first segment of their paths. All others belong to `own`."""
     uses = _uses(settings)
     routes = {"api": api_routes(own, service=service, answers=answers, tokens=tokens, uses=uses)}
-    if served.server is not None:
-        routes["mcp"] = calls(own, service=service, served=served)
+    if isinstance(served, HostedServer):
+        routes["mcp"] = served.endpoint(own, asker=service.completing)
         if isinstance(tokens, IssuerTokens):
             routes["mcp"] = routes[".well-known"] = protected(
                 routes["mcp"], tokens=tokens, name=served.name, root_path=settings.root_path
@@ -487,5 +487,5 @@ def _verifier(
     if isinstance(served, HostedServer) and served.has_own_sign_in:
         return served.own_tokens(issuer=_vouching(served.server, settings=settings))
     uses = _uses(settings)
-    beside = (uses.act.resource, uses.own.resource)
-    return issuer_tokens(settings, issuers, beside=beside, clock=clock)
+    other_resources = (uses.act.resource, uses.own.resource)
+    return issuer_tokens(settings, issuers, other_resources=other_resources, clock=clock)

@@ -166,8 +166,8 @@ class Completing:
             InvalidQuestion: The content is not JSON, or too large.
             InvalidAnswer: The content does not match the question.
         """
-        kept = states.checked_content(content)
-        return await self._elicitations.run_to_completion(self._proved(current, kept, proof))
+        checked = states.checked_content(content)
+        return await self._elicitations.run_to_completion(self._proved(current, checked, proof))
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Return True if the cookies are those of the browser that began the latest attempt."""
@@ -189,8 +189,8 @@ class Completing:
             InvalidQuestion: The content is not JSON, or too large.
             InvalidAnswer: The content does not match the question.
         """
-        kept = states.checked_content(content)
-        settled = self._settled(id, kept, owner=owner, asker=asker, by=by)
+        checked = states.checked_content(content)
+        settled = self._settled(id, checked, owner=owner, asker=asker, by=by)
         return await self._elicitations.run_to_completion(settled)
 
     async def _settled(

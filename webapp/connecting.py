@@ -144,11 +144,12 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
 
 
 def issuer_tokens(
-    settings: Settings, issuers: Sequence[Issuer], *, beside: tuple[str, ...], clock: Clock
+    settings: Settings, issuers: Sequence[Issuer], *, other_resources: tuple[str, ...], clock: Clock
 ) -> IssuerTokens | None:
     """Return the verifier of all issuers' access tokens, or None if people do not sign in.
 
-    `beside` are the server's addresses that need their own tokens, which are not valid for calls.
+    `other_resources` are the server's addresses that need their own tokens. These tokens are not
+    valid for calls.
     """
     first: IssuerTokens | None = None
     for one, issuer in reversed([*zip(settings.identity.issuers, issuers, strict=True)]):
@@ -156,7 +157,7 @@ def issuer_tokens(
             url=f"{settings.url}/mcp",
             issuer=issuer.url,
             audiences=one.audiences,
-            beside=beside,
+            other_resources=other_resources,
             claim=one.claim,
             scopes=one.scopes,
             asked=one.advertised_scopes,
@@ -197,7 +198,7 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
                 unclear = {**about, "why": each.says, "fix": each.fix}
                 _log.info("registration.unclear", extra=unclear)
         label, between = one.client.provider.label, (asked_at, clock())
-        differs = clock_finding(report.told_at, label, between=between)
+        differs = clock_finding(report.reported_at, label, between=between)
         found += [] if differs is None or differs.fix is None else [differs]
         for each in found:
             _log.warning("registration.wrong", extra={**about, "why": each.says, "fix": each.fix})
@@ -208,7 +209,7 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
 
 
 def clock_finding(
-    told_at: str | None, label: str, *, between: tuple[datetime, datetime]
+    reported_at: str | None, label: str, *, between: tuple[datetime, datetime]
 ) -> SetupFinding | None:
     """Compare this machine's clock with another server's Date header. Return None without one.
 
@@ -217,8 +218,8 @@ def clock_finding(
     """
     asked_at, answered_at = between
     try:
-        told = parsedate_to_datetime(told_at or "")
-        ahead, behind = asked_at - told, told - answered_at
+        reported = parsedate_to_datetime(reported_at or "")
+        ahead, behind = asked_at - reported, reported - answered_at
     except (ValueError, TypeError):  # TypeError: it has no time zone
         return None
     apart = max(ahead, behind)

@@ -27,7 +27,7 @@ from flows.errors import (
     ElicitError,
     InvalidQuestion,
     NoAsker,
-    ResultNotKept,
+    ResultNotStored,
     StoreUnavailable,
 )
 from flows.question import Outcome, Question
@@ -225,7 +225,7 @@ def _must_not_wait_for_itself(call: Call) -> None:
 
 def _goes_on(error: Exception, call: Call) -> bool:
     """Return True if a block with the same owner and key continues where this one stopped."""
-    return call.is_interrupted or isinstance(error, Cancelled | StoreUnavailable | ResultNotKept)
+    return call.is_interrupted or isinstance(error, Cancelled | StoreUnavailable | ResultNotStored)
 
 
 async def _logged(service: Service, work: Any) -> None:

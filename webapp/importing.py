@@ -21,7 +21,7 @@ import anyio.to_thread
 
 A = TypeVar("A")
 T = TypeVar("T")
-_NOT_THEIRS = tuple(
+_LIBRARY_FOLDERS = tuple(
     f"{folder}/"
     for folder in (
         *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -59,7 +59,7 @@ async def result_of(function: Callable[[A], Awaitable[T] | T], argument: A) -> T
 
 def is_authors(path: str) -> bool:
     """Return True if this file belongs to neither Python, nor a library, nor this project."""
-    return not path.startswith(("<", *_NOT_THEIRS))
+    return not path.startswith(("<", *_LIBRARY_FOLDERS))
 
 
 def raised_at(error: BaseException) -> str:
@@ -70,8 +70,8 @@ def raised_at(error: BaseException) -> str:
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     known = [each for each in places if not each[0].startswith("<")]
-    theirs = [each for each in known if is_authors(each[0])]
-    for file, line in reversed(theirs or known):
+    of_author = [each for each in known if is_authors(each[0])]
+    for file, line in reversed(of_author or known):
         return f"{file}:{line}"
     return ""
 

@@ -9,7 +9,7 @@ class CallLimits:
     """Limits of calls. Clients give up after 60 s, even with progress, and after ten rounds."""
 
     call: timedelta = timedelta(seconds=50)  # for any call that waits, from its beginning
-    leg: timedelta = timedelta(seconds=40)  # for a retried request, from its beginning
+    retry: timedelta = timedelta(seconds=40)  # for a retried request, from its beginning
     request_at_least: timedelta = timedelta(seconds=5)
     rounds: int = 10  # the maximum of the Python and TypeScript clients
     link: timedelta = timedelta(seconds=25)  # for a repeated call of a client without URL mode

@@ -19,6 +19,7 @@ from starlette.routing import Match, Route
 
 from flows.elicitation.tool_call import DescribedTool
 from flows.oauth.access_token import BadBearer, TokenUse
+from flows.question import Asker, asking
 from webapp.http.address import rooted
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of
 from webapp.mcp.resuming import Streams
@@ -160,12 +161,23 @@ class HostedServer(HostedApplication):
         return any(route.matches(whole)[0] is not Match.NONE for route in self._application.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_call = scope.get("path") == MCP_PATH and scope["type"] == "http"
-        scope = rooted(scope)
-        if is_call:
-            await exchange_of(scope, receive, send).run(self._application, scope)
-        else:
-            await self._application(scope, receive, send)
+        await self._application(rooted(scope), receive, send)
+
+    def endpoint(self, others: ASGIApp, *, asker: Asker) -> ASGIApp:
+        """Return the application of the MCP endpoint. `others` serves the paths below it.
+
+        `asker` is the current Asker of code that runs in no tool.
+        """
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] != MCP_PATH or scope["type"] != "http":
+                await others(scope, receive, send)
+                return
+            with asking(asker, is_tool=None):
+                scope = rooted(scope)
+                await exchange_of(scope, receive, send).run(self._application, scope)
+
+        return serve
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from flows.crypto.tokens import Tokens
 from flows.elicitation.run import Run
-from flows.elicitation.states import RECORD_KEPT, Elicitation
+from flows.elicitation.states import RECORD_RETENTION, Elicitation
 from flows.elicitation.traits import declared, traits_of
 from flows.payments.session import terms_of
 from webapp.calls.clients import McpClients
@@ -42,7 +42,7 @@ from webapp.notifications.sender import Notifier
 from webapp.notifications.tables import NotifyTables
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.events import Webhooks
-from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
+from webapp.payments.webhook_log import WEBHOOK_RETENTION
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack
@@ -224,7 +224,10 @@ class Service:
 
 def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
     """Return how much longer than by default the rows of each kind are stored."""
-    records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
+    records, webhooks = (
+        policies.keep_records - RECORD_RETENTION,
+        policies.keep_webhooks - WEBHOOK_RETENTION,
+    )
     return {
         **dict.fromkeys((Elicitation, Run, Approval, Notification), records),
         **dict.fromkeys((StoredWebhook, TurnedAway), webhooks),

@@ -1,9 +1,9 @@
 """Elicitations: questions to a person from start to answer, as values and one state table.
 
 Terms: an *elicitation* is the stored record of one question to one person. An *attempt* is one
-press of Continue, with its own `state` parameter. A *run* is one tool call with all its requests,
-and one HTTP request of a run is a `leg` in the code. A *lease* says which request currently uses an
-outcome.
+press of Continue, with its own `state` parameter. A *run* is one tool call with all its HTTP
+requests. A *lease* says which request currently uses an outcome; its field `leg` is the request's
+id.
 
 The path of an elicitation: `states.start` -> pending -> opened (an attempt) -> exchanging, while a
 provider's code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.misuse import must_run_when_called
 from flows.elicitation.run import Run
-from flows.elicitation.states import RECORD_KEPT, Elicitation, Json, Status
+from flows.elicitation.states import RECORD_RETENTION, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import (
     Cancelled,
@@ -113,7 +113,7 @@ class EndingCallback(Struct, frozen=True, kw_only=True):
     def erase_at(self) -> datetime | None:
         """The time of erasure: None until the callback has run."""
         is_open = self.status in ("registered", "due") or self.ended_at is None
-        return None if is_open or self.ended_at is None else self.ended_at + 2 * RECORD_KEPT
+        return None if is_open or self.ended_at is None else self.ended_at + 2 * RECORD_RETENTION
 
     def __repr__(self) -> str:
         return f"EndingCallback({self.id!r}, {self.status!r})"
@@ -246,8 +246,8 @@ def payload_of(payload: Json) -> str:
     text = json.dumps(json.loads(json_text(payload, "payload")), sort_keys=True)
     if len(text) > PAYLOAD_BYTES_AT_MOST:
         raise InvalidQuestion(
-            f"on_end: payload has {len(text)} characters of JSON, and {PAYLOAD_BYTES_AT_MOST} are "
-            "the most. Store the data in your own table, and pass its id."
+            f"on_end: payload has {len(text)} characters of JSON, and can have at most "
+            f"{PAYLOAD_BYTES_AT_MOST}. Store the data in your own table, and pass its id."
         )
     return text
 

@@ -80,10 +80,10 @@ class SetupFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupReport:
-    """The results of checking a registration. `told_at` is the provider's Date header."""
+    """The results of checking a registration. `reported_at` is the provider's Date header."""
 
     findings: tuple[SetupFinding, ...]
-    told_at: str | None = None
+    reported_at: str | None = None
 
 
 class Flow(Protocol):
@@ -109,7 +109,7 @@ def open_attempt(
     browser: str,
     now: datetime,
     state: str | None = None,
-    kept: Json = None,
+    attempt_data: Json = None,
 ) -> Elicitation:
     """Start an attempt in a browser.
 
@@ -127,10 +127,12 @@ def open_attempt(
     number = next_attempt(elicitation)
     if number - elicitation.led_nowhere > ATTEMPTS_AT_MOST:
         raise TooManyAttempts(limit=ATTEMPTS_AT_MOST)
-    attempt = Attempt(number=number, browser=browser, started_at=now, state=state, kept=kept)
+    attempt = Attempt(
+        number=number, browser=browser, started_at=now, state=state, kept=attempt_data
+    )
     former = elicitation.former
     last = elicitation.attempt
-    may_return = last is not None and last.kept != kept and last.trouble != "refused"
+    may_return = last is not None and last.kept != attempt_data and last.trouble != "refused"
     if elicitation.is_open_there and last is not None and may_return:
         former = (*former, last)
     return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
@@ -172,8 +174,10 @@ def fail_attempt(elicitation: Elicitation, *, number: int, now: datetime) -> Eli
     return replace(elicitation, status=Status.OPENED, attempt=failed)
 
 
-def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:
-    """Store an attempt's new data (`kept`), even if it is no longer the latest attempt.
+def keep(
+    elicitation: Elicitation, *, number: int, attempt_data: Json, is_sent: bool = True
+) -> Elicitation:
+    """Store an attempt's new data (`attempt_data`), even if it is no longer the latest attempt.
 
     A known session is never dropped: if a provider created two sessions for one request, both are
     stored. `is_sent`: the person is redirected to this session.
@@ -181,23 +185,23 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
     latest = elicitation.attempt
     if latest is None:
         return elicitation
-    attempts, session = (latest, *elicitation.former), _session_of(kept)
+    attempts, session = (latest, *elicitation.former), _session_of(attempt_data)
     known = next((one for one in attempts if one.number == number), None)
     if session is not None and session in [_session_of(one.kept) for one in attempts]:
         return elicitation
     if known is not None and _session_of(known.kept) is None:
-        return _with(elicitation, replace(known, kept=kept), known)
+        return _with(elicitation, replace(known, kept=attempt_data), known)
     if session is None:
         return elicitation
-    second = replace(known or latest, number=number, state=None, kept=kept)
+    second = replace(known or latest, number=number, state=None, kept=attempt_data)
     if is_sent and known is latest:
         # The person pays in this session, so it becomes the latest attempt's session.
         second = replace(latest, state=None)
-        elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
+        elicitation = replace(elicitation, attempt=replace(latest, kept=attempt_data))
     return replace(elicitation, former=(*elicitation.former, second))
 
 
-def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
+def adopt(elicitation: Elicitation, *, attempt_data: Json, now: datetime) -> Elicitation:
     """Add a session that one of our attempts created but that is missing in the record.
 
     If the latest attempt has no session, the found session becomes its session. An attempt has no
@@ -206,12 +210,12 @@ def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation
     """
     latest = elicitation.attempt
     if latest is None:
-        lost = Attempt(number=1, browser="", started_at=now, kept=kept)
+        lost = Attempt(number=1, browser="", started_at=now, kept=attempt_data)
         return replace(elicitation, attempt=lost, is_open_there=True)
     if _session_of(latest.kept) is None:
-        found = replace(latest, kept=kept, trouble=None)
+        found = replace(latest, kept=attempt_data, trouble=None)
         return replace(elicitation, attempt=found, is_open_there=True)
-    lost = Attempt(number=latest.number, browser="", started_at=now, kept=kept)
+    lost = Attempt(number=latest.number, browser="", started_at=now, kept=attempt_data)
     return replace(elicitation, former=(*elicitation.former, lost), is_open_there=True)
 
 
@@ -222,8 +226,8 @@ def _with(elicitation: Elicitation, changed: Attempt, known: Attempt) -> Elicita
     return replace(elicitation, former=former)
 
 
-def _session_of(kept: Json) -> Json:
-    return kept.get("session") if isinstance(kept, Mapping) else None
+def _session_of(attempt_data: Json) -> Json:
+    return attempt_data.get("session") if isinstance(attempt_data, Mapping) else None
 
 
 def hold_open(elicitation: Elicitation) -> Elicitation:

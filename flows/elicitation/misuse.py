@@ -25,7 +25,7 @@ from flows.errors import (
     NotAsked,
     NotConfigured,
     QuestionChanged,
-    ResultNotKept,
+    ResultNotStored,
 )
 from flows.shown import is_too_long
 
@@ -235,7 +235,7 @@ def raise_unknown(owner: str, name: str, names: Sequence[str]) -> NoReturn:
 
 
 def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> NoReturn:
-    """Raise InvalidUse in a tool, which also is a `plain` error, and the `plain` error elsewhere.
+    """Raise InvalidUse, which is also a `plain` error, in a tool, and only `plain` elsewhere.
 
     `name` is the name that an AttributeError is about.
     """
@@ -259,7 +259,7 @@ def located(error: ElicitError, place: str | None = None) -> ElicitError:
     if type(error) is InvalidQuestion or (isinstance(error, InvalidQuestion) and _is_fixed(error)):
         return InvalidUse(str(error), place=place)
     is_name = isinstance(error, NotConfigured) and error.is_unknown_name
-    is_authors = is_name or isinstance(error, InvalidSchema | ResultNotKept | QuestionChanged)
+    is_authors = is_name or isinstance(error, InvalidSchema | ResultNotStored | QuestionChanged)
     if is_authors and place is not None and error.place is None:
         error.place = place
         error.args = (f"{error} The code is at {place}.",)

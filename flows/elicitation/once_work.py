@@ -29,7 +29,7 @@ from pydantic_core import to_jsonable_python
 
 from flows.elicitation.misuse import must_run_when_called
 from flows.elicitation.states import Json
-from flows.errors import InvalidQuestion, ResultNotKept
+from flows.errors import InvalidQuestion, ResultNotStored
 
 _ASYNC = (Awaitable, Coroutine)
 # Results of these classes become plain JSON if the work has no annotation.
@@ -78,7 +78,7 @@ class OnceWork:
         """Convert the stored result to the annotated type.
 
         Raises:
-            ResultNotKept: The stored result has another type.
+            ResultNotStored: The stored result has another type.
         """
         if self._adapter is None:
             return stored
@@ -89,7 +89,7 @@ class OnceWork:
             why = ": ".join([*(str(part) for part in found["loc"]), found["msg"]])
         except Exception as error:  # noqa: BLE001 - the type's own code
             why = type(error).__name__
-        raise ResultNotKept(
+        raise ResultNotStored(
             f"once({self._name!r}) is done and its result is stored, but the result is not "
             f"{_shown(self._returns)}, the type that work should return ({why}). Correct the type. "
             "The same call then gets the stored result, and the work is not done again."

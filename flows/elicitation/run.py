@@ -1,8 +1,7 @@
 """A run: one tool call of a caller, with all requests that belong to it.
 
-The requests of a run (`leg` in the code) are the first call, its retries, and repetitions of the
-same call. The run records which elicitation was asked at which step, and stores its result for a
-while.
+The requests of a run are the first call, its retries, and repetitions of the same call. The run
+records which elicitation was asked at which step, and stores its result for a while.
 """
 
 from collections.abc import Collection
@@ -11,9 +10,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_KEPT
+from flows.elicitation.states import RECORD_RETENTION
 
-RESULT_KEPT = timedelta(minutes=10)
+RESULT_RETENTION = timedelta(minutes=10)
 # If a result used a payment or `once`, the same call gets the result again within this time.
 REPEATED_FOR = timedelta(minutes=2)
 
@@ -100,7 +99,7 @@ class Run(Struct, frozen=True, kw_only=True):
     def expires_at(self) -> datetime:
         if self.finished_at is None:
             return self.open_until
-        expires_at = self.finished_at + RESULT_KEPT
+        expires_at = self.finished_at + RESULT_RETENTION
         return max(expires_at, self.repeated_until or expires_at)
 
     @property
@@ -109,7 +108,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def erase_at(self) -> datetime:
-        return self.expires_at + RECORD_KEPT
+        return self.expires_at + RECORD_RETENTION
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.status!r})"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ DOES_NOT_FIT = "the client's answer was invalid"  # reason why a question failed
 # a payment page's failure; the person may still pay on another page of the same question
 NOT_ARRIVED = "the payment did not arrive"
 MONEY_RETURNED = "the payment was refunded or charged back"
-RECORD_KEPT = timedelta(days=30)
+RECORD_RETENTION = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
 
 
@@ -257,14 +257,14 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             # This also applies if one attempt was answered while another is still open.
             return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
-            # The same time before and after the elicitation ends: moving it would need another
-            # index write, which costs more than the rest of the change.
+            # This time does not change when the elicitation ends: a changed time would need
+            # another index write, which costs more than the rest of the change.
             return self.look_at or min(self.expires_at, self.stored_until)
         return None
 
     @property
     def erase_at(self) -> datetime:
-        return max(self.settled_at or self.expires_at, self.expires_at) + RECORD_KEPT
+        return max(self.settled_at or self.expires_at, self.expires_at) + RECORD_RETENTION
 
 
 def checked_content(content: Json) -> Json:
@@ -273,18 +273,18 @@ def checked_content(content: Json) -> Json:
     Raises InvalidQuestion if the content is not JSON or is larger than 32 KiB.
     """
     text = json_text(content, "content")
-    size = len(text.encode())
-    if size > CONTENT_BYTES_AT_MOST:
+    if (size := len(text.encode())) > CONTENT_BYTES_AT_MOST:
         raise InvalidQuestion(f"The content has {size} bytes, {CONTENT_BYTES_AT_MOST} at most.")
-    kept: Json = json.loads(text)
-    return kept
+    return cast("Json", json.loads(text))
 
 
-def join(elicitation: Elicitation, *, leg: str, run: str, is_of_task: bool = False) -> Elicitation:
-    """Register `leg` as the request that waits for the answer, in place of the previous one."""
+def join(
+    elicitation: Elicitation, *, request_id: str, run: str, is_of_task: bool = False
+) -> Elicitation:
+    """Register the request that waits for the answer, in place of the previous one."""
     _require_open(elicitation, wanted="waited for")
     is_of_task = is_of_task or elicitation.is_of_task
-    return replace(elicitation, waiter=leg, run=run, is_of_task=is_of_task)
+    return replace(elicitation, waiter=request_id, run=run, is_of_task=is_of_task)
 
 
 def settle(
@@ -296,28 +296,30 @@ def settle(
     why: str | None = None,
     proof: Proof | None = None,
     by: str | None = None,
-    take: Lease | None = None,
+    lease: Lease | None = None,
 ) -> Elicitation:
     """End the elicitation with `status`.
 
-    `by` names who ended it.
-
-    With `take`, the same change also assigns the outcome to the waiting request. Raises NotPossible
-    if the elicitation has already ended.
+    `by` names who ended it. With `lease`, the same change also assigns the outcome to the waiting
+    request. Raises NotPossible if the elicitation has already ended.
     """
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
     require(elicitation, status)
+    asked = elicitation.asked
+    if status is Status.ACCEPTED and proof is not None:
+        asked = proof.counted(asked)
     return replace(
         elicitation,
+        asked=asked,
         status=status,
         settled_at=now,
         content=content if status is Status.ACCEPTED else None,
         why=why or (elicitation.progress if status is Status.EXPIRED else None),
-        proof=_name_of(proof),
+        proof=None if proof is None else type(proof).__name__,
         settled_by=by if proof is None else proof.by,
         decided_by=None if proof is None else proof.decider,
-        take=take,
+        take=lease,
         progress=elicitation.progress if status is Status.EXPIRED else None,
     )
 
@@ -328,7 +330,7 @@ def accept(
     *,
     now: datetime,
     content: Json,
-    take: Lease | None = None,
+    lease: Lease | None = None,
 ) -> Elicitation:
     """Accept the answer, or expire the elicitation if its time has run out.
 
@@ -343,16 +345,15 @@ def accept(
     # An exchange that started before `expires_at` may finish a little later.
     has_expired = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
     if has_expired and not elicitation.status.is_final:
-        return settle(elicitation, Status.EXPIRED, now=now, take=take)
-    require(elicitation, Status.ACCEPTED)
+        return settle(elicitation, Status.EXPIRED, now=now, lease=lease)
     return settle(
-        replace(elicitation, asked=proof.counted(elicitation.asked)),
+        elicitation,
         Status.ACCEPTED,
         now=now,
         content=content,
         why=proof.why,
         proof=proof,
-        take=take,
+        lease=lease,
     )
 
 
@@ -373,29 +374,29 @@ def settle_late(
     is_unpaid = is_failed and elicitation.why in (NOT_ARRIVED, MONEY_RETURNED)
     if not is_unpaid and Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
         raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
-    can_be_kept = is_kept(elicitation, now)
+    can_be_stored = can_still_be_stored(elicitation, now)
     return replace(
         elicitation,
         status=Status.ACCEPTED,
         settled_at=now,
         is_late=True,
-        content=content if can_be_kept else None,
+        content=content if can_be_stored else None,
         why=None,
-        proof=_name_of(proof),
+        proof=None if proof is None else type(proof).__name__,
         settled_by=None if proof is None else proof.by,
         take=None,
         delivered_at=None,
-        holds_key=holds_key and can_be_kept,
+        holds_key=holds_key and can_be_stored,
     )
 
 
-def is_kept(elicitation: Elicitation, now: datetime) -> bool:
+def can_still_be_stored(elicitation: Elicitation, now: datetime) -> bool:
     """Return True if an answer that arrives now can still be stored for the same question."""
     return now < elicitation.expires_at + traits_of(elicitation.kind).stored_for
 
 
-def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
-    """Return True if request `leg` may claim the outcome.
+def is_free(elicitation: Elicitation, *, request_id: str, now: datetime) -> bool:
+    """Return True if this request may claim the outcome.
 
     The outcome is free if no request claims it, if this request claims it, or if the lease has
     expired. A delivered outcome is never free.
@@ -403,19 +404,20 @@ def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
     lease = elicitation.take
     if elicitation.delivered_at is not None:
         return False
-    return lease is None or lease.leg == leg or now >= lease.until
+    return lease is None or lease.leg == request_id or now >= lease.until
 
 
-def claim(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
-    """Claim the outcome for request `leg`. Raises NotPossible if another request claims it."""
-    if not elicitation.status.is_final or not is_free(elicitation, leg=leg, now=now):
+def claim(elicitation: Elicitation, *, run: str, request_id: str, now: datetime) -> Elicitation:
+    """Claim the outcome for a request. Raises NotPossible if another request claims it."""
+    if not elicitation.status.is_final or not is_free(elicitation, request_id=request_id, now=now):
         raise NotPossible(status=elicitation.status, wanted="taken")
-    return replace(elicitation, take=Lease(run=run, leg=leg, until=now + LEASE))
+    return replace(elicitation, take=Lease(run=run, leg=request_id, until=now + LEASE))
 
 
-def renew(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
+def renew(elicitation: Elicitation, *, request_id: str, now: datetime) -> Elicitation:
     """Extend the lease while the tool body runs."""
-    return replace(elicitation, take=replace(_lease_of(elicitation, leg=leg), until=now + LEASE))
+    lease = _lease_of(elicitation, request_id=request_id)
+    return replace(elicitation, take=replace(lease, until=now + LEASE))
 
 
 def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
@@ -429,15 +431,16 @@ def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     return replace(elicitation, take=replace(lease, until=now + LEASE))
 
 
-def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
+def release(elicitation: Elicitation, *, request_id: str) -> Elicitation:
     """Release the claim of a request that ended without a result, for the next request."""
-    _lease_of(elicitation, leg=leg)
+    _lease_of(elicitation, request_id=request_id)
     return replace(elicitation, take=None)
 
 
-def end_lease(elicitation: Elicitation, *, leg: str) -> Elicitation:
+def end_lease(elicitation: Elicitation, *, request_id: str) -> Elicitation:
     """End the lease of a request that used the outcome; the run goes on in another request."""
-    return replace(elicitation, take=replace(_lease_of(elicitation, leg=leg), until=LEASE_ENDED))
+    lease = _lease_of(elicitation, request_id=request_id)
+    return replace(elicitation, take=replace(lease, until=LEASE_ENDED))
 
 
 def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation:
@@ -490,11 +493,7 @@ def _require_open(elicitation: Elicitation, *, wanted: str) -> None:
         raise NotPossible(status=elicitation.status, wanted=wanted)
 
 
-def _lease_of(elicitation: Elicitation, *, leg: str) -> Lease:
-    if elicitation.take is None or elicitation.take.leg != leg:
+def _lease_of(elicitation: Elicitation, *, request_id: str) -> Lease:
+    if elicitation.take is None or elicitation.take.leg != request_id:
         raise NotPossible(status=elicitation.status, wanted="used")
     return elicitation.take
-
-
-def _name_of(proof: Proof | None) -> str | None:
-    return None if proof is None else type(proof).__name__

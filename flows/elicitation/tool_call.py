@@ -63,7 +63,9 @@ def storable_name(name: str) -> str:
     Different names stay different: an escaped name starts with U+FFFD, and a name that already
     starts with U+FFFD is escaped too.
     """
-    if name.startswith(_WRITTEN_OUT) or any("\ud800" <= letter <= "\udfff" for letter in name):
+    if name.startswith(_WRITTEN_OUT) or any(
+        "\ud800" <= character <= "\udfff" for character in name
+    ):
         doubled = name.replace("\\", "\\\\")
         return _WRITTEN_OUT + doubled.encode("utf-8", "backslashreplace").decode()
     return name

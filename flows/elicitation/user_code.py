@@ -136,8 +136,8 @@ class UserCodeGenerator:
             raise TooManyAttempts(limit=WRONG_AT_MOST)
         given = _plain(typed).encode("utf-8", "replace")
         for code in binding.codes:
-            ours = [_characters(key, elicitation_id, code).encode() for key in self._keys()]
-            if any(hmac.compare_digest(given, each) for each in ours):
+            expected = [_characters(key, elicitation_id, code).encode() for key in self._keys()]
+            if any(hmac.compare_digest(given, each) for each in expected):
                 return replace(binding, codes=(code,), confirmed_at=now)
         tried = replace(binding, tries=binding.tries + 1, wrong=binding.wrong + 1)
         return tried if tried.tries < TRIES_AT_MOST else _renewed(tried)

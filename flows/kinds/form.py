@@ -34,7 +34,7 @@ _PASSES: Final = (
 )
 # The formats that the protocol's forms support; the rest is checked when the answer arrives.
 _WIRE_FORMATS = frozenset({"email", "uri", "date", "date-time"})
-_OURS_ONLY = frozenset({"pattern", "writeOnly", "uniqueItems"})
+_ONLY_HERE = frozenset({"pattern", "writeOnly", "uniqueItems"})
 
 
 class FormTerms(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Form:
     """A request for the fields of a schema, or for an approval if there are no fields.
 
     `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
-    tool was called with, and `can_be_kept` says if an approval counts for later calls. `approver`
+    tool was called with, and `can_be_stored` says if an approval counts for later calls. `approver`
     decides instead of the person who asked. `described` is the tool behind a gate. `check` is the
     author's check of an answer, whose type is `model`.
     """
@@ -64,7 +64,7 @@ class Form:
     schema: Schema[Any]
     arguments: Mapping[str, Json] | None = None
     covers: str | None = None
-    can_be_kept: bool = False
+    can_be_stored: bool = False
     approver: str | None = None
     described: DescribedTool | None = None
     check: AnyCheck | None = None
@@ -88,7 +88,7 @@ class Form:
             schema=self.schema.json,
             arguments=self.arguments,
             covers=self.covers,
-            can_be_kept=self.can_be_kept,
+            can_be_kept=self.can_be_stored,
             has_rules=self.schema.has_rules or self.check is not None,
             check=name_of(self.check),
             model=name_of(self.model),
@@ -364,7 +364,7 @@ def _wire_property(asked: Mapping[str, Json]) -> dict[str, Json]:
     shown = {
         key: value
         for key, value in asked.items()
-        if key not in _OURS_ONLY and not key.startswith("x-")
+        if key not in _ONLY_HERE and not key.startswith("x-")
     }
     if shown.get("format", "date") not in _WIRE_FORMATS:
         del shown["format"]

@@ -220,7 +220,7 @@ def gate(
             "out, or write what happens when the person accepts."
         )
     # Fail at import if the mark is invalid.
-    gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False).discard()
+    gate_question(mark, tool="t", arguments="{}", shown={}, can_be_stored=False).discard()
 
     marked = _decorator("gate", partial(_open if off else _shut, mark=mark))
     if tool is None:
@@ -248,14 +248,14 @@ def gate_question(
     tool: str,
     arguments: str,
     shown: Mapping[str, Json],
-    can_be_kept: bool,
+    can_be_stored: bool,
     described: DescribedTool | None = None,
 ) -> Question[Mapping[str, Json]]:
     """Return the question that asks to approve one call.
 
     `arguments` are the call's arguments as canonical JSON. `shown` is everything that the body will
     receive. An approval covers both. `described` is the tool in its author's words. With
-    `can_be_kept`, the approval can also count for later calls.
+    `can_be_stored`, the approval can also count for later calls.
 
     Raises:
         InvalidQuestion: The tool's name is invalid, or a page cannot show everything.
@@ -273,7 +273,7 @@ def gate_question(
             schema=schema_of({"type": "object", "properties": {}}),
             arguments=shown,
             covers=digest_of_arguments(f"{arguments}\n{arguments_text(shown)}"),
-            can_be_kept=can_be_kept and gate.approver is None,
+            can_be_stored=can_be_stored and gate.approver is None,
             approver=gate.approver,
             described=described,
         ),

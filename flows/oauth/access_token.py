@@ -49,18 +49,18 @@ class Resource:
     """This server as a protected resource, with one issuer whose tokens it accepts.
 
     `url` is the canonical address, as in the metadata document. `audiences` are other names for
-    this server: issuers without RFC 8707 write an id of their own into tokens. `beside` are the
-    server's addresses that need tokens made for them, not the tokens for calls. `claim` names the
-    claims that identify a person. `scopes` are required for every call. `asked` are more scopes,
-    which the metadata tells clients to request. `wanted` are the (claim, value) pairs, such as
-    roles, to look for in tokens. `tenant` is the id that tokens must have as `tid`, if the issuer
-    has several tenants. `algorithms` are the accepted signatures.
+    this server: issuers without RFC 8707 write an id of their own into tokens. `other_resources`
+    are other addresses of this server, each of which needs tokens that were made for it. `claim`
+    names the claims that identify a person. `scopes` are required for every call. `asked` are more
+    scopes, which the metadata tells clients to request. `wanted` are the (claim, value) pairs, such
+    as roles, to look for in tokens. `tenant` is the id that tokens must have as `tid`, if the
+    issuer has several tenants. `algorithms` are the accepted signatures.
     """
 
     url: str
     issuer: str
     audiences: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    other_resources: tuple[str, ...] = ()
     claim: tuple[str, ...] = SUBJECT_CLAIM
     scopes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
@@ -322,11 +322,13 @@ def _is_identifier(value: Any) -> bool:
 
 def _names_in(audience: Any, resource: Resource) -> tuple[str, ...]:
     """Return this server's names in a token's audience; a slash at an address's end is ignored."""
-    ours = {_plain(url) for url in (resource.url, *resource.beside)}
+    accepted = {_plain(url) for url in (resource.url, *resource.other_resources)}
     several = audience if is_list(audience) else [audience]
     texts = [each for each in several if isinstance(each, str)]
     named = [each for each in texts if each in resource.audiences]
-    return tuple(dict.fromkeys([*named, *(_plain(each) for each in texts if _plain(each) in ours)]))
+    return tuple(
+        dict.fromkeys([*named, *(_plain(each) for each in texts if _plain(each) in accepted)])
+    )
 
 
 def _plain(url: str) -> str:

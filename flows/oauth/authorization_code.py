@@ -47,7 +47,7 @@ VERIFIER_BYTES = 64
 NONCE_BYTES = 24
 CODE_AT_MOST = 4096
 _ONCE = ("code", "state", "iss", "error")
-PARAMETERS = (*_ONCE, "error_description")  # that a callback's handling reads
+PARAMETERS = (*_ONCE, "error_description")  # the parameters of a callback that the server reads
 
 
 class Mixed(ElicitError):
@@ -365,16 +365,17 @@ def code_in(
     if not code:
         raise Mixed("neither a code nor an error")
     if len(code) > CODE_AT_MOST or not code.isascii() or not code.isprintable():
-        raise Mixed("the code is none")
+        raise Mixed("the code is not valid")
     return code
 
 
 def single(arrival: CallbackParams) -> Mapping[str, str | None]:
     """Return the parameters that must not be repeated. Raises Mixed if one is."""
-    for name in _ONCE:
-        if len(arrival.all(name)) > 1:
+    found = {name: arrival.all(name) for name in _ONCE}
+    for name, values in found.items():
+        if len(values) > 1:
             raise Mixed(f"{name} comes more than once")
-    return {name: next(iter(arrival.all(name)), None) for name in _ONCE}
+    return {name: next(iter(values), None) for name, values in found.items()}
 
 
 def exchange(

@@ -144,7 +144,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ending(self) -> bool:
-        """True while it is disconnected, and after a process that disconnected it died."""
+        """True while a process disconnects the account, and after such a process has died."""
         return self.lapsed_at is not None and self.claim is not None
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     def has_to_be_asked_for(self, tool: str, client: CallingClient | None) -> bool:
         """Return True if the person ended an exchanged account, or its use by the tool or client.
 
-        It is shared with all other tools without asking.
+        An exchanged account is shared with all other tools without asking.
         """
         is_let = self.only is None or (client is not None and client.key in self.only)
         has_ended = self.ended_at is not None or self.is_ending

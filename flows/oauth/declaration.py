@@ -63,8 +63,8 @@ class ProviderKey:
     `page` is the address where a person makes a key, and `label` its name there. Requests carry the
     key in `header`, after `prefix` (`Bearer` in the Authorization header, nothing in any other).
     `query` names a query parameter that carries it instead, for a provider that accepts no header.
-    With `user`, the title of a user name, the person types a user name and a password, which are
-    sent as HTTP Basic.
+    `user` is the label of the field for a user name. If it is set, the person types a user name and
+    a password, which are sent as HTTP Basic.
 
     The request of the declaration's `person` tests each key before it is stored. `status` is the
     HTTP status of a reply that accepts the key.
@@ -224,7 +224,7 @@ class Declaration:
     replies: Literal["json", "form"] = "json"
     token_path: tuple[str, ...] = ()
     token_types: tuple[str, ...] = ()
-    token_scheme: str = "Bearer"  # noqa: S105  # a kind of key, not one
+    token_scheme: str = "Bearer"  # noqa: S105  # the name of a scheme, not a token
     extra: tuple[tuple[str, str], ...] = ()
     token_extra: tuple[tuple[str, str], ...] = ()
     refresh_extra: tuple[tuple[str, str], ...] = ()

@@ -446,12 +446,12 @@ def _parameter_faults(provider: Declaration) -> list[str]:
         ("token_extra", [name for name, _ in provider.token_extra]),
         ("refresh_extra", [name for name, _ in provider.refresh_extra]),
     ):
-        ours = OUR_PARAMETERS | {provider.scope_parameter}
+        own_parameters = OUR_PARAMETERS | {provider.scope_parameter}
         if key in ("token_extra", "refresh_extra"):
-            ours = OUR_TOKEN_PARAMETERS
+            own_parameters = OUR_TOKEN_PARAMETERS
         if provider.resource is not None:
-            ours |= {"resource"}
-        reserved = sorted((ours | {provider.client_id_parameter}) & set(named))
+            own_parameters |= {"resource"}
+        reserved = sorted((own_parameters | {provider.client_id_parameter}) & set(named))
         if reserved:
             faults.append(
                 f"{key}: {', '.join(reserved)} is set by the server itself; leave it out."

@@ -39,7 +39,7 @@ INTERVAL_AT_MOST = timedelta(seconds=300)
 LIFE_AT_MOST = timedelta(hours=1)
 CODE_AT_MOST = 4096
 USER_CODE_AT_MOST = 64
-_SAID_NO = frozenset({"access_denied", "authorization_declined"})  # the second is Microsoft's
+_DECLINED = frozenset({"access_denied", "authorization_declined"})  # the second is Microsoft's
 
 
 class DeviceCode(Struct, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ def _not_yet(
         return _later(code.interval)
     if refusal.error == "slow_down":
         return _later(max(code.interval + INTERVAL, asked_for or INTERVAL))
-    if refusal.error in _SAID_NO:
+    if refusal.error in _DECLINED:
         raise Denied(f"The person declined at {provider.label}.")
     if refusal.error == "expired_token":
         raise Failed(f"The code for {provider.label} was not entered in time.")

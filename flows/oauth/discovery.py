@@ -67,28 +67,28 @@ class Metadata:
     dpop_algorithms: tuple[str, ...]
     subject_types: tuple[str, ...]
 
-    def client_auth(self, ours: str) -> str:
-        return client_auth_of(ours, self.client_auths)
+    def client_auth(self, method: str) -> str:
+        return client_auth_of(method, self.client_auths)
 
 
-def client_auth_of(ours: str, theirs: Sequence[str]) -> str:
-    """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
-    if ours not in ("basic", "post"):
-        return ours
-    other = "post" if ours == "basic" else "basic"
-    is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
-    return other if is_other else ours
+def client_auth_of(method: str, accepted: Sequence[str]) -> str:
+    """Return `method`, or the other of `basic` and `post` if the issuer accepts only that."""
+    if method not in ("basic", "post"):
+        return method
+    other = "post" if method == "basic" else "basic"
+    is_other = f"client_secret_{method}" not in accepted and f"client_secret_{other}" in accepted
+    return other if is_other else method
 
 
 def client_auth_now(provider: Provider, *, before: str | None) -> str:
     """Return the method of client authentication for an account that was connected with `before`.
 
     The declared method counts, because the operator may have changed it together with the secret.
-    Only between `basic` and `post` did the metadata choose at that time.
+    If both methods are `basic` or `post`, the metadata chose one of them then, and `before` counts.
     """
-    ours = provider.client_auth
-    is_chosen = provider.discovers and {ours, before} == {"basic", "post"}
-    return before if is_chosen and before is not None else ours
+    declared = provider.client_auth
+    is_chosen = provider.discovers and {declared, before} == {"basic", "post"}
+    return before if is_chosen and before is not None else declared
 
 
 def discover(provider: Provider) -> Talk[Metadata]:

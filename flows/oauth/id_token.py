@@ -32,8 +32,8 @@ ALGORITHMS = (
 LEEWAY_SECONDS = 60
 ACCEPTED = "RS256, ES256 or EdDSA"  # for people
 KEYS_AT_MOST = 100
-RSA_LETTERS_AT_LEAST = 342  # 2048 bits in base64url
-RSA_LETTERS_AT_MOST = 2731  # 16384 bits: verifying with a longer key costs too much time
+RSA_CHARACTERS_AT_LEAST = 342  # 2048 bits in base64url
+RSA_CHARACTERS_AT_MOST = 2731  # 16384 bits: verifying with a longer key costs too much time
 
 
 def verified_claims(
@@ -225,7 +225,8 @@ def _key(key: Mapping[str, Any]) -> Any:
     if kind not in ("RSA", "EC", "OKP") or key.get("use", "sig") != "sig":
         return None
     if kind == "RSA" and not (
-        isinstance(modulus, str) and RSA_LETTERS_AT_LEAST <= len(modulus) <= RSA_LETTERS_AT_MOST
+        isinstance(modulus, str)
+        and RSA_CHARACTERS_AT_LEAST <= len(modulus) <= RSA_CHARACTERS_AT_MOST
     ):
         return None
     names = ["kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"]
@@ -240,7 +241,7 @@ def _key(key: Mapping[str, Any]) -> Any:
         return None
 
 
-def _is_same(nonce: Any, ours: str) -> bool:
+def _is_same(nonce: Any, expected: str) -> bool:
     if not isinstance(nonce, str):
         return False
-    return hmac.compare_digest(nonce.encode("utf-8", "surrogatepass"), ours.encode())
+    return hmac.compare_digest(nonce.encode("utf-8", "surrogatepass"), expected.encode())

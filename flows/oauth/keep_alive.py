@@ -1,8 +1,8 @@
 """Times for an account that ends without use: for a refresh, and for a warning before the end.
 
-Risks: a refresh token dies of disuse, and the person learns of it when a tool fails. Or all
-accounts that were connected in one minute are refreshed in one minute. So each account has its own
-time for the next step, which depends on its id.
+Risks: a refresh token ends because nobody used it, and the person learns of it when a tool fails.
+Or all accounts that were connected in one minute are refreshed in one minute. So each account has
+its own time for the next step, which depends on its id.
 
 Lifetimes of less than two days are left alone: they are sessions, which the provider wants to end.
 """
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flows.oauth.connection import Connection
 
 LIFE_AT_LEAST = timedelta(days=2)
-KEPT_BEFORE = timedelta(days=14)  # before the end; a third of shorter lifetimes
+REFRESH_BEFORE_END = timedelta(days=14)  # before the end; a third of shorter lifetimes
 WARNED_BEFORE = timedelta(days=7)  # before the end; a quarter of shorter lifetimes
 TRIED_AGAIN_AFTER = timedelta(hours=6)
 
@@ -30,7 +30,7 @@ def planned(connection: Connection, *, now: datetime) -> Connection:
         connection = replace(connection, warned_at=None)
     at = warn_at if connection.warned_at is None else end
     if connection.refresh_token is not None and not connection.has_fixed_end:
-        before = min(KEPT_BEFORE, _life(connection, end) / 3)
+        before = min(REFRESH_BEFORE_END, _life(connection, end) / 3)
         at = end - before - before / 2 * _share(connection.id)
     return replace(connection, keep_at=max(at, now))
 

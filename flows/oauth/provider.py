@@ -162,9 +162,9 @@ class Provider(Declaration):
     def keys_from(
         self, keys: Sequence[Mapping[str, Any]], *, issuer: str
     ) -> list[Mapping[str, Any]]:
-        """Return the keys that may sign tokens of this name of the issuer.
+        """Return the keys that may sign tokens with this name of the issuer.
 
-        An issuer of several tenants can name the tenant that a key belongs to (`issuer`).
+        If an issuer has several tenants, a key's member `issuer` can say which tenant it is for.
         """
         tenant = self.issuers.get(issuer)
         if tenant is None:
@@ -222,8 +222,8 @@ class Client:
         return replace(self, provider=self.provider.for_tenant(tenant or ""))
 
 
-_NOT_KEPT = frozenset({"sandbox"})
-_HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name not in _NOT_KEPT}
+_NOT_STORED = frozenset({"sandbox"})
+_HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name not in _NOT_STORED}
 
 
 def as_data(provider: Provider) -> Json:
@@ -237,7 +237,7 @@ def as_data(provider: Provider) -> Json:
     for each in fields(provider):
         value = getattr(provider, each.name)
         default = each.default if each.default is not MISSING else None
-        if each.name not in _NOT_KEPT and value not in (default, (), {}):
+        if each.name not in _NOT_STORED and value not in (default, (), {}):
             data[each.name] = msgspec.to_builtins(value)
     return data
 

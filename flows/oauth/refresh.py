@@ -37,7 +37,7 @@ from flows.oauth.token_errors import (
 from flows.oauth.userinfo import owner_of_token
 
 MARGIN_AT_MOST = timedelta(seconds=60)
-AS_BEFORE = timedelta(minutes=5)  # a reply that names the same end in seconds differs by less
+AS_BEFORE = timedelta(minutes=5)  # the end has not moved if a reply changes it by less
 ANOTHER_PERSON = "another_person"
 
 
@@ -107,7 +107,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     reply, key = yield from _token_reply(client, connection, values, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
-        raise _no(refusal, provider)
+        raise _error_of(refusal, provider)
     says = members_of(reply, provider)
     if provider.token_path and provider.token_path[0] not in says:
         # Slack's first reply has the token in the object at `token_path`. Its replies to a refresh
@@ -116,12 +116,12 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     try:
         granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
     except Failed:
-        raise _no(no_token_in(reply, provider), provider) from None
-    is_anothers = granted.id_token is not None and _is_anothers(
+        raise _error_of(no_token_in(reply, provider), provider) from None
+    is_other_person = granted.id_token is not None and _is_of_other_person(
         granted.id_token, connection, provider
     )
     tokens = _completed(granted.tokens, connection)
-    if connection.is_unproven and not is_anothers:
+    if connection.is_unproven and not is_other_person:
         access = ApiAccess(token=tokens.access_token, key=key, now=now)
         try:
             person = yield from owner_of_token(client, access=access)
@@ -129,8 +129,8 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
             why = str(error) if isinstance(error, Failed) else type(error).__name__
             message = f"{provider.label} did not say whose account it renewed: {why}"
             raise OwnerUnknown(message, tokens=tokens) from error
-        is_anothers = person.id != connection.person_id
-    if is_anothers:
+        is_other_person = person.id != connection.person_id
+    if is_other_person:
         raise RefreshTokenGone(
             f"{provider.label} renewed this connection for another person than the one who "
             "connected it. The person has to connect it again.",
@@ -146,7 +146,7 @@ def _completed(tokens: TokenSet, connection: Connection) -> TokenSet:
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
     if tokens.refresh_expires_at is None and tokens.refresh_token == connection.refresh_token:
-        # The same token ends when the first reply said.
+        # The former refresh token still ends at the time that an earlier reply named.
         tokens = dataclasses.replace(tokens, refresh_expires_at=connection.refresh_expires_at)
     return tokens
 
@@ -234,7 +234,7 @@ def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, s
     return found.token, found.client_auth(client_auth)
 
 
-def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool:
+def _is_of_other_person(token: str, connection: Connection, provider: Provider) -> bool:
     """Return True if the new id_token has another subject or issuer than the first one.
 
     Return False if the person came from the provider's own API, whose ids may differ from `sub`.
@@ -248,8 +248,8 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
     )
 
 
-def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
-    # a refresh sends no redirect address, so this class must be wrong
+def _error_of(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
+    # A refresh sends no redirect address, so the refusal cannot be about one.
     if refusal.means == "redirect":
         is_ended = refusal.error in ENDED
         refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")

@@ -123,25 +123,28 @@ def _credentials_fix(registration: RegisteredClient) -> str:
 
 
 def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> SetupFinding | None:
-    """Return the finding if the issuer names its methods, and none is the one of this server."""
+    """Return the finding if the issuer does not accept this server's client authentication.
+
+    Return None if it does, or if its metadata names no methods (`methods` is empty).
+    """
     provider, setting = registration.client.provider, registration.setting
-    ours = client_auth_of(provider.client_auth, methods)
-    theirs = [METHODS[one] for one in methods if one in METHODS]
-    if not methods or {"basic_raw": "basic", "both": "basic"}.get(ours, ours) in theirs:
+    method = client_auth_of(provider.client_auth, methods)
+    accepted_here = [METHODS[one] for one in methods if one in METHODS]
+    if not methods or {"basic_raw": "basic", "both": "basic"}.get(method, method) in accepted_here:
         return None
     accepts = f"{provider.label} accepts only {', '.join(methods[:6])} at its token endpoint"
     fix = "this server supports none of these methods: allow another one for this client there"
-    if theirs:
-        best = min(theirs, key="none".__eq__)  # a secret, if the issuer accepts one
+    if accepted_here:
+        best = min(accepted_here, key="none".__eq__)  # a secret, if the issuer accepts one
         fix = registration.set_to("client_auth", best)
         if best.endswith("_jwt"):
             key = "the private key" if best == "private_key_jwt" else "the secret"
             fix += f", and {setting('client_secret')} to {key}"
         elif best == "none":
             fix = as_public(registration)
-        elif ours == "none":
+        elif method == "none":
             fix += f", and {setting('client_secret')} to the secret of the client"
-    return wrong(f"{accepts}, and this server uses {ours}", fix)
+    return wrong(f"{accepts}, and this server uses {method}", fix)
 
 
 def as_public(registration: RegisteredClient) -> str:

@@ -72,14 +72,14 @@ def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRepo
         return SetupReport(findings=(SetupFinding(says=says),))
     if provider.key is not None:
         return (yield from tried_key(registration, now=now))
-    metadata, told_at, found = None, None, list[SetupFinding]()
+    metadata, reported_at, found = None, None, list[SetupFinding]()
     if provider.discovers:
         try:
             reply = yield from fetch_metadata(provider)
-            told_at = reply.headers.get("date")
+            reported_at = reply.headers.get("date")
             metadata = read_metadata(reply, provider)
         except Failed as error:
-            return SetupReport(findings=(_unusable(registration, error),), told_at=told_at)
+            return SetupReport(findings=(_unusable(registration, error),), reported_at=reported_at)
         found += yield from _of_keys(registration, metadata)
         found += _of_methods(registration, metadata)
         found += _of_people(registration, metadata)
@@ -88,7 +88,7 @@ def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRepo
     trial = own_token(registration) if is_own else made_up_code(registration)
     result = yield from tried(trial, metadata, now=now)
     found += [finding for finding in result.findings if finding not in found]
-    told_at = told_at or result.told_at
+    reported_at = reported_at or result.reported_at
     if not is_own:
         found += yield from _of_browsers(
             registration, metadata, found, is_refused=result.is_refused, now=now
@@ -97,7 +97,7 @@ def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRepo
         found += _of_sign_out(registration, metadata)
     if provider.exchange is not None and not result.is_refused:
         found += yield from _of_exchange(registration, metadata, now=now)
-    return SetupReport(findings=tuple(found), told_at=told_at)
+    return SetupReport(findings=tuple(found), reported_at=reported_at)
 
 
 def _of_browsers(
@@ -182,13 +182,13 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
 def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
     """Yield the faults in the way in which this server authenticates at the token endpoint."""
     client = registration.client
-    label, ours = client.provider.label, metadata.client_auth(client.provider.client_auth)
+    label, method = client.provider.label, metadata.client_auth(client.provider.client_auth)
     # Many issuers accept public clients and do not list `none`: the trial shows that.
-    found = None if ours == "none" else method_finding(registration, metadata.client_auths)
+    found = None if method == "none" else method_finding(registration, metadata.client_auths)
     if found is not None:
         yield found
-    elif ours.endswith("_jwt") and metadata.assertion_algorithms:
-        algorithm = algorithm_of(client.client_secret, client_auth=ours)
+    elif method.endswith("_jwt") and metadata.assertion_algorithms:
+        algorithm = algorithm_of(client.client_secret, client_auth=method)
         if algorithm not in metadata.assertion_algorithms:
             accepted = ", ".join(metadata.assertion_algorithms[:6])
             says = f"{label} accepts client assertions signed with {accepted}, and the key in "

@@ -149,19 +149,19 @@ def authorize_parameters(
     A `verifier` of None means that the provider refuses PKCE. `key` is the key of the tokens.
     """
     provider = client.provider
-    ours = {
+    parameters = {
         "response_type": "code",
         provider.client_id_parameter: client.client_id,
         "redirect_uri": redirect_uri,
         "state": state,
     }
     if verifier is not None:
-        ours["code_challenge"] = _RFC7636.create_s256_code_challenge(verifier)
-        ours["code_challenge_method"] = "S256"
+        parameters["code_challenge"] = _RFC7636.create_s256_code_challenge(verifier)
+        parameters["code_challenge_method"] = "S256"
     if key is not None:
-        ours["dpop_jkt"] = thumbprint_of(key)
+        parameters["dpop_jkt"] = thumbprint_of(key)
     if provider.response_mode != "query":
-        ours["response_mode"] = provider.response_mode
+        parameters["response_mode"] = provider.response_mode
     more = dict(provider.extra)
     if "offline_access" in scopes:
         more = _with(more, provider.lasting)
@@ -173,7 +173,7 @@ def authorize_parameters(
         more["nonce"] = nonce
     if scopes:
         more[provider.scope_parameter] = provider.scope_separator.join(scopes)
-    return {**ours, **provider.targets, **more}
+    return {**parameters, **provider.targets, **more}
 
 
 def _with(parameters: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:

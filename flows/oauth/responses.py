@@ -275,9 +275,9 @@ def _refresh_expiry(
 ) -> datetime | None:
     """Return when the refresh token ends: as the reply says, or after the declared disuse."""
     named = [_expiry(says.get(key), now=now) for key in _REFRESH_EXPIRIES]
-    told = next((at for at in named if at is not None), None)
+    named_end = next((at for at in named if at is not None), None)
     days = provider.refresh_unused_days
-    return told if told is not None or days is None else now + timedelta(days=days)
+    return named_end if named_end is not None or days is None else now + timedelta(days=days)
 
 
 def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
@@ -318,7 +318,7 @@ def _words(text: Any) -> str | None:
     """Return the printable part of a text, without characters that change its direction."""
     if not isinstance(text, str):
         return None
-    plain = "".join(letter for letter in text[: 4 * LABEL_AT_MOST] if letter.isprintable())
+    plain = "".join(character for character in text[: 4 * LABEL_AT_MOST] if character.isprintable())
     return plain.strip()[:LABEL_AT_MOST].strip() or None
 
 

@@ -123,6 +123,6 @@ def _is_gone(reply: httpx.Response, client: Client) -> bool:
     refusal = refusal_in(reply, client.provider)
     if refusal is None:
         # Slack can reply with status 200 and "revoked": false.
-        is_said = members_of(reply, client.provider).get("revoked") is not False
-        return reply.is_success and is_said
+        is_confirmed = members_of(reply, client.provider).get("revoked") is not False
+        return reply.is_success and is_confirmed
     return refusal.error in GONE_ALREADY and not refusal.is_passing

@@ -120,7 +120,7 @@ class SignIn:
         return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(leaving)))
 
     def finish(
-        self, arrival: CallbackParams, *, kept: Json, metadata: Metadata, now: datetime
+        self, arrival: CallbackParams, *, attempt_data: Json, metadata: Metadata, now: datetime
     ) -> Talk[SignedIn]:
         """Redeem the code, once, and return the person.
 
@@ -130,7 +130,7 @@ class SignIn:
             Failed: The issuer did not identify the person.
         """
         provider = self.client.provider
-        leaving = _leaving_of(kept)
+        leaving = _leaving_of(attempt_data)
         code = self._code(arrival, leaving, metadata)
         key = new_key() if provider.dpop else None
         reply = yield from exchange(

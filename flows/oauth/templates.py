@@ -14,8 +14,8 @@ from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
-# In an issuer that names each tenant's tokens by the tenant, and the tenant whose metadata has the
-# template itself as its issuer.
+# TENANT_ID stands for the tenant in the issuer of a multi-tenant provider, such as Microsoft Entra.
+# The metadata of SHARED_TENANT has the issuer with TENANT_ID instead of a tenant.
 TENANT_ID, SHARED_TENANT = "{tenantid}", "organizations"
 VALUE_AT_MOST = 2048  # characters of a member that is stored
 HOST_AT_MOST = 253
@@ -24,7 +24,7 @@ _HOST_PATTERN = re.compile(rf"(?:\*\.)*{_LABEL}(?:\.{_LABEL})+")
 
 
 def host_pattern_fault(pattern: str) -> str | None:
-    """Return why this is no pattern of hosts, or None. `*` stands for one label at the start."""
+    """Return why this pattern of hosts is not valid, or None. It can begin with `*` labels."""
     if len(pattern) <= HOST_AT_MOST and _HOST_PATTERN.fullmatch(pattern):
         return None
     return "must be a host, or *. and at least two labels, such as *.example.com."
@@ -36,7 +36,7 @@ def tenant_host(typed: str, patterns: Collection[str]) -> str:
     The first label of a pattern is enough, and `https://` may stand before the host.
 
     Raises:
-        InvalidQuestion: The text is no such host.
+        InvalidQuestion: The text is not a host that matches a pattern.
     """
     text = typed.strip(" ")
     text = text.lower() if text.isascii() else ""

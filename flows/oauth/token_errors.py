@@ -137,9 +137,7 @@ class TokenRefused(Failed):
 def refusal_in(reply: httpx.Response, provider: Provider) -> Refusal | None:
     """Return the refusal in a reply, or None if the reply is not a refusal."""
     says = members_of(reply, provider)
-    has_error = says.get("error") not in (None, "", False) or says.get("ok") is False
-    is_one = has_error or reply.status_code >= HTTPStatus.BAD_REQUEST
-    return _refusal(reply, provider, says) if is_one else None
+    return _refusal(reply, provider, says) if _is_refusal(reply, says) else None
 
 
 def no_token_in(reply: httpx.Response, provider: Provider) -> Refusal:
@@ -241,13 +239,17 @@ def tokens_in(
         TokenRefused: The provider refused.
         Failed: The reply holds no token that can be used.
     """
-    refusal = refusal_in(reply, provider)
-    if refusal is None and (other := no_token_in(reply, provider)).is_page:
-        refusal = other
-    if refusal is not None:
+    says = members_of(reply, provider)
+    refusal = _refusal(reply, provider, says)
+    if _is_refusal(reply, says) or refusal.is_page:
         otherwise = f"{provider.label} did not issue an access token"
         raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     return read_token_reply(reply, provider, now=now, is_bound=is_bound)
+
+
+def _is_refusal(reply: httpx.Response, says: Mapping[str, Any]) -> bool:
+    has_error = says.get("error") not in (None, "", False) or says.get("ok") is False
+    return has_error or reply.status_code >= HTTPStatus.BAD_REQUEST
 
 
 def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any]) -> Refusal:

@@ -93,7 +93,7 @@ def exchanged(
     issued = granted.members.get("issued_token_type")
     if how.kind == "token_exchange" and not (isinstance(issued, str) and issued in _ACCESS):
         raise _unproven(provider, "issued another kind of token")
-    is_proven = _must_be_theirs(granted, subject, provider) or how.kind == "id_jag"
+    is_proven = _names_subject(granted, subject, provider) or how.kind == "id_jag"
     access = ApiAccess(token=granted.tokens.access_token, now=now)
     assert provider.person is not None
     reply = yield from asked_who(provider, provider.person, access=access)
@@ -230,7 +230,7 @@ def _tokens(client: Client, values: Mapping[str, str], *, now: datetime) -> Talk
     return read_token_reply(reply, provider, now=now)
 
 
-def _must_be_theirs(granted: TokenReply, subject: SubjectToken, provider: Provider) -> bool:
+def _names_subject(granted: TokenReply, subject: SubjectToken, provider: Provider) -> bool:
     """Return True if the new token itself names the person. Raises Failed if it names another.
 
     The signature is not verified, because the token comes from the declared endpoint.

@@ -80,7 +80,7 @@ class Trial:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     findings: tuple[SetupFinding, ...]
-    told_at: str | None = None
+    reported_at: str | None = None
     is_refused: bool = False  # the client id or the secret was refused
 
 
@@ -155,19 +155,19 @@ def _made_up_subject(issuer: str) -> SubjectToken:
     return SubjectToken(text=text, issuer=issuer, subject=MADE_UP, claim=SUBJECT_CLAIM)
 
 
-def _other_ways(client: Client, ours: str, *, named: Sequence[str]) -> Iterator[str]:
+def _other_ways(client: Client, method: str, *, named: Sequence[str]) -> Iterator[str]:
     """Yield the other ways to authenticate with the same settings.
 
     Ways to send the secret that the metadata excludes are left out. `none` is not: many issuers do
     not list it.
     """
-    if ours == "post" and (not named or "client_secret_basic" in named):
+    if method == "post" and (not named or "client_secret_basic" in named):
         yield "basic"
-    if ours == "basic" and (not named or "client_secret_post" in named):
+    if method == "basic" and (not named or "client_secret_post" in named):
         yield "post"
-    if ours in ("basic", "post") and client.provider.pkce:
+    if method in ("basic", "post") and client.provider.pkce:
         yield "none"
-    if ours != "basic":
+    if method != "basic":
         return
     if not named or "client_secret_basic" in named:
         if any(quote(text, safe="") != text for text in (client.client_id, client.client_secret)):
@@ -180,29 +180,31 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
     registration = trial.registration
     provider = registration.client.provider
     endpoint = provider.token if metadata is None else metadata.token
-    ours = provider.client_auth if metadata is None else metadata.client_auth(provider.client_auth)
+    method = (
+        provider.client_auth if metadata is None else metadata.client_auth(provider.client_auth)
+    )
     assert endpoint is not None
     named = () if metadata is None else metadata.client_auths
     try:
-        reply = yield from _sent(trial, endpoint, ours, now=now)
+        reply = yield from _sent(trial, endpoint, method, now=now)
         refusal = refusal_in(reply, provider)
         is_refused = refusal is not None and _is_of_client(refusal)
         # Some servers answer `unauthorized_client` if they cannot read the secret.
         is_unclear = refusal is not None and refusal.error == UNAUTHORIZED_CLIENT
-        others = _other_ways(registration.client, ours, named=named)
+        others = _other_ways(registration.client, method, named=named)
         for other in others if is_refused or is_unclear else ():
             again = yield from _sent(trial, endpoint, other, now=now)
             second = refusal_in(again, provider)
             is_accepted = not again.is_error if second is None else _is_expected(trial, second)
             if is_accepted:
-                says = f"{provider.label} refuses the client secret sent as {ours}, and accepts "
+                says = f"{provider.label} refuses the client secret sent as {method}, and accepts "
                 if other == "none":
                     says, fix = f"{says}this client without one", as_public(registration)
                 else:
                     fix = registration.set_to("client_auth", other)
                     says += f"it sent as {other}"
                 found = wrong(says, fix)
-                return Tried(findings=(found,), told_at=reply.headers.get("date"))
+                return Tried(findings=(found,), reported_at=reply.headers.get("date"))
     except Failed as error:
         fix = error.fix if isinstance(error, Unreachable) else "check its status page"
         says = f"the token endpoint {endpoint} cannot be reached: {str(error).rstrip('.')}"
@@ -211,7 +213,7 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
         refusal = replace(refusal, methods=named)
     return Tried(
         findings=(_of_reply(trial, endpoint, reply, refusal, now=now),),
-        told_at=reply.headers.get("date"),
+        reported_at=reply.headers.get("date"),
         is_refused=is_refused,
     )
 
@@ -375,7 +377,7 @@ def tried_key(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRep
         says = f"{where} cannot be reached: {str(error).rstrip('.')}"
         return SetupReport(findings=(wrong(says, fix),))
     assert reply is not None
-    status, told_at = reply.status_code, reply.headers.get("date")
+    status, reported_at = reply.status_code, reply.headers.get("date")
     correct = f"correct {at}"
     if reply.is_redirect:
         to = shown(reply.headers.get("location"))
@@ -389,7 +391,7 @@ def tried_key(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRep
     else:
         says = f"{where} accepts a made-up {declared.label} (HTTP {status})"
         found = wrong(says, f"{correct}: it must be an address that needs a valid one")
-    return SetupReport(findings=(found,), told_at=told_at)
+    return SetupReport(findings=(found,), reported_at=reported_at)
 
 
 def _names_nobody(reply: httpx.Response, provider: Provider) -> bool:

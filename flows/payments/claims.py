@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from flows.payments.money import Money
 from flows.payments.receipt import ASKED, CLAIM, BankClaim, Dispute, Payment, ReceiptStatus
 
-HEARD_AT_MOST = 50
+CLAIM_EVENTS_AT_MOST = 50  # stored events of one claim; see `_untimed`
 # If two stages have no time or the same second, the stage that is later in this tuple counts.
 _RANKS = (
     *(Dispute.INQUIRY, Dispute.CLOSED, Dispute.OPEN, Dispute.LOST, Dispute.APPEALED),
     *(Dispute.LOST_AGAIN, Dispute.WON, Dispute.GONE),
 )
+# The stages to write into `Payment.disputes`: older code reads it, and knows no others.
 _FIRST_WORDS = {
     Dispute.INQUIRY: Dispute.WON,
     Dispute.CLOSED: Dispute.WON,
@@ -68,8 +69,8 @@ def disputed(
     """Apply a stage of a bank's claim. `event` is the id of the event that reports it."""
     before = claims_of(payment).get(id)
     is_counted = event and stage in (Dispute.WON, Dispute.LOST_AGAIN)
-    heard = (_mark(stage, event),) if is_counted else ()
-    stated = BankClaim(stage=stage, at=at, amount=amount, heard=heard)
+    events = (_mark(stage, event),) if is_counted else ()
+    stated = BankClaim(stage=stage, at=at, amount=amount, heard=events)
     if before is None:
         claim = stated
     elif at is not None:
@@ -192,13 +193,13 @@ def _untimed(before: BankClaim, stated: BankClaim) -> BankClaim:
     A claim can be lost again only after it was won. So the claim counts as won if more events
     reported "won" than "lost again".
     """
-    heard = tuple(sorted({*before.heard, *stated.heard}))[-HEARD_AT_MOST:]
+    events = tuple(sorted({*before.heard, *stated.heard}))[-CLAIM_EVENTS_AT_MOST:]
     stage = max(before.stage, stated.stage, key=_RANKS.index)
-    again = [one for one in heard if one.startswith(_mark(Dispute.LOST_AGAIN))]
-    won = [one for one in heard if one.startswith(_mark(Dispute.WON))]
+    again = [one for one in events if one.startswith(_mark(Dispute.LOST_AGAIN))]
+    won = [one for one in events if one.startswith(_mark(Dispute.WON))]
     if again and stage is not Dispute.GONE:
         stage = Dispute.WON if len(won) > len(again) else Dispute.LOST_AGAIN
-    return BankClaim(stage=stage, amount=stated.amount, heard=heard)
+    return BankClaim(stage=stage, amount=stated.amount, heard=events)
 
 
 def _mark(stage: Dispute, event: str = "") -> str:

@@ -6,7 +6,7 @@ functions in this module compare the session with the question. An unsigned noti
 it only names a session to fetch, and never settles a question.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_other
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ from flows.payments.session import (
     terms_of,
 )
 from flows.webhooks.certificates import CertificateScheme
-from flows.webhooks.signatures import Delivery, Scheme
+from flows.webhooks.signatures import Scheme
 
 # allowed difference between our clock and the provider's, including network delay
 CLOCKS_DIFFER = timedelta(minutes=2)
@@ -224,17 +224,13 @@ class Signs(Gateway, Protocol):
     @property
     def webhook_secrets(self) -> tuple[str, ...]: ...
 
-    def read_notice(self, delivery: Delivery) -> Notice:
-        """Parse a verified delivery.
+    def read_notice(self, body: bytes) -> Notice:
+        """Parse the body of a delivery that is verified, or was verified when it arrived.
 
         Raises Malformed.
 
         A notice of an ignored type only needs a readable id and type.
         """
-        ...
-
-    def stored_notice(self, body: bytes) -> Notice:
-        """Parse the stored body of a delivery that was verified when it arrived."""
         ...
 
     def trace(self, payment: str) -> Talk[str | None]:
@@ -336,18 +332,19 @@ def paid_row(
     session: ProviderSession,
     *,
     id: str,
-    at: str,
+    places: Mapping[str, str],
+    unused: Mapping[str, timedelta | None],
     now: datetime,
-    unused: timedelta | None,
 ) -> Payment:
     """Build the ledger row of a paid session, including refunds and disputes.
 
     It is not stored yet.
 
-    `at` is the base URL of the API. The payment is refunded after `unused` if no call uses it; None
-    means never.
+    `places` has the base URL of each provider's API. The payment is refunded after the time that
+    `unused` has for its provider if no call uses it. Without such a time, it is never refunded.
     """
     terms, asked = terms_of(elicitation), elicitation.asked
+    refunded_after = unused.get(terms.seller)
     payment = Payment(
         id=id,
         owner=elicitation.owner,
@@ -365,8 +362,8 @@ def paid_row(
         is_live=terms.is_live,
         once=terms.once,
         paid_at=now,
-        at=at,
-        refund_at=None if unused is None else now + unused,
+        at=places.get(terms.seller, ""),
+        refund_at=None if refunded_after is None else now + refunded_after,
         asked=elicitation.join,
     )
     return with_returns(payment, session, now=now)
@@ -405,8 +402,8 @@ def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerm
 
 def payment_of(payment: Payment, seller: MerchantAccount) -> str:
     """Return the provider's id of the payment. Raises Failed if the provider has none."""
-    is_theirs = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
-    if payment.payment_intent is None or not is_theirs:
+    is_of_seller = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
+    if payment.payment_intent is None or not is_of_seller:
         raise Failed(f"{seller.label} has no payment for this receipt.")
     return payment.payment_intent
 
@@ -431,8 +428,8 @@ def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: date
     if stored.session is None:
         # The session does not exist if the provider refused it; otherwise we don't know.
         return attempt.trouble != "refused"
-    is_theirs = attempt.browser == browser and open_page(elicitation, now=now) is not None
-    return stored.url is not None and not is_theirs
+    is_of_browser = attempt.browser == browser and open_page(elicitation, now=now) is not None
+    return stored.url is not None and not is_of_browser
 
 
 def forget_page(elicitation: Elicitation, session: str) -> Elicitation:

@@ -71,7 +71,7 @@ class Money(Explained):
         with _naming(amount, currency):
             digits = digits_of(currency)
             number = _minor_units(_exact(amount), currency=currency, digits=digits)
-        self._fill(number, currency, digits)
+        self._fill(number, currency)
 
     @classmethod
     def from_minor_units(cls, number: int, currency: str) -> "Money":
@@ -89,10 +89,9 @@ class Money(Explained):
             InvalidQuestion: The number is not an int or is negative, or the code is not current.
         """
         with reporting_errors(), _naming(number, currency):
-            digits = digits_of(currency)
-            _check_minor_units(number)
+            check_minor_units(number, currency)
         money = object.__new__(cls)
-        money._fill(number, currency, digits)
+        money._fill(number, currency)
         return money
 
     def __repr__(self) -> str:
@@ -129,10 +128,10 @@ class Money(Explained):
         grouped = f"{int(integer):,}".replace(",", _NARROW)
         return f"{grouped}{point}{fraction}{_NO_BREAK}{_SYMBOLS.get(self.currency, self.currency)}"
 
-    def _fill(self, minor_units: int, currency: str, digits: int) -> None:
+    def _fill(self, minor_units: int, currency: str) -> None:
         # Built from digits: arithmetic would round to the caller's decimal precision.
         figures = tuple(int(figure) for figure in str(minor_units))
-        object.__setattr__(self, "amount", Decimal((0, figures, -digits)))
+        object.__setattr__(self, "amount", Decimal((0, figures, -_DIGITS[currency])))
         object.__setattr__(self, "currency", currency)
 
 
@@ -146,14 +145,18 @@ def _naming(amount: object, currency: object) -> Generator[None]:
         raise
 
 
-def checked_units(number: int, currency: str) -> int:
-    """Return `number` if it is a possible amount in minor units of the currency.
+def check_minor_units(number: object, currency: str) -> None:
+    """Check that `number` can be an amount in minor units of the currency.
 
     Raises InvalidQuestion.
     """
     digits_of(currency)
-    _check_minor_units(number)
-    return number
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidQuestion("An amount in minor units must be an int.")
+    if number < 0:
+        raise InvalidAmount("An amount of money must not be negative.")
+    if number >= 10**MINOR_UNIT_DIGITS_AT_MOST:
+        raise InvalidAmount(_TOO_LARGE)
 
 
 def digits_of(currency: str) -> int:
@@ -161,20 +164,15 @@ def digits_of(currency: str) -> int:
 
     Raises InvalidQuestion if `currency` is not a current code in capitals.
     """
-    code = _code(currency)
-    if code in _DIGITS:
-        return _DIGITS[code]
-    if code.upper() in _DIGITS:
-        raise InvalidAmount(f"Write the currency in capitals: {code.upper()!r}, not {code!r}.")
+    if not isinstance(currency, str):
+        raise InvalidQuestion("A currency must be text: its ISO 4217 code, such as 'EUR'.")
+    if currency in _DIGITS:
+        return _DIGITS[currency]
+    if (code := currency.upper()) in _DIGITS:
+        raise InvalidAmount(f"Write the currency in capitals: {code!r}, not {currency!r}.")
     raise InvalidAmount(
-        f"{code[:20]!r} is not a currency: write a current code of ISO 4217 such as 'EUR'."
+        f"{currency[:20]!r} is not a currency: write a current code of ISO 4217 such as 'EUR'."
     )
-
-
-def _code(currency: object) -> str:
-    if isinstance(currency, str):
-        return currency
-    raise InvalidQuestion("A currency must be text: its ISO 4217 code, such as 'EUR'.")
 
 
 def _exact(amount: object) -> Decimal:
@@ -207,15 +205,6 @@ def _minor_units(amount: Decimal, *, currency: str, digits: int) -> int:
     if amount.adjusted() + digits >= MINOR_UNIT_DIGITS_AT_MOST:
         raise InvalidAmount(_TOO_LARGE)
     return int("".join(map(str, figures))) * int(10 ** (exponent + digits))
-
-
-def _check_minor_units(number: object) -> None:
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise InvalidQuestion("An amount in minor units must be an int.")
-    if number < 0:
-        raise InvalidAmount("An amount of money must not be negative.")
-    if number >= 10**MINOR_UNIT_DIGITS_AT_MOST:
-        raise InvalidAmount(_TOO_LARGE)
 
 
 _TOO_LARGE = f"The amount is too large: at most {MINOR_UNIT_DIGITS_AT_MOST} digits in minor units."

@@ -21,7 +21,7 @@ from flows.errors import NotPossible
 from flows.payments.money import Money
 from flows.question import Resources, verb
 
-RECEIPT_KEPT = timedelta(days=3653)  # ten years with the maximum number of leap days
+RECEIPT_RETENTION = timedelta(days=3653)  # ten years with the maximum number of leap days
 MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
 # Prefixes of the keys of claims without a provider's id: reported by events, found by polling.
 CLAIM, ASKED = "claim:", "asked:"
@@ -272,7 +272,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def erase_at(self) -> datetime:
-        return self.paid_at + RECEIPT_KEPT
+        return self.paid_at + RECEIPT_RETENTION
 
 
 def claim(payment: Payment) -> Payment:

@@ -21,7 +21,7 @@ from flows.elicitation.states import Attempt, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError, InvalidQuestion
 from flows.payments.money import Money
-from flows.payments.receipt import RECEIPT_KEPT
+from flows.payments.receipt import RECEIPT_RETENTION
 
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # it becomes part of paths
 REFERENCE_KEY = "elicitation"  # metadata key in the session and the payment
@@ -148,7 +148,7 @@ _FORMER_PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server ha
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)
 TRIES_THAT_COUNT = 8
-KEPT = timedelta(days=30)  # after the unresolved payment has ended
+UNRESOLVED_RETENTION = timedelta(days=30)  # after the unresolved payment has ended
 
 
 def is_paid_otherwise(progress: str | None) -> bool:
@@ -219,7 +219,7 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
     @property
     def erase_at(self) -> datetime:
         ended = self.ended_at
-        return self.found_at + RECEIPT_KEPT if ended is None else ended + KEPT
+        return self.found_at + RECEIPT_RETENTION if ended is None else ended + UNRESOLVED_RETENTION
 
 
 def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from flows.oauth.declaration import PersonProbe
 from flows.oauth.provider import Provider
 
-_KEPT: Final = (
+_COPIED_FIELDS: Final = (
     *("name", "label", "has_scopes", "always", "unmentioned", "covers"),
     *("scope_words", "scope_writes", "scope_deletes"),
 )
@@ -27,7 +27,9 @@ def simulated(provider: Provider, base: str) -> Provider | None:
     if provider.sandbox is not None:
         return provider.at(base)
     api = f"{base}/apis/{provider.name}"
-    about: dict[str, Any] = {name: getattr(provider, name) for name in _KEPT} | {"api": api}
+    about: dict[str, Any] = {name: getattr(provider, name) for name in _COPIED_FIELDS} | {
+        "api": api
+    }
     who = PersonProbe(url=f"{api}/me", id="id", label="login", name="name")
     token = f"{base}/oidc/token"
     if provider.tenants:

@@ -108,9 +108,13 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
             nullable.add(name)
         is_required = name in required and not can_be_null
         fields[name], clean[name] = _field(found, path, schema, name, is_required=is_required)
-    kept = [name for name in properties if fields[name].is_required]
+    required_fields = [name for name in properties if fields[name].is_required]
     return SchemaReading(
-        json={"type": "object", "properties": clean, **({"required": kept} if kept else {})},
+        json={
+            "type": "object",
+            "properties": clean,
+            **({"required": required_fields} if required_fields else {}),
+        },
         fields=tuple(fields.values()),
         nullable=frozenset(nullable),
     )

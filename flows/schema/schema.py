@@ -148,8 +148,8 @@ def with_secrets(schema: Schema[T]) -> Schema[T]:
                 raise InvalidSchema(
                     f"The field {field.name!r} is a secret, so it has no default: remove it."
                 )
-            kept = {key: value for key, value in shown.items() if key != "default"}
-            properties[field.name] = {**kept, "writeOnly": True}
+            described = {key: value for key, value in shown.items() if key != "default"}
+            properties[field.name] = {**described, "writeOnly": True}
         default = None if is_secret else field.default
         fields.append(dataclasses.replace(field, is_secret=is_secret, default=default))
     return dataclasses.replace(

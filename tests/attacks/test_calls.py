@@ -32,7 +32,7 @@ from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
 LOGIN = "https://example.org/login"
-SHORT = CallLimits(leg=timedelta(milliseconds=50), request_at_least=timedelta(milliseconds=50))
+SHORT = CallLimits(retry=timedelta(milliseconds=50), request_at_least=timedelta(milliseconds=50))
 
 
 def buying(library: str) -> tuple[Any, list[Json]]:

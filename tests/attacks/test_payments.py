@@ -229,14 +229,14 @@ def test_redirect_to_foreign_payment_page_is_refused(url):
 )
 def test_malformed_signed_body_is_refused_with_400(body):
     with pytest.raises(Malformed) as refused:
-        read(delivery(body))
+        read(delivery(body).body)
     assert refused.value.http_status == 400
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_parsed_or_refused_as_malformed(body):
     with suppress(Malformed):
-        assert read(delivery(body)).session is None
+        assert read(delivery(body).body).session is None
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_event_about_unknown_object_is_parsed_and_ignored(about):
 
 def test_event_of_unknown_format_is_ignored_without_error():
     thin = b'{"id":"evt_2","object":"v2.core.event","type":"v1.x","created":"2026-03-01T12:00Z"}'
-    assert read(delivery(thin)) == Notice(id="evt_2", type="v1.x", is_live=False)
+    assert read(delivery(thin).body) == Notice(id="evt_2", type="v1.x", is_live=False)
 
 
 def test_other_sessions_of_the_seller_are_parsed_but_refused():

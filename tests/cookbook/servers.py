@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import httpx
 
 from tests.support.cli import PROJECT
-from webapp.testing import AskedPerson, Told
+from webapp.testing import AskedPerson, ReceivedQuestion
 
 EXAMPLES: Final = PROJECT / "examples"
 LIBRARIES: Final = {"MCPServer": "from mcp.server.mcpserver import MCPServer"}
@@ -158,7 +158,7 @@ async def deploy(person: AskedPerson, example: Any) -> None:
 
 
 async def report(
-    person: AskedPerson, example: Any, asked: Told, *, status: str = "verified"
+    person: AskedPerson, example: Any, asked: ReceivedQuestion, *, status: str = "verified"
 ) -> httpx.Response:
     """Post the vendor's report about a question to the author's route."""
     body = json.dumps({"case": asked.elicitation_id, "status": status}).encode()

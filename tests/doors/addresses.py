@@ -14,7 +14,9 @@ async def _names_no_route_of_ours(world: World, _: Door) -> None:
     asked = httpx.URL("https://api.tracker.example/issues/7")
     plain = {"x-next-page": "2", "etag": 'W/"a/b"', "content-disposition": 'inline; filename="a/b"'}
     assert (
-        _response_headers(httpx.Response(200, headers=plain), asked, tokens=set(), ours=ours)
+        _response_headers(
+            httpx.Response(200, headers=plain), asked, tokens=set(), public_address=ours
+        )
         == plain
     )
     for said in ("/api/approvals", "//{0}/api", "http://{0}/api/approvals"):
@@ -22,7 +24,7 @@ async def _names_no_route_of_ours(world: World, _: Door) -> None:
         passed = ("location", "content-location", "x-next-page", "x-ratelimit-reset")
         hostile = dict.fromkeys((*passed, "refresh", "x-any"), address)
         reply = httpx.Response(307, headers={**hostile, "link": f"<{address}>; rel=next"})
-        headers = _response_headers(reply, asked, tokens=set(), ours=ours)
+        headers = _response_headers(reply, asked, tokens=set(), public_address=ours)
         assert set(headers) <= {*passed, "link"}
         for text in headers.values():
             assert text.lstrip("<").startswith("https://api.tracker.example/")

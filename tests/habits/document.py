@@ -15,18 +15,19 @@ BEGIN: Final = "<!-- Written by `python -m tests.habits` from here. -->\n"
 _HEAD: Final = """
 ## Habits of providers
 
-Public reports name these habits. [tests/habits](../../tests/habits) has each of them as a row, and
-a test checks each row.
+OAuth providers differ from the standards in the ways below, according to public reports. A test
+checks each row, which [tests/habits](../../tests/habits) contains.
 
-A simulated server insists on each habit of the first table. With the declaration, which is a part
-of a table in `elicit.toml`, an account is connected, read and refreshed there, and `elicit doctor`
-finds nothing wrong. The last column says what happens without the declaration.
+In the tests of the first table, a simulated provider insists on the habit. With the declaration, a
+part of the provider's table in `elicit.toml`, a person connects an account there, a tool uses it,
+the server refreshes it, and `elicit doctor` reports no problem. The last column says what happens
+without the declaration.
 
 | habit | for example at | declaration | without it |
 |---|---|---|---|
 """
 _KNOWN: Final = """
-The test in the last column simulates the habit:
+The second table has habits that a test of its own simulates:
 
 | habit | for example at | declaration | result | test |
 |---|---|---|---|---|
@@ -34,19 +35,23 @@ The test in the last column simulates the habit:
 _SETUPS: Final = """
 ## Wrong set-ups
 
-A test sets up a simulated provider in each of these ways, starts a server, and compares the texts.
-The log at the start has a line `registration.wrong` with the first text, and `elicit doctor` prints
-the same text. An empty cell means that there is nothing to read: the set-up works, or it ends at
-the provider's own page. The first table is about accounts.
+If people cannot connect accounts or sign in, search these tables for a text that you see: in
+`elicit doctor`, in the log, in the error that the model reads, or on the person's page. The first
+column then says what is wrong. A cell has parts of the text, with `...` between them. If a cell is
+empty, there is no such text. The texts of the second column are in the log as well, in lines
+`registration.wrong` at the start of the server. The third column has the log when somebody uses the
+provider. A test tries each row at a simulated provider.
 
-| set-up | start and `elicit doctor` | log at use | model | person |
+The first table is about accounts:
+
+| set-up | `elicit doctor`, log at start | log at use | the model reads | the person reads |
 |---|---|---|---|---|
 """
 _SIGN_INS: Final = """
-The second table is about the issuer where people sign in (`ELICIT_ISSUER`). The model column is the
-reply to a call at `/mcp`.
+The second table is about the issuer where people sign in (`ELICIT_ISSUER`). The fourth column is
+the HTTP response to a call at `/mcp`:
 
-| set-up | start and `elicit doctor` | log at use | model | person |
+| set-up | `elicit doctor`, log at start | log at use | `/mcp` answers | the person reads |
 |---|---|---|---|---|
 """
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from tests.habits.habit import HERE, ISSUER, METADATA, PERSON, Habit, Known
 from tests.support.strict_provider import Habits
 
-TOKEN = "only a token reply shows it"
+TOKEN = "only a token response shows it"
 API = "only a request with a token shows it"
-CODE = "the server answers the code first"
+CODE = "the provider checks the code before these parameters"
 REFRESH = "only a refresh shows it"
 OPEN = f'issuer = "{ISSUER}"\napi = "{ISSUER}"\n'
 IDENTITY = Habits(
@@ -283,7 +283,7 @@ KNOWN: Mapping[str, Known] = {
         result="an ended refresh token asks the person again, once",
         test="test_built_in_provider_declares_its_refusals_of_ended_tokens",
     ),
-    "a wrong secret in other words": Known(
+    "a non-standard error for a wrong secret": Known(
         at=("github", "slack", "atlassian"),
         declares='refusals = [{ value = "bad_client_secret", means = "client" }]',
         result="the operator is notified, and nobody is asked again",
@@ -373,7 +373,7 @@ KNOWN: Mapping[str, Known] = {
         result="the covered scopes are not asked for",
         test="test_covered_scope_is_not_missing",
     ),
-    "the person's refusal in other words": Known(
+    "a non-standard error if the person declines": Known(
         at=("linkedin",),
         declares='declines = ["user_cancelled_login", "user_cancelled_authorize"]',
         result="the question is denied, as with `access_denied`",

@@ -56,7 +56,7 @@ _ISSUER = "issuer in [providers.hub] of elicit.toml must equal the issuer"
 _NOT_SET_UP = "Only the server's operator can correct that"
 _DIFFERS = "published an issuer that differs"
 SETUPS: dict[str, Setup] = {
-    "right": Setup(found=None, used=None, model=None, person="is connected"),
+    "correct": Setup(found=None, used=None, model=None, person="is connected"),
     "wrong secret": Setup(
         credentials=(ID, "another"),
         found=[
@@ -75,24 +75,24 @@ SETUPS: dict[str, Setup] = {
         person="",
         ends_at_provider=True,
     ),
-    "keys down": Setup(
+    "the JWKS endpoint fails": Setup(
         there={"replies": {"/jwks": answers(500)}},
         found=["the keys of Hub cannot be read", "/jwks answers HTTP 500"],
         used=["exchange.failed", "did not send its keys (HTTP 500)"],
         model="waits",
         person="Hub did not answer",
     ),
-    "keys empty": Setup(
+    "the JWKS has no keys": Setup(
         there={"replies": {"/jwks": answers(200, json={"keys": []})}},
         found=["contain no key that can verify its signatures (0 keys)", "add a key for"],
         used=["exchange.failed", "publishes no usable key", "add a key for"],
         model="publishes no usable key",
         person="publishes no usable key",
     ),
-    "pushed requests demanded": Setup(
+    "PAR required": Setup(
         there={"demands_par": True}, found=None, used=None, model=None, person="is connected"
     ),
-    "pushed requests and wrong secret": Setup(
+    "PAR required, wrong secret": Setup(
         there={"demands_par": True},
         credentials=(ID, "another"),
         found=["refuses this server's client id or secret", "ELICIT_HUB_CLIENT_SECRET"],
@@ -100,7 +100,7 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "only private_key_jwt": Setup(
+    "only private_key_jwt accepted": Setup(
         there={"methods": ["private_key_jwt"], "takes": "private_key_jwt"},
         found=[
             "accepts only private_key_jwt",
@@ -111,7 +111,7 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "only mutual TLS": Setup(
+    "only mutual TLS accepted": Setup(
         there={"methods": ["tls_client_auth"], "takes": "tls"},
         found=["accepts only tls_client_auth", "allow another one for this client"],
         used=["exchange.failed", "invalid_client", "allow another one for this client"],
@@ -125,14 +125,14 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "public client that may send no secret": Setup(
+    "public client with a secret, refused with an explanation": Setup(
         there={"replies": {"/token": answers(401, json=_PUBLIC)}},
         found=["neither client_assertion nor", 'client_auth = "none"', "unset ELICIT_HUB_CLIENT_"],
         used=["exchange.failed", "invalid_client", "unset ELICIT_HUB_CLIENT_SECRET"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "secret for a public client that the metadata does not name": Setup(
+    "public client with a secret, metadata without `none`": Setup(
         there={"methods": _SECRETS, "takes": "none"},
         found=[
             "refuses the client secret sent as basic, and accepts this client without one",
@@ -143,7 +143,7 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "public client that the metadata does not name": Setup(
+    "public client, metadata without `none`": Setup(
         there={"methods": _SECRETS, "takes": "none"},
         declared={"client_auth": "none"},
         credentials=(ID, ""),
@@ -152,7 +152,7 @@ SETUPS: dict[str, Setup] = {
         model=None,
         person="is connected",
     ),
-    "public client and no methods named": Setup(
+    "public client, metadata without methods": Setup(
         there={"metadata": _NO_METHODS, "takes": "none"},
         declared={"client_auth": "none"},
         credentials=(ID, ""),
@@ -161,14 +161,14 @@ SETUPS: dict[str, Setup] = {
         model=None,
         person="is connected",
     ),
-    "secret and no methods named": Setup(
+    "client secret, metadata without methods": Setup(
         there={"metadata": _NO_METHODS},
         found=None,
         used=None,
         model=None,
         person="is connected",
     ),
-    "no secret for a client that has one": Setup(
+    "client has a secret, none set here": Setup(
         there={"methods": _SECRETS, "takes": "post"},
         declared={"client_auth": "none"},
         credentials=(ID, ""),
@@ -181,7 +181,7 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "no secret and no methods named": Setup(
+    "client has a secret, none set here, metadata without methods": Setup(
         there={"metadata": _NO_METHODS},
         declared={"client_auth": "none"},
         credentials=(ID, ""),
@@ -190,7 +190,7 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "pushed requests and only private_key_jwt": Setup(
+    "PAR required, only private_key_jwt accepted": Setup(
         there={"demands_par": True, "methods": ["private_key_jwt"], "takes": "private_key_jwt"},
         found=["accepts only private_key_jwt", 'client_auth = "private_key_jwt"'],
         used=["request.not_pushed", "invalid_client", 'write client_auth = "private_key_jwt"'],
@@ -204,7 +204,7 @@ SETUPS: dict[str, Setup] = {
         model=None,
         person="is connected",
     ),
-    "only HS256": Setup(
+    "ID tokens of all clients signed with HS256": Setup(
         there={
             "metadata": {"id_token_signing_alg_values_supported": ["HS256"]},
             "algorithm": "HS256",
@@ -214,7 +214,7 @@ SETUPS: dict[str, Setup] = {
         model="signed with HS256",
         person="signed with HS256",
     ),
-    "HS256 for this client": Setup(
+    "ID tokens of this client signed with HS256": Setup(
         there={"algorithm": "HS256"},
         found=None,
         used=["exchange.failed", "signed with HS256"],
@@ -228,21 +228,21 @@ SETUPS: dict[str, Setup] = {
         model="certificate that this server does not trust",
         person="certificate that this server does not trust",
     ),
-    "down": Setup(
+    "provider unreachable": Setup(
         there={"replies": {DISCOVERY: _refused}},
         found=["cannot be reached: Hub did not answer", "allow outgoing https"],
         used=["provider.failed", "did not answer"],
         model="waits",
         person="did not answer",
     ),
-    "a slash too many": Setup(
+    "issuer with another trailing slash": Setup(
         there={"metadata": {"issuer": f"{HUB}/"}},
         found=[f"published the issuer '{HUB}/', and the configured one is '{HUB}'", _ISSUER],
         used=["provider.unusable", f"published the issuer '{HUB}/'"],
         model=_DIFFERS,
         person=_DIFFERS,
     ),
-    "http instead of https": Setup(
+    "issuer with http instead of https": Setup(
         there={"metadata": {"issuer": "http://hub.example"}},
         found=["published the issuer 'http://hub.example'", _ISSUER],
         used=["provider.unusable", "'http://hub.example'"],
@@ -261,14 +261,14 @@ SETUPS: dict[str, Setup] = {
         model=_DIFFERS,
         person=_DIFFERS,
     ),
-    "metadata of a megabyte": Setup(
+    "metadata larger than a megabyte": Setup(
         there={"replies": {DISCOVERY: answers(200, content=_LONG)}},
         found=["reply is too large", "more than a megabyte"],
         used=["provider.unusable", "too large"],
         model="too large",
         person="too large",
     ),
-    "metadata is a page": Setup(
+    "metadata is a web page": Setup(
         there={"replies": {DISCOVERY: answers(200, html="<h1>Hello</h1>")}},
         found=["does not publish its endpoints (no JSON)", _ISSUER],
         used=["provider.unusable", "no JSON"],
@@ -293,21 +293,21 @@ SETUPS: dict[str, Setup] = {
         person="",
         ends_at_provider=True,
     ),
-    "clock off by minutes": Setup(
+    "this server's clock is five minutes slow": Setup(
         there={"clock_is_ahead": timedelta(minutes=5)},
         found=["it is 300 s behind Hub's", "by NTP"],
         used=["exchange.failed", "time of this server's clock", "by NTP"],
         model="time of this server's clock",
         person="time of this server's clock",
     ),
-    "DPoP demanded": Setup(
+    "DPoP required, not set": Setup(
         there={"demands_dpop": True},
         found=["requires DPoP (invalid_dpop_proof)", "write dpop = true in [providers.hub]"],
         used=["exchange.failed", "invalid_dpop_proof"],
         model="requires DPoP",
         person="requires DPoP",
     ),
-    "resource indicator demanded": Setup(
+    "resource indicator required": Setup(
         there={"replies": {"/token": answers(400, json={"error": "invalid_target"})}},
         found=["does not know the API that the tokens are for (invalid_target)", "set resource in"],
         used=["exchange.failed", "invalid_target", "set resource in [providers.hub]"],
@@ -322,7 +322,7 @@ SETUPS: dict[str, Setup] = {
         model="invalid_target",
         person="invalid_target",
     ),
-    "DPoP demanded and declared": Setup(
+    "DPoP required and set": Setup(
         there={"demands_dpop": True},
         declared={"dpop": True},
         found=None,
@@ -330,35 +330,35 @@ SETUPS: dict[str, Setup] = {
         model=None,
         person="is connected",
     ),
-    "token endpoint missing": Setup(
+    "the token endpoint does not exist": Setup(
         there={"replies": {"/token": answers(404)}},
         found=[f"the token endpoint {HUB}/token answers HTTP 404", "correct issuer in"],
         used=["exchange.failed", "404"],
         model="did not issue an access token (HTTP 404)",
         person="did not issue an access token (HTTP 404)",
     ),
-    "token endpoint redirects": Setup(
+    "the token endpoint redirects": Setup(
         there={"replies": {"/token": answers(307, headers={"location": "https://evil.example/t"})}},
         found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
         used=["exchange.failed", "307", "correct issuer in [providers.hub]"],
         model="did not issue an access token",
         person="did not issue an access token",
     ),
-    "token reply of a megabyte": Setup(
+    "token response larger than a megabyte": Setup(
         there={"replies": {"/token": answers(200, content=_LONG)}},
         found=["reply is too large", "more than a megabyte"],
         used=["exchange.failed", "reply is too large", "more than a megabyte"],
         model="reply is too large",
         person="reply is too large",
     ),
-    "token reply in UTF-16": Setup(
+    "token response in UTF-16": Setup(
         there={"replies": {"/token": answers(200, content=_UTF_16)}},
         found=["answers with a web page (HTTP 200)", "correct issuer in [providers.hub]"],
         used=["exchange.failed", "200", "correct issuer in [providers.hub]"],
         model="did not issue an access token (HTTP 200)",
         person="did not issue an access token (HTTP 200)",
     ),
-    "token endpoint wants the secret in the body": Setup(
+    "client secret expected in the body": Setup(
         there={"methods": [], "takes": "post"},
         found=[
             "refuses the client secret sent as basic, and accepts it sent as post",
@@ -368,21 +368,21 @@ SETUPS: dict[str, Setup] = {
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "token endpoint does not decode the secret": Setup(
+    "client secret not percent-decoded": Setup(
         there={"takes": "basic_raw"},
         found=["accepts it sent as basic_raw", 'write client_auth = "basic_raw"'],
         used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
         model=_NOT_SET_UP,
         person=_NOT_SET_UP,
     ),
-    "token endpoint does not decode the secret, and calls the client unauthorized": Setup(
+    "client secret not percent-decoded, answered with unauthorized_client": Setup(
         there={"takes": "basic_raw", "refuses": "unauthorized_client"},
         found=["accepts it sent as basic_raw", 'write client_auth = "basic_raw"'],
         used=["exchange.failed", "unauthorized_client", "elicit doctor tries other ways"],
         model="did not issue an access token (unauthorized_client)",
         person="did not issue an access token (unauthorized_client)",
     ),
-    "token endpoint wants the client id in the body as well": Setup(
+    "client id expected in the body as well": Setup(
         there={"takes": "both"},
         found=["accepts it sent as both", 'write client_auth = "both"'],
         used=["exchange.failed", "invalid_client", "elicit doctor tries other ways"],
@@ -415,8 +415,8 @@ class SignInSetup:
 _UNREADABLE = "did not answer, or this server couldn't read the answer"
 _TROUBLE = "is not set up correctly, so nobody can use it"
 SIGN_INS: dict[str, SignInSetup] = {
-    "right": SignInSetup(found=None, used=None),
-    "pushed requests and DPoP demanded": SignInSetup(
+    "correct": SignInSetup(found=None, used=None),
+    "PAR and DPoP required, DPoP set": SignInSetup(
         there={"demands_par": True, "demands_dpop": True},
         settings={"dpop": True},
         found=None,
@@ -428,16 +428,16 @@ SIGN_INS: dict[str, SignInSetup] = {
         used=["signin.failed", "invalid_client", "correct ELICIT_ISSUER_CLIENT_ID"],
         person=_TROUBLE,
     ),
-    "keys down": SignInSetup(
-        there=SETUPS["keys down"].there,
+    "the JWKS endpoint fails": SignInSetup(
+        there=SETUPS["the JWKS endpoint fails"].there,
         found=["/jwks answers HTTP 500"],
         used=["issuer.unavailable", "did not send its keys (HTTP 500)"],
         call=503,
         model="did not send its keys (HTTP 500)",
         person=_UNREADABLE,
     ),
-    "a slash too many": SignInSetup(
-        there=SETUPS["a slash too many"].there,
+    "issuer with another trailing slash": SignInSetup(
+        there=SETUPS["issuer with another trailing slash"].there,
         found=["ELICIT_ISSUER must equal the issuer", f"'{HUB}/', and the configured one is"],
         used=["signin.failed", f"published the issuer '{HUB}/'", "ELICIT_ISSUER must equal"],
         call=503,
@@ -457,26 +457,26 @@ SIGN_INS: dict[str, SignInSetup] = {
         found=["gives each client a different subject", "set ELICIT_SUBJECT_CLAIM"],
         used=None,
     ),
-    "claim absent": SignInSetup(
+    "ID token without the claim of `ELICIT_SUBJECT_CLAIM`": SignInSetup(
         claim="employee_id",
         found=None,
         used=["signin.failed", "no usable employee_id", "or set ELICIT_SUBJECT_CLAIM"],
         person="lacks a value by which this server identifies people",
     ),
-    "resource indicator demanded": SignInSetup(
-        there=SETUPS["resource indicator demanded"].there,
+    "resource indicator required": SignInSetup(
+        there=SETUPS["resource indicator required"].there,
         found=["does not know the API", "issue this client tokens that name no API (resource)"],
         used=["signin.failed", "invalid_target", "tokens that name no API"],
         person=_TROUBLE,
     ),
-    "DPoP demanded": SignInSetup(
-        there=SETUPS["DPoP demanded"].there,
+    "DPoP required, not set": SignInSetup(
+        there=SETUPS["DPoP required, not set"].there,
         found=["requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
         used=["signin.failed", "requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
         person=_TROUBLE,
     ),
-    "only private_key_jwt": SignInSetup(
-        there=SETUPS["only private_key_jwt"].there,
+    "only private_key_jwt accepted": SignInSetup(
+        there=SETUPS["only private_key_jwt accepted"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
         used=["signin.failed", "invalid_client", "set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
         person=_TROUBLE,
@@ -493,15 +493,15 @@ SIGN_INS: dict[str, SignInSetup] = {
         used=None,
         ends_at_provider=True,
     ),
-    "pushed requests and wrong secret": SignInSetup(
-        there=SETUPS["pushed requests and wrong secret"].there,
+    "PAR required, wrong secret": SignInSetup(
+        there=SETUPS["PAR required, wrong secret"].there,
         credentials=(ID, "another"),
         found=["correct ELICIT_ISSUER_CLIENT_ID and ELICIT_ISSUER_CLIENT_SECRET"],
         used=["signin.failed", "invalid_client"],
         person=_TROUBLE,
     ),
-    "only mutual TLS": SignInSetup(
-        there=SETUPS["only mutual TLS"].there,
+    "only mutual TLS accepted": SignInSetup(
+        there=SETUPS["only mutual TLS accepted"].there,
         found=["accepts only tls_client_auth"],
         used=["signin.failed", "invalid_client", "allow another one for this client"],
         person=_TROUBLE,
@@ -512,69 +512,69 @@ SIGN_INS: dict[str, SignInSetup] = {
         used=["signin.failed", "invalid_client", "unset ELICIT_ISSUER_CLIENT_SECRET"],
         person=_TROUBLE,
     ),
-    "public client that may send no secret": SignInSetup(
-        there=SETUPS["public client that may send no secret"].there,
+    "public client with a secret, refused with an explanation": SignInSetup(
+        there=SETUPS["public client with a secret, refused with an explanation"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=none, and unset ELICIT_ISSUER_CLIENT_SECRET"],
         used=["signin.failed", "invalid_client", "set ELICIT_ISSUER_CLIENT_AUTH=none"],
         person=_TROUBLE,
     ),
-    "public client that the metadata does not name": SignInSetup(
-        there=SETUPS["public client that the metadata does not name"].there,
+    "public client, metadata without `none`": SignInSetup(
+        there=SETUPS["public client, metadata without `none`"].there,
         credentials=(ID, ""),
         settings={"client_auth": "none"},
         found=None,
         used=None,
     ),
-    "no secret for a client that has one": SignInSetup(
-        there=SETUPS["no secret for a client that has one"].there,
+    "client has a secret, none set here": SignInSetup(
+        there=SETUPS["client has a secret, none set here"].there,
         credentials=(ID, ""),
         settings={"client_auth": "none"},
         found=["set ELICIT_ISSUER_CLIENT_AUTH=post, and ELICIT_ISSUER_CLIENT_SECRET to the secret"],
         used=["signin.failed", "invalid_client", "ELICIT_ISSUER_CLIENT_SECRET to the secret"],
         person=_TROUBLE,
     ),
-    "pushed requests and only private_key_jwt": SignInSetup(
-        there=SETUPS["pushed requests and only private_key_jwt"].there,
+    "PAR required, only private_key_jwt accepted": SignInSetup(
+        there=SETUPS["PAR required, only private_key_jwt accepted"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
         used=["signin.failed", "set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
         person=_TROUBLE,
     ),
-    "token endpoint wants the secret in the body": SignInSetup(
-        there=SETUPS["token endpoint wants the secret in the body"].there,
+    "client secret expected in the body": SignInSetup(
+        there=SETUPS["client secret expected in the body"].there,
         found=["set ELICIT_ISSUER_CLIENT_AUTH=post"],
         used=["signin.failed", "invalid_client", "elicit doctor tries other ways"],
         person=_TROUBLE,
     ),
-    "keys empty": SignInSetup(
-        there=SETUPS["keys empty"].there,
+    "the JWKS has no keys": SignInSetup(
+        there=SETUPS["the JWKS has no keys"].there,
         found=["contain no key that can verify its signatures (0 keys)"],
         used=["issuer.unavailable", "no usable keys", "signin.failed", "add a key for"],
         call=503,
         model="no usable keys",
         person=_TROUBLE,
     ),
-    "only HS256": SignInSetup(
-        there=SETUPS["only HS256"].there,
+    "ID tokens of all clients signed with HS256": SignInSetup(
+        there=SETUPS["ID tokens of all clients signed with HS256"].there,
         found=["signs ID tokens only with HS256", "id_token_signed_response_alg"],
         used=["signin.failed", "signed with HS256", "id_token_signed_response_alg"],
         person=_TROUBLE,
     ),
-    "HS256 for this client": SignInSetup(
-        there=SETUPS["HS256 for this client"].there,
+    "ID tokens of this client signed with HS256": SignInSetup(
+        there=SETUPS["ID tokens of this client signed with HS256"].there,
         found=None,
         used=["signin.failed", "signed with HS256", "id_token_signed_response_alg"],
         person=_TROUBLE,
     ),
-    "down": SignInSetup(
-        there=SETUPS["down"].there,
+    "provider unreachable": SignInSetup(
+        there=SETUPS["provider unreachable"].there,
         found=["cannot be reached", "allow outgoing https"],
         used=["issuer.unavailable", "did not answer"],
         call=503,
         model="did not answer",
         person=_UNREADABLE,
     ),
-    "http instead of https": SignInSetup(
-        there=SETUPS["http instead of https"].there,
+    "issuer with http instead of https": SignInSetup(
+        there=SETUPS["issuer with http instead of https"].there,
         found=["ELICIT_ISSUER must equal the issuer", "'http://hub.example'"],
         used=["issuer.unavailable", "'http://hub.example'"],
         call=503,
@@ -589,16 +589,16 @@ SIGN_INS: dict[str, SignInSetup] = {
         model="differs from the configured one",
         person=_TROUBLE,
     ),
-    "metadata of a megabyte": SignInSetup(
-        there=SETUPS["metadata of a megabyte"].there,
+    "metadata larger than a megabyte": SignInSetup(
+        there=SETUPS["metadata larger than a megabyte"].there,
         found=["reply is too large", "more than a megabyte"],
         used=["issuer.unavailable", "too large"],
         call=503,
         model="too large",
         person=_TROUBLE,
     ),
-    "metadata is a page": SignInSetup(
-        there=SETUPS["metadata is a page"].there,
+    "metadata is a web page": SignInSetup(
+        there=SETUPS["metadata is a web page"].there,
         found=["does not publish its endpoints (no JSON)"],
         used=["issuer.unavailable", "no JSON"],
         call=503,
@@ -613,45 +613,45 @@ SIGN_INS: dict[str, SignInSetup] = {
         model="does not publish its endpoints",
         person=_TROUBLE,
     ),
-    "clock off by minutes": SignInSetup(
-        there=SETUPS["clock off by minutes"].there,
+    "this server's clock is five minutes slow": SignInSetup(
+        there=SETUPS["this server's clock is five minutes slow"].there,
         found=["it is 300 s behind", "by NTP"],
         used=["signin.failed", "time of this server's clock", "by NTP"],
         call=401,
         model="not issued for this server",
         person=_TROUBLE,
     ),
-    "token endpoint missing": SignInSetup(
-        there=SETUPS["token endpoint missing"].there,
+    "the token endpoint does not exist": SignInSetup(
+        there=SETUPS["the token endpoint does not exist"].there,
         found=[f"the token endpoint {HUB}/token answers HTTP 404"],
         used=["signin.failed", "404", "correct ELICIT_ISSUER"],
         person=_TROUBLE,
     ),
-    "token endpoint is a page": SignInSetup(
+    "the token endpoint answers with a web page": SignInSetup(
         there={"replies": {"/token": answers(200, html="<h1>Hello</h1>")}},
         found=["answers with a web page (HTTP 200)", "correct ELICIT_ISSUER"],
         used=["signin.failed", "HTTP 200", "correct ELICIT_ISSUER"],
         person=_TROUBLE,
     ),
-    "token reply of a megabyte": SignInSetup(
-        there=SETUPS["token reply of a megabyte"].there,
+    "token response larger than a megabyte": SignInSetup(
+        there=SETUPS["token response larger than a megabyte"].there,
         found=["reply is too large", "more than a megabyte"],
         used=["signin.failed", "reply is too large", "more than a megabyte"],
         person=_TROUBLE,
     ),
-    "token endpoint down": SignInSetup(
+    "the token endpoint fails": SignInSetup(
         there={"replies": {"/token": answers(503)}},
         found=None,
         used=["signin.failed", "HTTP 503"],
         person=_UNREADABLE,
     ),
-    "code refused": SignInSetup(
+    "authorization code refused": SignInSetup(
         there={"replies": {"/token": answers(400, json={"error": "invalid_grant"})}},
         found=None,
         used=["signin.failed", "invalid_grant"],
         person=_UNREADABLE,
     ),
-    "keys missing": SignInSetup(
+    "the JWKS endpoint does not exist": SignInSetup(
         there={"replies": {"/jwks": answers(404)}},
         found=["/jwks answers HTTP 404"],
         used=["signin.failed", "no usable keys", "add a key for"],
@@ -659,7 +659,7 @@ SIGN_INS: dict[str, SignInSetup] = {
         model="no usable keys",
         person=_TROUBLE,
     ),
-    "metadata asked too often": SignInSetup(
+    "rate limit at the metadata endpoint": SignInSetup(
         there={"replies": {DISCOVERY: answers(429)}},
         found=["does not publish its endpoints (HTTP 429)"],
         used=["issuer.unavailable", "HTTP 429"],
@@ -667,8 +667,8 @@ SIGN_INS: dict[str, SignInSetup] = {
         model="does not publish its endpoints",
         person=_UNREADABLE,
     ),
-    "token endpoint redirects": SignInSetup(
-        there=SETUPS["token endpoint redirects"].there,
+    "the token endpoint redirects": SignInSetup(
+        there=SETUPS["the token endpoint redirects"].there,
         found=["redirects to 'https://evil.example/t'", "no secret is sent elsewhere"],
         used=["signin.failed", "307", "correct ELICIT_ISSUER"],
         person=_TROUBLE,
@@ -680,7 +680,7 @@ SIGN_INS: dict[str, SignInSetup] = {
         call=401,
         model="not issued for this server",
     ),
-    "wrong audience": SignInSetup(
+    "access tokens for another audience": SignInSetup(
         audience="other",
         found=None,
         used=["bearer.refused", "audience"],

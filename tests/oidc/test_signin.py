@@ -81,7 +81,7 @@ class Desk:
         arrival = CallbackParams(parameters=tuple(parse_qsl(urlsplit(back).query)))
         found = await self.metadata()
         return await self.lead(
-            self.way.finish(arrival, kept=stored, metadata=found, now=self.clock())
+            self.way.finish(arrival, attempt_data=stored, metadata=found, now=self.clock())
         )
 
     async def sign_in(self, guest: Guest, **options: bool) -> SignedIn:

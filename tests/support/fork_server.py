@@ -21,7 +21,7 @@ ORDER_BYTES_AT_MOST = 1 << 17
 MODULES = (
     *(f"webapp.cli.{name.replace('-', '_')}" for name in COMMANDS),
     *("anyio._backends._asyncio", "encodings.idna", "httpcore", "mcp.server.mcpserver"),
-    *("webapp.sandbox.app", "webapp.sandbox.beside"),
+    *("webapp.sandbox.app", "webapp.sandbox.embedded"),
 )
 
 

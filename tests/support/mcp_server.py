@@ -458,7 +458,9 @@ class ServerEnv:
             while True:
                 rows = await self.elicitations()
                 if len(rows) >= count and all(
-                    waiters.of_leg(row.id, row.waiter) for row in rows if not row.status.is_final
+                    waiters.of_request(row.id, row.waiter)
+                    for row in rows
+                    if not row.status.is_final
                 ):
                     return rows
                 await asyncio.sleep(0)
@@ -473,7 +475,7 @@ class ServerEnv:
                 if (
                     row.waiter is not None
                     and row.waiter != than
-                    and self.service.elicitations.waiters.of_leg(id, row.waiter)
+                    and self.service.elicitations.waiters.of_request(id, row.waiter)
                 ):
                     return row.waiter
                 await asyncio.sleep(0)

@@ -64,12 +64,12 @@ from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
     Paging,
+    PersonsPage,
     SecondLook,
     SignedOut,
     SignInFailed,
     SignInFault,
     SomeoneElse,
-    Theirs,
 )
 from webapp.pages.views_operator import Act, OperatorAct, OperatorList, OperatorRecord
 
@@ -124,7 +124,7 @@ CONTROLS: dict[str, Json] = {
     "note": {"type": "string", "format": "multiline", "title": "Note", "maxLength": 2000},
 }
 AT_GITHUB = "https://github.com/settings/applications"
-ONLY_NOW = {"can_be_kept": False}  # an approval that cannot be stored
+ONLY_NOW = {"can_be_stored": False}  # an approval that cannot be stored
 
 
 def page_states() -> dict[str, View]:
@@ -224,7 +224,7 @@ def _account_variants() -> dict[str, View]:
             {**USUAL, "choices": (choice(), choice(person=AccountName(label="hubber")))},
         ),
         "UseAccount kept to some": made(
-            UseAccount, {**plain, "choices": (choice(is_kept_to_some=True),)}
+            UseAccount, {**plain, "choices": (choice(is_limited_to_some=True),)}
         ),
         "UseAccount of a team": usual(UseAccount, choices=(choice(scopes=RISKS),), team="Research"),
         "UseAccount by name": made(UseAccount, {**USUAL, "other_action": None}),
@@ -236,7 +236,7 @@ def _account_variants() -> dict[str, View]:
         "DoneAccount without a way back": made(
             DoneAccount, {**USUAL, "switch_back": SwitchBack(former=AccountName(label="hubber"))}
         ),
-        "DoneSecret wiped": DoneSecret(server="my tools", kept=False),
+        "DoneSecret wiped": DoneSecret(server="my tools", is_stored=False),
         "Used here": Used(server="my tools"),
         "ProviderTrouble by a link": made(ProviderTrouble, {**USUAL, "again_action": None}),
         "ProviderTrouble loaded again": made(ProviderTrouble, {**USUAL, "error_id": None}),
@@ -395,7 +395,7 @@ def _connection_variants() -> dict[str, View]:
     (group,) = USUAL["groups"]
     (one,) = group.connected
     others = (
-        replace(one, id="x6", is_kept_to_some=True),
+        replace(one, id="x6", is_limited_to_some=True),
         replace(one, id="x2", is_in_use=True, is_sandbox=True, person=AccountName(label="hubber")),
         replace(one, id="x3", is_in_use=False, switch_action="/connections/x3/switch", shared=()),
         replace(one, id="x4", standing="over", scopes=()),
@@ -425,7 +425,7 @@ def _connection_variants() -> dict[str, View]:
         ),
         **{
             f"Closed {of} {name}": made(Closed, {**USUAL, "of": of, "sign_in": button})
-            for of in get_args(Theirs)
+            for of in get_args(PersonsPage)
             for name, button in (("here only", None), ("signed out", SIGN_IN))
         },
         **{

@@ -137,7 +137,7 @@ USUAL: Mapping[str, Any] = {
     "for_user": False,
     "is_otherwise": False,
     "is_closed": False,
-    "is_ours": True,
+    "is_our_link": True,
     "trouble": "silent",
     "is_payment": True,
     "of": "payments",
@@ -205,7 +205,7 @@ USUAL: Mapping[str, Any] = {
     "refunded_after": timedelta(days=7),
     "statement": "ACME* REPORTS",
     "receipt": "rcp_4Qm2ZkT9",
-    "kept": True,
+    "is_stored": True,
     "form": form_of(
         schema_of(
             {
@@ -221,7 +221,7 @@ USUAL: Mapping[str, Any] = {
     "name": "door",
     "arguments": (Argument(name="guests", value="4"), Argument(name="at", value="19:30")),
     "is_gate": True,
-    "can_be_kept": True,
+    "can_be_stored": True,
     "is_approved": True,
     "is_by_model": False,
     "remove_at": "https://github.com/settings/applications",

@@ -38,4 +38,4 @@ def sent_event(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, An
 
 def event(kind: str, about: dict[str, Any], **changes: Any) -> Notice:
     body = json.dumps(sent_event(kind, about, **changes)).encode()
-    return StripeGateway(SELLER).read_notice(delivery(body))
+    return StripeGateway(SELLER).read_notice(delivery(body).body)

@@ -128,7 +128,7 @@ def reach_of(
     kinds = service.kinds
     return OwnersReach(
         owner=owner,
-        leg="leg",
+        request_id="leg",
         run="r",
         tool=tool,
         calling_client=CallingClient(name="c"),

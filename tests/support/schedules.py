@@ -87,9 +87,9 @@ class TurnStore(MemoryStore):
         clock: Clock,
         *,
         is_slow: bool = False,
-        beside: "TurnStore | None" = None,
+        shares_with: "TurnStore | None" = None,
     ) -> None:
-        super().__init__(beside=beside)
+        super().__init__(shares_with=shares_with)
         self.schedule = schedule
         self.clock = clock
         self.is_slow = is_slow  # the reply to a write takes a turn too
@@ -97,7 +97,7 @@ class TurnStore(MemoryStore):
 
     def process(self) -> "TurnStore":
         """Return a store with the same records, opened by another process."""
-        other = TurnStore(self.schedule, self.clock, is_slow=self.is_slow, beside=self)
+        other = TurnStore(self.schedule, self.clock, is_slow=self.is_slow, shares_with=self)
         other.history = self.history
         return other
 

@@ -150,12 +150,12 @@ class ProviderLine:
 class FrailStore(MemoryStore):
     """A memory store whose disk can be full, for all its openings at once."""
 
-    def __init__(self, *, beside: "FrailStore | None" = None) -> None:
-        super().__init__(beside=beside)
-        self.troubles: list[str] = [] if beside is None else beside.troubles
+    def __init__(self, *, shares_with: "FrailStore | None" = None) -> None:
+        super().__init__(shares_with=shares_with)
+        self.troubles: list[str] = [] if shares_with is None else shares_with.troubles
 
     def sibling(self) -> "FrailStore":
-        return FrailStore(beside=self)
+        return FrailStore(shares_with=self)
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         await self.check()
@@ -170,12 +170,12 @@ class FrailStore(MemoryStore):
 class AwayStore(FrailStore):
     """A store whose openings all fail from the moment at which a result is about to be sent."""
 
-    def __init__(self, *, beside: "AwayStore | None" = None) -> None:
-        super().__init__(beside=beside)
-        self.goes: list[bool] = [True] if beside is None else beside.goes
+    def __init__(self, *, shares_with: "AwayStore | None" = None) -> None:
+        super().__init__(shares_with=shares_with)
+        self.goes: list[bool] = [True] if shares_with is None else shares_with.goes
 
     def sibling(self) -> "AwayStore":
-        return AwayStore(beside=self)
+        return AwayStore(shares_with=self)
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         written = await super().write(*records)

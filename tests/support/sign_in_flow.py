@@ -55,6 +55,6 @@ def came_back(
     claim: tuple[str, ...] = ("sub",),
 ) -> tuple[SignedIn, list[httpx.Request]]:
     talk = sign_in(claim).finish(
-        arrival or arrived(kept), kept=kept, metadata=found or metadata(), now=NOON
+        arrival or arrived(kept), attempt_data=kept, metadata=found or metadata(), now=NOON
     )
     return talked(talk, *replies)

@@ -319,7 +319,7 @@ async def test_continued_call_shows_its_link_once_per_session(
     # finding: R4
     limits = CallLimits(
         call=timedelta(seconds=1),
-        leg=timedelta(seconds=0.2),
+        retry=timedelta(seconds=0.2),
         request_at_least=timedelta(),
         rounds=3,
     )

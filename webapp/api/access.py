@@ -364,12 +364,12 @@ async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
 
 def _token_in(request: AnyRequest, key: ApiKey | None) -> str | None:
     """Return the person's access token, or None. Raises BadBearer or NotAllowed."""
-    beside = one_in(request.scope, PERSON_HEADER.lower().encode())
+    of_person = one_in(request.scope, PERSON_HEADER.lower().encode())
     if key is not None:
-        if beside is not None:
+        if of_person is not None:
             _must_act_for_people(key)
-        return beside
-    if beside is not None:
+        return of_person
+    if of_person is not None:
         raise BadBearer("several headers", error="invalid_request")
     return _credentials(request)
 

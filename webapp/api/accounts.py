@@ -24,9 +24,9 @@ from webapp.api.access import Paces, Requester, requires
 from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
+    AccountData,
     AccountList,
-    ToldAccount,
-    ToldDisconnection,
+    DisconnectionResult,
     Whose,
 )
 from webapp.api.states import to_account_data
@@ -130,7 +130,7 @@ async def read_account(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
-) -> ToldAccount:
+) -> AccountData:
     """Return an account, without its token."""
     found = await account_of(service, requester, account_id, user=user, uses=False)
     return to_account_data(service, found)
@@ -142,7 +142,7 @@ async def disconnect_account(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
-) -> ToldDisconnection:
+) -> DisconnectionResult:
     """Revoke and erase the account. If others use the account, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
     found = await account_of(service, requester, account_id, user=user, uses=False)
@@ -155,9 +155,9 @@ async def disconnect_account(
         )
     if set(found.tools) != {mine}:
         await accounts.connections.unshare(found.owner, found.id, mine)
-        return ToldDisconnection(ended=False)
+        return DisconnectionResult(ended=False)
     ended = await accounts.keys.disconnect(found.owner, found.id, by=requester.name)
-    return ToldDisconnection(ended=True, revoked=ended.revoked, manage=ended.manage)
+    return DisconnectionResult(ended=True, revoked=ended.revoked, manage=ended.manage)
 
 
 @get("/api/accounts/{account_id:str}/token", guards=[requires(KeyScope.TOKENS)])

@@ -37,7 +37,7 @@ class NoSuchApproval(ElicitError):
         )
 
 
-class ToldApproval(Struct, frozen=True, kw_only=True):
+class ApprovalData(Struct, frozen=True, kw_only=True):
     """A permission for a tool to run without asking again. Null `arguments` means any arguments.
 
     `client` is the client whose calls are allowed; null means every client of the person.
@@ -54,7 +54,7 @@ class ToldApproval(Struct, frozen=True, kw_only=True):
 class ApprovalPage(Struct, frozen=True, kw_only=True):
     """The approvals in force, newest first."""
 
-    approvals: list[ToldApproval]
+    approvals: list[ApprovalData]
 
 
 class Revoked(Struct, frozen=True, kw_only=True):
@@ -118,9 +118,9 @@ async def _of(service: Service, requester: Requester, *, owner: str) -> list[App
     ]
 
 
-def _to_approval(approval: Approval) -> ToldApproval:
+def _to_approval(approval: Approval) -> ApprovalData:
     client = None if approval.is_for_all else approval.client
-    return ToldApproval(
+    return ApprovalData(
         id=approval.id,
         tool=approval.tool,
         arguments=None if approval.covers is None else approval.about,

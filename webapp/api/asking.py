@@ -222,14 +222,14 @@ async def must_have_its_money(
 async def _used_up(service: Service, current: Elicitation) -> None:
     elicitations, request_id = service.elicitations, secrets.token_urlsafe(12)
     try:
-        mine = await elicitations.claim(current.id, run=request_id, leg=request_id)
+        mine = await elicitations.claim(current.id, run=request_id, request_id=request_id)
     except NotPossible:
         raise QuestionBusy from None
     try:
         if traits_of(mine.kind).gives == "receipt":
             await service.kinds.payments.usable(mine)
     except PaymentGone:
-        await elicitations.each([mine.id], lambda e: states.release(e, leg=request_id))
+        await elicitations.each([mine.id], lambda e: states.release(e, request_id=request_id))
         raise
 
     async def rows() -> Sequence[Value]:
@@ -239,7 +239,7 @@ async def _used_up(service: Service, current: Elicitation) -> None:
         also = await service.kinds[mine.kind].used_up(mine) if delivered else ()
         return [*delivered, *also]
 
-    await elicitations.write_afresh(rows)
+    await elicitations.write_rebuilt(rows)
 
 
 def owner_for(service: Service, requester: Requester, user: str | None) -> str:
@@ -365,7 +365,7 @@ def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> C
     pepper = service.elicitations.owners.pepper
     request_id = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
     arguments = json.dumps({"run": run})
-    return call_of(service, key, caller, arguments=arguments, leg=request_id)
+    return call_of(service, key, caller, arguments=arguments, request_id=request_id)
 
 
 def call_of(
@@ -375,7 +375,7 @@ def call_of(
     *,
     arguments: str,
     run_id: str | None = None,
-    leg: str | None = None,
+    request_id: str | None = None,
 ) -> Call:
     return Call(
         service,
@@ -388,7 +388,7 @@ def call_of(
         ),
         presenter=_ByProgram(),
         run_id=run_id,
-        leg=leg,
+        request_id=request_id,
     )
 
 

@@ -17,11 +17,11 @@ from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.form import asker_of, voting_of
 from webapp.api.access import Requester, requires
 from webapp.api.representations import (
+    DelegationData,
     InboxAnswer,
     InboxDelegation,
     InboxRequest,
     InboxRequests,
-    ToldDelegation,
 )
 from webapp.identity.approvers import Deciding
 from webapp.kinds.decision import PendingDecision
@@ -78,10 +78,10 @@ async def answer_request(
     service: NamedDependency[Service],
 ) -> InboxRequest:
     """Approve or decline a request. The response is 409 if the request has already ended."""
-    person, waiting = await _theirs(service, requester, request_id)
+    person, waiting = await _person_and_request(service, requester, request_id)
     decisions = service.kinds.decisions
     ended = await decisions.decide(waiting, person, accepts=data.accepts, reason=data.reason)
-    if not decisions.is_theirs(ended, person, accepts=data.accepts):
+    if not decisions.is_same_answer(ended, person, accepts=data.accepts):
         wanted = Status.ACCEPTED if data.accepts else Status.DECLINED
         raise NotPossible(status=ended.status, wanted=wanted)
     ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
@@ -96,13 +96,13 @@ async def delegate_request(
     service: NamedDependency[Service],
 ) -> InboxRequest:
     """Hand a request to another approver. The person who hands it on can't decide it any more."""
-    person, waiting = await _theirs(service, requester, request_id)
+    person, waiting = await _person_and_request(service, requester, request_id)
     changed = await service.kinds.decisions.delegate(waiting, person, data.to)
     changed_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=changed)
     return _to_inbox_request(service, person, changed_as)
 
 
-async def _theirs(
+async def _person_and_request(
     service: Service, requester: Requester, request_id: str
 ) -> tuple[Deciding, PendingDecision]:
     """Return the approver, and the request with this id. Raises NotAllowed or NoSuchRequest."""
@@ -160,7 +160,7 @@ def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) 
         comment=voting.comment,
         comments=voting.comments,
         delegations=[
-            ToldDelegation(by=vote.label, to=vote.to_label or "", at=vote.at)
+            DelegationData(by=vote.label, to=vote.to_label or "", at=vote.at)
             for vote in voting.votes
             if vote.to is not None
         ],

@@ -22,7 +22,7 @@ from msgspec import Struct
 from flows.errors import ElicitError
 from webapp.api.access import requires
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
-from webapp.api.representations import ToldWebhook, WebhookPage, WebhookState
+from webapp.api.representations import WebhookData, WebhookPage, WebhookState
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
@@ -163,7 +163,7 @@ async def list_webhooks(
 
 
 @get("/api/webhooks/{webhook_id:str}", guards=_OPERATORS)
-async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Service]) -> ToldWebhook:
+async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Service]) -> WebhookData:
     """Return a delivery. It includes the original body until the body is erased."""
     hook = await _hook(service, webhook_id)
     return _to_webhook(hook, body=hook.body)
@@ -172,7 +172,7 @@ async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Servi
 @post("/api/webhooks/{webhook_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.OK)
 async def replay_webhook(
     webhook_id: FromPath[str], service: NamedDependency[Service]
-) -> ToldWebhook:
+) -> WebhookData:
     """Process a delivery again. Changes that the delivery already made are not repeated."""
     return _to_webhook(await service.webhooks.replay(await _hook(service, webhook_id)))
 
@@ -185,8 +185,8 @@ async def _hook(service: Service, id: str) -> StoredWebhook:
     return found
 
 
-def _to_webhook(hook: StoredWebhook, *, body: str | None = None) -> ToldWebhook:
-    return ToldWebhook(
+def _to_webhook(hook: StoredWebhook, *, body: str | None = None) -> WebhookData:
+    return WebhookData(
         id=hook.id,
         provider=hook.seller,
         event=hook.type or None,

@@ -23,7 +23,7 @@ from webapp.api.asking import (
     run_call_of,
 )
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
-from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
+from webapp.api.representations import PaymentData, PaymentPage, WantedRefund, Whose
 from webapp.api.states import to_payment_data
 from webapp.identity.api_keys import KeyScope
 from webapp.payments.refunds import NoRefunds
@@ -90,7 +90,7 @@ async def read_payment(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
-) -> ToldPayment:
+) -> PaymentData:
     """Return a payment in its current state."""
     return to_payment_data(await _payment_of(service, requester, payment_id, user=user))
 
@@ -107,7 +107,7 @@ async def refund_payment(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
     user: Whose = None,
-) -> ToldPayment:
+) -> PaymentData:
     """Refund a payment. A repeated request is the same refund. The key needs the scope `refund`.
 
     If the provider cannot be reached, the response is 502 and the server retries automatically.

@@ -48,7 +48,7 @@ _OF_THE_CONNECTION: Final = frozenset(
     }
 )
 # Headers that identify the program to this server, or that a proxy on the way has added.
-_OURS: Final = frozenset(
+_OWN_HEADERS: Final = frozenset(
     {
         *("authorization", "user-access-token", "cookie", "host", "expect", "accept-encoding"),
         *("dpop", "origin", "referer", "forwarded", "via", "x-real-ip"),
@@ -137,7 +137,7 @@ async def proxied(
     if not HTTPStatus.OK <= reply.status_code < 600:
         raise ProviderFailed("The provider's response has an invalid status.")
     headers = _response_headers(
-        reply, asked.url, tokens=tokens, ours=_address_of(service.public_url)
+        reply, asked.url, tokens=tokens, public_address=_address_of(service.public_url)
     )
     if requester.person is not None and reply.is_redirect and "location" in headers:
         headers[UNFOLLOWED_LOCATION] = headers.pop("location")
@@ -183,7 +183,9 @@ def _sent_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     pairs = [(name.lower(), value) for name, value in headers]
     forwarded = _without_the_connections(pairs)
     return [
-        pair for pair in forwarded if pair[0] not in _OURS and not pair[0].startswith(_FORWARDED)
+        pair
+        for pair in forwarded
+        if pair[0] not in _OWN_HEADERS and not pair[0].startswith(_FORWARDED)
     ]
 
 
@@ -238,7 +240,7 @@ async def _answer(
 
 
 def _response_headers(
-    reply: httpx.Response, asked: httpx.URL, *, tokens: set[str], ours: PublicAddress
+    reply: httpx.Response, asked: httpx.URL, *, tokens: set[str], public_address: PublicAddress
 ) -> dict[str, str]:
     """Return the response headers that pass; `asked` is the requested URL."""
     pairs = [
@@ -258,15 +260,17 @@ def _response_headers(
         del headers[name]
     for name in (*_ADDRESSES, *named):
         values = received.get(name, [])
-        found = _absolute(values[0], asked, ours=ours) if len(values) == 1 else None
+        found = (
+            _absolute(values[0], asked, public_address=public_address) if len(values) == 1 else None
+        )
         if found is not None:
             headers[name] = found
-    if links := _links(", ".join(received.get("link", [])), asked, ours=ours):
+    if links := _links(", ".join(received.get("link", [])), asked, public_address=public_address):
         headers["link"] = links
     return headers
 
 
-def _absolute(value: str, asked: httpx.URL, *, ours: PublicAddress) -> str | None:
+def _absolute(value: str, asked: httpx.URL, *, public_address: PublicAddress) -> str | None:
     """Return the URL made absolute, or None if it is ambiguous or points to this server."""
     if not (value.isascii() and value.isprintable()) or "\\" in value or " " in value:
         return None
@@ -275,10 +279,10 @@ def _absolute(value: str, asked: httpx.URL, *, ours: PublicAddress) -> str | Non
         origin = origin_of(url)
     except (InvalidQuestion, httpx.InvalidURL, ValueError):
         return None
-    return None if ours.is_at(origin) else url
+    return None if public_address.is_at(origin) else url
 
 
-def _links(value: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
+def _links(value: str, asked: httpx.URL, *, public_address: PublicAddress) -> str:
     """Return the allowed links of a Link header, or "" if the header cannot be parsed."""
     found, at = list[str](), 0
     if len(value) > URL_AT_MOST:
@@ -288,7 +292,7 @@ def _links(value: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
         if link is None:
             return ""
         at = link.end()
-        if (url := _absolute(link[1], asked, ours=ours)) is not None:
+        if (url := _absolute(link[1], asked, public_address=public_address)) is not None:
             found.append("; ".join([f"<{url}>", *_LINK_PARAMETER.findall(link[2])]))
     return ", ".join(found)
 

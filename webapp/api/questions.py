@@ -37,7 +37,7 @@ from webapp.api.asking import (
 from webapp.api.paging import LISTED_AT_MOST, Limit, PageEnd, Span, page_of_spans
 from webapp.api.representations import (
     NAME_CHARACTERS,
-    CodeTold,
+    CodeCheck,
     Completed,
     NewQuestion,
     QuestionPage,
@@ -281,12 +281,12 @@ async def confirm_user_code(
     data: JSONBody[UserCode],
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
-) -> CodeTold:
+) -> CodeCheck:
     """Check the one-time code that the user read on the page and typed in the program."""
     current = await question_of(service, requester, question_id)
     if not current.is_by_code:
         raise NotAllowed("This question has no user code: the user's browser identifies them.")
-    return CodeTold(says=await service.identity.user_codes.wrong(current, data.code))
+    return CodeCheck(says=await service.identity.user_codes.wrong(current, data.code))
 
 
 @post("/api/questions/{question_id:str}/answer", guards=[_APPROVERS], status_code=HTTPStatus.OK)

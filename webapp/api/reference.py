@@ -117,11 +117,12 @@ def page(document: _Json) -> str:
         '</title><meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="stylesheet" href="../static/elicit.css"></head><body>'
         f"<main><h1>{title}: HTTP API</h1><p>{escape(document['info'].get('summary') or '')}</p>"
-        "<p>Each request brings a key: <code>Authorization: Bearer KEY</code>. The same as an "
+        "<p>Each request needs a key, or the access token of a person who acts: "
+        "<code>Authorization: Bearer KEY</code>. There is also an "
         '<a href="reference/openapi.json">OpenAPI document</a>.</p>'
-        f'<nav><ul>{links}<li><a href="#what-travels">What travels</a></li></ul></nav>'
+        f'<nav><ul>{links}<li><a href="#schemas">Schemas</a></li></ul></nav>'
         f"{''.join(part for name in resources for part in _resource(document, name))}"
-        f'<h2 id="what-travels">What travels</h2>{"".join(_schemas(document))}</main></body></html>'
+        f'<h2 id="schemas">Schemas</h2>{"".join(_schemas(document))}</main></body></html>'
     )
 
 

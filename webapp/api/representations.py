@@ -108,7 +108,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return asked.verb(about, timeout)
 
 
-class ToldAccount(Struct, frozen=True, kw_only=True):
+class AccountData(Struct, frozen=True, kw_only=True):
     """An account that the user connected, without its access token.
 
     `status` is `connected`, or `lapsed` if the user has to connect the account again. `api` is the
@@ -137,7 +137,7 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
 class AccountList(Struct, frozen=True, kw_only=True):
     """The accounts that the user connected and shares with this program."""
 
-    accounts: list[ToldAccount]
+    accounts: list[AccountData]
 
 
 class AccessToken(Struct, frozen=True, kw_only=True):
@@ -159,7 +159,7 @@ class AccessToken(Struct, frozen=True, kw_only=True):
     api_hosts: tuple[str, ...]
 
 
-class ToldDisconnection(Struct, frozen=True, kw_only=True):
+class DisconnectionResult(Struct, frozen=True, kw_only=True):
     """The result of disconnecting an account.
 
     If `ended` is false, other programs or tools of your server still use the account, and only
@@ -172,7 +172,7 @@ class ToldDisconnection(Struct, frozen=True, kw_only=True):
     manage: str | None = None
 
 
-class ToldPayment(Struct, frozen=True, kw_only=True):
+class PaymentData(Struct, frozen=True, kw_only=True):
     """A payment. Amounts are in minor units of ISO 4217; `refunded` is the total refunded so far.
 
     `status` is `open`, `spent` after the answer was used, `refunding`, `refunded`, or `disputed`
@@ -202,7 +202,7 @@ class ToldPayment(Struct, frozen=True, kw_only=True):
 class PaymentPage(Struct, frozen=True, kw_only=True):
     """A page of payments, oldest first. Pass `after` to get the next page."""
 
-    payments: list[ToldPayment]
+    payments: list[PaymentData]
     after: str | None = None
 
 
@@ -230,7 +230,7 @@ class WebhookState(StrEnum):
     IGNORED = "ignored"  # a kind of event that has no effect
 
 
-class ToldWebhook(Struct, frozen=True, kw_only=True):
+class WebhookData(Struct, frozen=True, kw_only=True):
     """A webhook delivery of a payment provider. Only reading a single delivery returns `body`."""
 
     id: str
@@ -250,7 +250,7 @@ class ToldWebhook(Struct, frozen=True, kw_only=True):
 class WebhookPage(Struct, frozen=True, kw_only=True):
     """A page of webhook deliveries. Pass `after` to get the next page."""
 
-    webhooks: list[ToldWebhook]
+    webhooks: list[WebhookData]
     after: str | None = None
 
 
@@ -286,8 +286,8 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     schema: Json = None
     arguments: Json = None
     content: Json = None
-    account: ToldAccount | None = None
-    payment: ToldPayment | None = None
+    account: AccountData | None = None
+    payment: PaymentData | None = None
     approver: str | None = None
     approvals: int = 0
     approvals_needed: int | None = None
@@ -308,7 +308,7 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
     after: str | None = None
 
 
-class ToldDelegation(Struct, frozen=True, kw_only=True):
+class DelegationData(Struct, frozen=True, kw_only=True):
     """A request that an approver handed to another one."""
 
     by: str
@@ -346,7 +346,7 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     has_approved: bool = False
     comment: Literal["none", "optional", "required"] = "none"
     comments: tuple[str, ...] = ()
-    delegations: list[ToldDelegation] = []
+    delegations: list[DelegationData] = []
     can_delegate_to: tuple[str, ...] = ()
     decided_by: str | None = None
     decided_at: datetime | None = None
@@ -384,7 +384,7 @@ class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: Annotated[str, Meta(max_length=64)]
 
 
-class CodeTold(Struct, frozen=True, kw_only=True):
+class CodeCheck(Struct, frozen=True, kw_only=True):
     """The message to show to the user, or `null` if the user has nothing more to type."""
 
     says: str | None

@@ -167,7 +167,9 @@ async def spend_payment(
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.the_run()
         await _hold(service, call, run, payment=data.payment)
-        await service.kinds.payments.spend(run.owner, data.payment, run=run.id, leg=call.leg)
+        await service.kinds.payments.spend(
+            run.owner, data.payment, run=run.id, request_id=call.request_id
+        )
         await service.elicitations.run_to_completion(call.finish())
 
 
@@ -185,12 +187,12 @@ async def claim_once(
         place = await _place(requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
     until = row.claimed_until
-    is_ours = row.claimed_by == data.by
+    is_callers = row.claimed_by == data.by
     if row.status == DOING:
         return OnceState(
-            status="yours" if is_ours else "busy",
+            status="yours" if is_callers else "busy",
             idempotency_key=place.idempotency_key(service.elicitations),
-            busy_until=None if is_ours or until is None else until.isoformat(),
+            busy_until=None if is_callers or until is None else until.isoformat(),
         )
     return OnceState(
         status="done",

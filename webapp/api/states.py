@@ -20,7 +20,7 @@ from flows.payments.receipt import Payment
 from flows.requests import AccountRequest
 from webapp.api.access import Requester
 from webapp.api.asking import Known, teams_for
-from webapp.api.representations import QuestionState, ToldAccount, ToldPayment
+from webapp.api.representations import AccountData, PaymentData, QuestionState
 from webapp.kinds.page_kind import arguments_in, terms_in
 from webapp.records.ids import owner_of
 from webapp.service import Service
@@ -108,7 +108,7 @@ async def to_known_question_state(service: Service, known: Known) -> QuestionSta
             return replace(state, content=content)
 
 
-async def _account(service: Service, id: str, scopes: tuple[str, ...]) -> ToldAccount | None:
+async def _account(service: Service, id: str, scopes: tuple[str, ...]) -> AccountData | None:
     """Return the account, or None if it was disconnected or its answer was already used.
 
     `scopes` are those that the question asks for.
@@ -121,13 +121,13 @@ async def _account(service: Service, id: str, scopes: tuple[str, ...]) -> ToldAc
 
 def to_account_data(
     service: Service, found: Connection, *, scopes: tuple[str, ...] = ()
-) -> ToldAccount:
+) -> AccountData:
     provider = service.kinds.accounts.connections.provider(found)
     api = None
     # this server has no OAuth client for the provider, or the provider's declaration has changed
     with suppress(Failed):
         api, _ = service.kinds.accounts.connections.reach(found)
-    return ToldAccount(
+    return AccountData(
         id=found.id,
         provider=found.provider,
         label=found.label,
@@ -143,9 +143,9 @@ def to_account_data(
     )
 
 
-def to_payment_data(paid: Payment) -> ToldPayment:
+def to_payment_data(paid: Payment) -> PaymentData:
     dispute = stage_of(paid)
-    return ToldPayment(
+    return PaymentData(
         id=paid.id,
         question_id=paid.elicitation_id,
         provider=paid.seller,

@@ -1,7 +1,7 @@
 """A tools/call request: the questions of its body, their answers, and its result.
 
-In the code, one HTTP request of a call is a `leg`. `call` implements such a request. It also
-defines the interface of the presenters, which show the questions. `verbs` has the methods with
+`call` implements one HTTP request of a call. It also defines the interface of the presenters, which
+show the questions. `verbs` has the methods with
 which its tool asks. `questions` asks a person: find or start, show, wait, claim. `run` is the
 call's stored record. `leases` has the outcomes that the request claimed, and what its body used.
 `presenter` has the questions that a presenter shows together. `delivery` converts an answer for the

@@ -135,15 +135,14 @@ class Call:
         run_key: str | None = None,
         accounts: Mapping[str, str] | None = None,
         is_of_task: bool = False,
-        leg: str | None = None,
+        request_id: str | None = None,
     ) -> None:
         """Create a request of a call.
 
         `accounts` are the accounts that the body received in earlier requests, by question digest.
-        Pass `leg` if several HTTP requests have one id together, like the requests of a program's
-        run.
+        Pass `request_id` if several HTTP requests share it, as in a program's run.
         """
-        self.leg = leg or secrets.token_urlsafe(12)
+        self.request_id = request_id or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
         self.elicitations = elicitations = parts.elicitations
         self.clock = elicitations.clock
@@ -151,20 +150,22 @@ class Call:
         self.completing = parts.completing
         self.kinds = parts.kinds
         self.outbound = parts.outbound
-        self.caller = caller
-        self.tool = tool
+        self.caller, self.tool = caller, tool
         self.presenter = presenter
         self.run = CurrentRun(
             elicitations,
             caller=caller,
             tool=tool,
             landed=partial(parts.running_tools.landed, wait=self.wait_for),
-            leg=self.leg,
+            request_id=self.request_id,
             named=run_id,
             named_key=run_key,
         )
         self.used = CallUse(
-            elicitations, leg=self.leg, is_shared=leg is not None, accounts=accounts
+            elicitations,
+            request_id=self.request_id,
+            is_shared=request_id is not None,
+            accounts=accounts,
         )
         self.has_ended = False
         self.is_of_task = is_of_task  # the result is stored for polling
@@ -211,7 +212,7 @@ class Call:
             teams_until=self.caller.teams_until,
             bearer=self.caller.bearer,
             account=self.used.accounts.get(digest),
-            is_later_leg=digest in self.used.of_earlier_legs,
+            is_later_request=digest in self.used.of_earlier_requests,
         )
 
     def next_step(self) -> float:
@@ -264,7 +265,7 @@ class Call:
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
         if not (self._is_error or run.is_delivered):
-            await self.elicitations.write_afresh(self._marked_payments)
+            await self.elicitations.write_rebuilt(self._marked_payments)
 
     async def use(self, current: Elicitation) -> bool:
         """Claim an outcome and use it in this run, as the `await` of a tool does.
@@ -328,15 +329,15 @@ class Call:
 
     def is_waiting_for(self, current: Elicitation) -> bool:
         is_done = self.has_ended or current.status.is_final or self.is_not_waited_for(current)
-        return not is_done and (current.waiter == self.leg or self._waits_beside(current))
+        return not is_done and (current.waiter == self.request_id or self._shares_purchase(current))
 
-    def _waits_beside(self, current: Elicitation) -> bool:
+    def _shares_purchase(self, current: Elicitation) -> bool:
         """Return True if this call and another call wait for the same permanent purchase."""
         return current.is_shared and current.run != self.run.value.id
 
     def is_not_waited_for(self, current: Elicitation) -> bool:
         """Return True if the tool does not wait: the money is on its way, or an operator checks."""
-        if current.status.is_final:
+        if current.status.is_final or current.progress is None:
             return False
         is_processing = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
         return is_processing or is_paid_otherwise(current.progress)
@@ -359,7 +360,7 @@ class Call:
         if result is None or self.is_interrupted or not self._is_wish_granted:
             await self.used.release_used()
         elif self.run.is_loaded and not self.run.value.version:
-            self._is_unasked = bool(self.used.of_earlier_legs)
+            self._is_unasked = bool(self.used.of_earlier_requests)
         elif self.run.is_loaded:
             self._is_finished = True
             text = result()
@@ -367,7 +368,7 @@ class Call:
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
                 await self.run.change(lambda run: self._finished(run, text), also=marks)
             else:
-                await self.elicitations.write_afresh(marks)
+                await self.elicitations.write_rebuilt(marks)
             if self.run.value.is_cancelled:
                 await self._in_vain()
 
@@ -447,7 +448,7 @@ class Call:
         its payments are not refunded automatically, because the work may be done.
         """
         if not self._is_error:
-            await self.elicitations.write_afresh(self._marked_payments)
+            await self.elicitations.write_rebuilt(self._marked_payments)
             self.marked = []
         await self.used.release_used()
 

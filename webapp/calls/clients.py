@@ -221,7 +221,7 @@ class McpClients:
             fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: deed})]
             return fresh
 
-        await self._elicitations.write_afresh(noted)
+        await self._elicitations.write_rebuilt(noted)
         _store_bounded(self._known, id, fresh[0], at_most=_CLIENTS_AT_MOST)
 
     def _id(self, client: ClientName) -> str:

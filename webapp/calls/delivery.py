@@ -10,6 +10,7 @@ stopped sharing the account. The tool still has the old token, but it gets no ne
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,15 +52,17 @@ def outcome_of(
 
     `faults` are the errors in the client's answer that ended the elicitation.
     """
-    voting = voting_of(claimed)
-    error = refusal(
-        claimed.status,
-        message=question.message,
-        elicitation_id=claimed.id,
-        timeout=claimed.expires_at - claimed.created_at,
-        why=claimed.why,
-        approver=None if voting is None else voting.approver,
-    )
+    voting = voting_of(claimed) if traits_of(claimed.kind).is_anothers else None
+    error: NotAccepted | None = None
+    if claimed.status is not Status.ACCEPTED:
+        error = refusal(
+            claimed.status,
+            message=question.message,
+            elicitation_id=claimed.id,
+            timeout=claimed.expires_at - claimed.created_at,
+            why=claimed.why,
+            approver=None if voting is None else voting.approver,
+        )
     if faults:
         details = [(fault.path, fault.message) for fault in faults]
         error = InvalidAnswer(details, elicitation_id=claimed.id)
@@ -213,7 +216,7 @@ def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
     lease = elicitation.take
     if lease is None or lease.run != run or elicitation.delivered_at is not None:
         return elicitation
-    return states.release(elicitation, leg=lease.leg)
+    return states.release(elicitation, request_id=lease.leg)
 
 
 def _unless_anothers(
@@ -233,50 +236,34 @@ _ON_THE_LOOP = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnersReach:
     """The accounts and receipts of one owner. Implements flows.question.Resources."""
 
-    def __init__(
-        self,
-        *,
-        owner: str,
-        teams: Collection[str] = (),
-        teams_until: datetime | None = None,
-        run: str,
-        leg: str,
-        tool: str,
-        calling_client: CallingClient,
-        has_ended: Callable[[], bool],
-        payments: Payments,
-        outbound: "Outbound",
-        accounts: "Accounts",
-        hide: Callable[[str], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._owner = owner
-        self._teams = teams
-        self._teams_until = teams_until
-        self._run = run
-        self._leg = leg
-        self._tool = tool
-        self._calling_client = calling_client
-        self._has_ended = has_ended  # True if the call has ended
-        self._payments = payments
-        self._outbound = outbound
-        self._accounts = accounts
-        self._hide = hide  # called with each new access token, which no error may contain
-        self._loop = loop  # the call's own event loop
+    owner: str
+    teams: Collection[str] = ()
+    teams_until: datetime | None = None
+    run: str
+    request_id: str
+    tool: str
+    calling_client: CallingClient
+    has_ended: Callable[[], bool]  # returns True if the call has ended
+    payments: Payments
+    outbound: "Outbound"
+    accounts: "Accounts"
+    hide: Callable[[str], None]  # called with each new access token, which no error may contain
+    loop: asyncio.AbstractEventLoop  # the call's own event loop
 
     def client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.AsyncClient":
-        return self._outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
+        return self.outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
 
     def sync_client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.Client":
         with reporting_errors():
             _must_be_a_thread()
-        return self._outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
+        return self.outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
 
     def now(self) -> datetime:
-        return self._accounts.now()
+        return self.accounts.now()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -284,35 +271,37 @@ class OwnersReach:
         except ElicitError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
-        if self._has_ended():
+        if self.has_ended():
             return None
-        keys, owner = self._accounts.keys, self._holder_of(connection)
+        keys, owner = self.accounts.keys, self._holder_of(connection)
         newer = await keys.instead_of(
-            owner, connection, refused=refused, tool=self._tool, client=self._calling_client
+            owner, connection, refused=refused, tool=self.tool, client=self.calling_client
         )
-        if newer is None or self._has_ended():
+        if newer is None or self.has_ended():
             return None
-        self._hide(newer[0])
+        self.hide(newer[0])
         return newer
 
     async def invalidate(self, connection: str, refused: str) -> None:
-        keys, by = self._accounts.keys, self._calling_client
+        keys, by = self.accounts.keys, self.calling_client
         owner = self._holder_of(connection)
-        await keys.invalidate(owner, connection, refused=refused, tool=self._tool, client=by)
+        await keys.invalidate(owner, connection, refused=refused, tool=self.tool, client=by)
 
     def _holder_of(self, connection: str) -> str:
-        connections, until = self._accounts.connections, self._teams_until
-        teams = self._teams if until is None or self.now() < until else ()
-        return connections.holder_of(connection, owner=self._owner, teams=teams)
+        connections, until = self.accounts.connections, self.teams_until
+        teams = self.teams if until is None or self.now() < until else ()
+        return connections.holder_of(connection, owner=self.owner, teams=teams)
 
     async def spend(self, receipt_id: str) -> Json:
-        return await self._payments.spend(self._owner, receipt_id, run=self._run, leg=self._leg)
+        return await self.payments.spend(
+            self.owner, receipt_id, run=self.run, request_id=self.request_id
+        )
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        return await self._payments.refund(self._owner, receipt_id, reason=reason, run=self._run)
+        return await self.payments.refund(self.owner, receipt_id, reason=reason, run=self.run)
 
 
 def _must_be_a_thread() -> None:

@@ -74,21 +74,22 @@ class Endings:
         self.ran = deque[Ending](maxlen=100)
         elicitations.run_ends = self
 
-    async def due_with(self, values: Sequence[Value]) -> Sequence[EndingCallback]:
-        """Return the callbacks that become due because these values end their run."""
+    async def due_with(
+        self, runs: Sequence[Run], values: Sequence[Value]
+    ) -> Sequence[EndingCallback]:
+        """Return the callbacks that become due because these values end these runs."""
         found = list[EndingCallback]()
-        for run in values:
-            if isinstance(run, Run) and run.is_delivered:
-                for id in run.endings:
-                    row = await self._elicitations.read(EndingCallback, owner=run.owner, id=id)
-                    if row is not None and row.status == "registered":
-                        found.append(await self._ended(row, run, values))
+        for run in runs:
+            for id in run.endings:
+                row = await self._elicitations.read(EndingCallback, owner=run.owner, id=id)
+                if row is not None and row.status == "registered":
+                    found.append(await self._ended(row, run, values))
         return found
 
     def wrote(self, rows: Sequence[Value]) -> None:
         """Start the callbacks that have just become due, if this process serves their server."""
         for row in rows:
-            if isinstance(row, EndingCallback) and row.status == "due" and self._knows(row):
+            if isinstance(row, EndingCallback) and row.status == "due" and self._can_run(row):
                 self._begin(row)
 
     async def fall_due(self, row: EndingCallback) -> None:
@@ -96,7 +97,7 @@ class Endings:
         if row.status == "registered":
             await self._check(row)
             return
-        if self._knows(row):
+        if self._can_run(row):
             self._begin(row)
             return
         is_served = row.server in self.servers
@@ -125,7 +126,7 @@ class Endings:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _knows(self, row: EndingCallback) -> bool:
+    def _can_run(self, row: EndingCallback) -> bool:
         return row.server in self.servers and callback_named(row.callback) is not None
 
     async def _check(self, row: EndingCallback) -> None:
@@ -233,7 +234,7 @@ class Endings:
                 return [replace(row, next_at=self._elicitations.clock() + CLAIMED)]
 
             with suppress(StoreUnavailable, Contended):
-                await self._elicitations.write_afresh(extended)
+                await self._elicitations.write_rebuilt(extended)
 
     async def _note(
         self, claim: EndingCallback, change: Callable[[EndingCallback], EndingCallback]
@@ -244,12 +245,12 @@ class Endings:
         async def rows() -> Sequence[EndingCallback]:
             row = await self._elicitations.read(EndingCallback, owner=claim.owner, id=claim.id)
             is_free = row is not None and row.status == "due"
-            is_ours = row is not None and row.tries == claim.tries
-            if row is None or not is_free or not (is_ours or noted.status == "done"):
+            is_this_try = row is not None and row.tries == claim.tries
+            if row is None or not is_free or not (is_this_try or noted.status == "done"):
                 return []
             return [change(row)]
 
-        await self._elicitations.run_to_completion(self._elicitations.write_afresh(rows))
+        await self._elicitations.run_to_completion(self._elicitations.write_rebuilt(rows))
         if noted.status == "given up":
             _log.error("ending.given_up", extra=_about(claim))
 

@@ -37,17 +37,17 @@ class CallUse:
         self,
         elicitations: Elicitations,
         *,
-        leg: str,
+        request_id: str,
         is_shared: bool = False,
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         """Create the claims of a request.
 
-        `is_shared`: several HTTP requests share `leg`, and none releases another one's claim.
+        `is_shared`: several HTTP requests share the id, and none releases another one's claim.
         `accounts` are the accounts of earlier requests, by question digest.
         """
         self._elicitations = elicitations
-        self._leg = leg
+        self._request_id = request_id
         self.is_shared = is_shared
         self._held_before: set[str] = set()
         self._until: dict[str, datetime] = {}  # of claims made by this object
@@ -57,7 +57,7 @@ class CallUse:
         self.on_first: Callable[[], None] = _nothing
         self.has_ended = False  # True after the request has ended: it gets no more outcomes
         self.accounts = dict(accounts or {})  # this request adds its own accounts
-        self.of_earlier_legs = frozenset(self.accounts)
+        self.of_earlier_requests = frozenset(self.accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.has_begun_once = False
         self._inside_once = list[asyncio.Task[Any] | None]()  # tasks that run the work of `once`
@@ -96,12 +96,14 @@ class CallUse:
 
     async def claim(self, current: Elicitation, *, run: str) -> Elicitation | None:
         """Claim the outcome for this request of the run. Return None if another request has it."""
-        is_ours = current.take is not None and current.take.leg == self._leg
-        if is_ours and self.is_shared and self._elicitations.is_held(current):
+        is_claimed_here = current.take is not None and current.take.leg == self._request_id
+        if is_claimed_here and self.is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
-        if not is_ours or self.is_shared:
+        if not is_claimed_here or self.is_shared:
             claiming = Uncancelled(
-                self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
+                self._elicitations.claim(
+                    current.id, run=run, request_id=self._request_id, known=current
+                )
             )
             self._unfinished_claims.add(claiming.task)
             try:
@@ -147,13 +149,13 @@ class CallUse:
         Another request then continues the run.
         """
         return await self._elicitations.possible(
-            self.seen, lambda e: states.end_lease(e, leg=self._leg)
+            self.seen, lambda e: states.end_lease(e, request_id=self._request_id)
         )
 
     async def renew(self) -> None:
         await self._elicitations.each(
             list(self._is_used),
-            lambda e: states.renew(e, leg=self._leg, now=self._elicitations.clock()),
+            lambda e: states.renew(e, request_id=self._request_id, now=self._elicitations.clock()),
         )
 
     def _has(self, claimed: Elicitation) -> None:
@@ -169,7 +171,7 @@ class CallUse:
         lease = current.take
         if self.is_shared and lease is not None and lease.until != self._until.get(current.id):
             return current  # another request with the same id has claimed the outcome since then
-        return states.release(current, leg=self._leg)
+        return states.release(current, request_id=self._request_id)
 
     @property
     def must_finish(self) -> bool:
@@ -206,13 +208,13 @@ class CallUse:
 
     def drop_accounts(self) -> None:
         """Drop the accounts of earlier requests: this call uses the person's current accounts."""
-        for digest in self.of_earlier_legs:
+        for digest in self.of_earlier_requests:
             self.accounts.pop(digest, None)
-        self.of_earlier_legs = frozenset[str]()
+        self.of_earlier_requests = frozenset[str]()
 
     def start_again(self) -> None:
         """Reset the state to that of a later request, because the tool's body starts again."""
-        self.of_earlier_legs = frozenset(self.accounts)
+        self.of_earlier_requests = frozenset(self.accounts)
         # `once` stores results under the receipt only after the payment's await has returned.
         self.receipt = None
         self.payments.clear()

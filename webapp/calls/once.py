@@ -36,7 +36,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from flows.elicitation.states import Json
-from flows.errors import ElicitError, ResultNotKept, Unreadable
+from flows.errors import ElicitError, ResultNotStored, Unreadable
 from webapp.calls.leases import CallUse
 from webapp.elicitations.service import Elicitations
 from webapp.records.values import CallNumber, DoneOnce, Value
@@ -62,7 +62,7 @@ DOING = "doing"
 RETENTION = timedelta(days=1)
 # Call numbers begin at 1 each day (UTC), so they are stored a little longer than their day.
 NUMBER_RETENTION = timedelta(days=2)
-# Longer than the time in which calls get the receipt (flows.elicitation.states.RECORD_KEPT).
+# Longer than the time in which calls get the receipt (flows.elicitation.states.RECORD_RETENTION).
 RECEIPT_RETENTION = timedelta(days=60)
 
 
@@ -78,7 +78,10 @@ async def do_once(
 ) -> Json:
     """Return the stored result of the work at this place; do the work if there is none.
 
-    Raises ResultNotKept if the result is not JSON or is too long. Exceptions of the work propagate.
+    Exceptions of the work propagate.
+
+    Raises:
+        ResultNotStored: The result is not JSON or is too long.
     """
     owner, name = once.owner, once.name
     id, key = once.id(elicitations), once.idempotency_key(elicitations)
@@ -172,7 +175,7 @@ async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> Done
         row = replace(row, claimed_until=now + CLAIMED, claimed_by=by, status=DOING)
         return [row]
 
-    await elicitations.write_afresh(claimed)
+    await elicitations.write_rebuilt(claimed)
     return row
 
 
@@ -181,10 +184,10 @@ async def release(elicitations: Elicitations, once: OncePlace, *, by: str) -> No
 
     async def released() -> Sequence[DoneOnce]:
         found = await elicitations.read(DoneOnce, owner=once.owner, id=once.id(elicitations))
-        is_ours = found is not None and found.status == DOING and found.claimed_by == by
-        return [replace(found, claimed_until=None)] if found is not None and is_ours else []
+        is_claimed_here = found is not None and found.status == DOING and found.claimed_by == by
+        return [replace(found, claimed_until=None)] if found is not None and is_claimed_here else []
 
-    await elicitations.write_afresh(released)
+    await elicitations.write_rebuilt(released)
 
 
 async def keep(
@@ -219,12 +222,12 @@ async def keep(
         version = 0 if found is None else found.version
         return [replace(done, version=version), *pieces, *await also()]
 
-    await elicitations.write_afresh(rows)
+    await elicitations.write_rebuilt(rows)
     return done
 
 
 async def result_of(elicitations: Elicitations, done: DoneOnce, *, name: str) -> Json:
-    """Return the stored result. Raises ResultNotKept if the result could not be stored."""
+    """Return the stored result. Raises ResultNotStored if the result could not be stored."""
     return _result(name, done, [await _piece(elicitations, done, piece) for piece in done.pieces])
 
 
@@ -350,7 +353,7 @@ async def _piece(elicitations: Elicitations, done: DoneOnce, id: str) -> str:
 
 def _result(name: str, done: DoneOnce, pieces: Sequence[str]) -> Json:
     if done.fault is not None:
-        raise ResultNotKept(
+        raise ResultNotStored(
             f"once({name!r}) is done, but its return value could not be saved: it {done.fault}."
         )
     result: Json = json.loads("".join((done.result, *pieces)))

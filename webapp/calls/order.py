@@ -66,7 +66,7 @@ class QuestionOrder:
         call, now = self._call, self._call.clock()
         until = call.presenter.limit("once", now=now, timeout=LATE_AT_MOST)
         limit = Deadline(min(until - now, LATE_AT_MOST), ticks=call.elicitations.ticks)
-        with call.elicitations.waiters.waiter(leg=call.leg) as waiter:
+        with call.elicitations.waiters.waiter(request_id=call.request_id) as waiter:
             call.waiters.add(waiter)
             self._waiters.add(waiter)
             try:

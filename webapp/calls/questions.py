@@ -98,8 +98,8 @@ class Questions:
         """
         call, tracer = self._call, self._elicitations.telemetry.tracer
         with (
-            working(f"ask {step.kind}", tracer=tracer, call=call.leg),
-            call.elicitations.waiters.waiter(leg=call.leg, taker=call.used) as waiter,
+            working(f"ask {step.kind}", tracer=tracer, call=call.request_id),
+            call.elicitations.waiters.waiter(request_id=call.request_id, taker=call.used) as waiter,
         ):
             call.waiters.add(waiter)
             group.join(waiter)
@@ -219,7 +219,8 @@ class Questions:
                 await self._name(question.elicitation_id, current)
             if isinstance(question.request, Visit):
                 current = await self._addressed(question.request, current)
-            self._kinds.rules.know(current, question.request)
+            else:
+                self._kinds.rules.know(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
                 if self._elicitations.plugins.see_starts:
@@ -250,7 +251,7 @@ class Questions:
         await self._run.reload()
         await self._elicitations.each(
             [asking.elicitation_id for asking in self._run.value.asked],
-            lambda e: states.join(e, leg=self._call.leg, run=self._run.value.id),
+            lambda e: states.join(e, request_id=self._call.request_id, run=self._run.value.id),
         )
 
     async def _find_or_start(self, asking: _Asking[T]) -> Elicitation:
@@ -273,7 +274,7 @@ class Questions:
                 worded, quota, current = new
                 superseded = quota.superseded
                 changed += [current, *quota.rows_for(current), *map(states.release_key, previous)]
-            elif not current.status.is_final and current.waiter != self._call.leg:
+            elif not current.status.is_final and current.waiter != self._call.request_id:
                 current = self._joined(question, current, run)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
@@ -307,7 +308,7 @@ class Questions:
     def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
         is_anothers = is_for_good(question.request) and current.run != run.id
         joined = states.join(
-            current, leg=self._call.leg, run=run.id, is_of_task=self._call.is_of_task
+            current, request_id=self._call.request_id, run=run.id, is_of_task=self._call.is_of_task
         )
         # The other call keeps waiting: one answer serves both calls.
         return replace(joined, is_shared=True) if is_anothers else joined
@@ -431,7 +432,7 @@ class Questions:
         is_stored = partial(self._is_stored, current)
         if current.status is Status.ACCEPTED:
             # In all other cases, the content of the accepted answer is already erased.
-            return still_applies(current, self._elicitations) or is_stored(Status.ACCEPTED)
+            return is_stored(Status.ACCEPTED) or still_applies(current, self._elicitations)
         return (
             self._run.is_continued
             or not current.status.is_final
@@ -486,7 +487,7 @@ class Questions:
             join=join,
             created_at=now,
             expires_at=expires_at,
-            waiter=self._call.leg,
+            waiter=self._call.request_id,
             run=run.id,
             is_by_code=self._call.caller.by_code,
             is_for_page=any(one.why == DOES_NOT_FIT and now < one.expires_at for one in previous),
@@ -495,5 +496,6 @@ class Questions:
             is_of_task=self._call.is_of_task,
             trace=traceparent(),
         )
-        await self._kinds.decisions.announce(started)
+        if traits_of(started.kind).is_anothers:
+            await self._kinds.decisions.announce(started)
         return started

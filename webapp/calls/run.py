@@ -43,7 +43,7 @@ class CurrentRun:
         caller: Caller,
         tool: ToolCall,
         landed: Callable[[str], Awaitable[bool]],
-        leg: str,
+        request_id: str,
         named: str | None,
         named_key: str | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class CurrentRun:
         self._is_nobodys = caller.owner is None
         self._landed = landed
         # A caller without an identity has no owner, so the run is its own owner.
-        self._owner = caller.owner or pepper.tag("run", leg)
+        self._owner = caller.owner or pepper.tag("run", request_id)
         self._key = pepper.tag(
             "nobody's call" if self._is_nobodys else "call",
             *(tool.server, caller.client, tool.tool, tool.arguments),

@@ -255,7 +255,7 @@ class RunningTools:
         if self._calls:
             _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
             for task in stubborn:
-                _log.error("call.not_ended", extra={"leg": self._calls[task].leg})
+                _log.error("call.not_ended", extra={"leg": self._calls[task].request_id})
         for pending in (self._begun, self._notes):
             if pending:
                 await asyncio.wait(tuple(pending), timeout=ENDING_SECONDS)
@@ -372,7 +372,7 @@ def _only_works(call: Call, run_id: str) -> bool:
 
 def _about(call: Call, error: Exception | None = None) -> dict[str, object]:
     """Return the log fields that let an operator find the call's payments."""
-    about: dict[str, object] = {"call": call.leg, "tool": call.tool.tool}
+    about: dict[str, object] = {"call": call.request_id, "tool": call.tool.tool}
     if payments := {*call.used.payments, *(one.id for one in call.marked)}:
         about["payments"] = " ".join(sorted(payments))
     if error is not None:

@@ -70,9 +70,9 @@ class Verbs:
         self._order = QuestionOrder(call)
 
     @property
-    def leg(self) -> str:
+    def request_id(self) -> str:
         """The id of this request in log lines."""
-        return self.call.leg
+        return self.call.request_id
 
     @property
     def hidden(self) -> Collection[str]:
@@ -87,7 +87,7 @@ class Verbs:
             teams=call.caller.teams,
             teams_until=call.caller.teams_until,
             run=call.run.value.id,
-            leg=call.leg,
+            request_id=call.request_id,
             tool=call.tool.tool,
             calling_client=call.tool.calling_client,
             has_ended=lambda: call.has_ended,
@@ -301,23 +301,24 @@ class Verbs:
         if (prefetched := self.prefetched.pop(fact, question)) is not None:
             await call.must_be_going_on()
             return prefetched
-        step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
+        step = Step(kind=kind, digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
-        is_gate = traits_of(fact[0]).is_gate
+        traits = traits_of(kind)
         await call.must_be_going_on()
         try:
             about = cast("Json", getattr(question.request, "arguments", None))
-            in_client = call.presenter.asks_in_client(fact[0], about)
-            call.kinds.quotas.must_have_form(fact[0], in_client=in_client)
-            call.caller.must_be_answerable(fact[0], in_client=in_client)
-            call.kinds.decisions.must_be_decidable(question.request, call.caller)
+            in_client = call.presenter.asks_in_client(kind, about)
+            call.kinds.quotas.must_have_form(kind, in_client=in_client)
+            call.caller.must_be_answerable(kind, in_client=in_client)
+            if traits.is_anothers:
+                call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:
-            details = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
+            details = {"kind": kind, "tool": call.tool.tool, "why": str(error)}
             _log.info("question.not_asked", extra=details)
             return question.unasked(error)
-        run = await (self._a_gates_run() if is_gate else call.the_run())
+        run = await (self._a_gates_run() if traits.is_gate else call.the_run())
         if call.kinds[kind].may_know:
-            later = None if is_gate else self._asked_again(run, step)
+            later = None if traits.is_gate else self._asked_again(run, step)
             try:
                 known = await self._known(question.request, step.digest, run.at(step))
             except Failed:

@@ -26,9 +26,9 @@ _SAYS = {
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "store accounts that another product connected, from JSON lines"
-    one = commands.add_parser("import", help=words)
+    one = add_command("import", help=words)
     one.add_argument(
         "file", metavar="FILE", help="a file with one account on each line; - is stdin"
     )

@@ -33,8 +33,8 @@ class ApiKeyRow(Struct, frozen=True, kw_only=True):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
-    new = commands.add_parser("new", help="create a key, and print it once")
+    add_command = commands_of(parser)
+    new = add_command("new", help="create a key, and print it once")
     new.add_argument(
         "program",
         metavar="PROGRAM",
@@ -64,8 +64,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     does(new, new_api_key)
     words = "list the keys, newest first; the keys themselves are not stored"
-    lists(commands.add_parser("list", help=words), list_api_keys, of=ApiKeyRow)
-    revoke = commands.add_parser("revoke", help="revoke a key at once")
+    lists(add_command("list", help=words), list_api_keys, of=ApiKeyRow)
+    revoke = add_command("revoke", help="revoke a key at once")
     add_id(revoke, shown_by="api-keys")
     does(revoke, revoke_api_key)
 

@@ -38,15 +38,15 @@ class ApprovalRow(Struct, frozen=True, kw_only=True):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "list what people have allowed tools to do, newest first"
-    listing = commands.add_parser("list", help=words)
+    listing = add_command("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_approvals, of=ApprovalRow)
-    revoke = commands.add_parser("revoke", help="revoke one approval; the next call asks again")
+    revoke = add_command("revoke", help="revoke one approval; the next call asks again")
     add_id(revoke, shown_by="approvals")
     does(revoke, revoke_approval)
-    clear = commands.add_parser("clear", help="revoke all approvals of one person, or of everybody")
+    clear = add_command("clear", help="revoke all approvals of one person, or of everybody")
     add_owner(clear, is_required=False)
     does(clear, clear_approvals)
 

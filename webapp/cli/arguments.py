@@ -2,8 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 # An id as lists show it, or its beginning, or an id with its owner's tag, as tools see it.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,24}|[A-Za-z0-9_-]{20}([A-Za-z0-9_-]{24})")
@@ -28,9 +27,24 @@ def with_ids(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def commands_of(parser: argparse.ArgumentParser) -> Any:
-    """Return the object to which the commands within a command are added."""
-    return parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
+    """Return the function that adds a command within a command."""
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def add_command(
+        name: str,
+        *,
+        help: str,  # noqa: A002 - the name that argparse gives it
+        description: str | None = None,
+    ) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, description=description or sentence_of(help))
+
+    return add_command
+
+
+def sentence_of(says: str) -> str:
+    """Return what the list of commands says about one of them, for that command's own --help."""
+    return f"{says[:1].upper()}{says[1:]}."
 
 
 def add_id(parser: argparse.ArgumentParser, *, shown_by: str) -> None:

@@ -38,8 +38,8 @@ _PAGE = 100
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
-    check = commands.add_parser("verify", help="check whether anything is missing or changed")
+    add_command = commands_of(parser)
+    check = add_command("verify", help="check whether anything is missing or changed")
     check.add_argument(
         "--against",
         metavar="FILE",
@@ -50,14 +50,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--key", help="the key that the head was signed with, if the secret has changed since"
     )
     does(check, verify_chains, only_reads=True)
-    head = commands.add_parser(
-        "head", help="create a signed head of the current state, and print it"
-    )
+    head = add_command("head", help="create a signed head of the current state, and print it")
     does(head, make_head)
-    keys = commands.add_parser("key", help="print the keys that verify heads")
+    keys = add_command("key", help="print the keys that verify heads")
     does(keys, show_keys, only_reads=True)
     words = "list the entries of one owner, oldest first"
-    export = commands.add_parser("export", help=words)
+    export = add_command("export", help=words)
     add_owner(export)
     lists(export, export_chain, of=AuditRow)
 

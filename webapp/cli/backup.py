@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> None:
         raise store_refused(error) from error
     if is_empty:
         raise CommandRefused("The store is still empty (ELICIT_STORE).")
-    key = key_beside(target)
+    key = key_path_of(target)
     for each in (target, key):
         if each.exists():
             raise CommandRefused(f"{each} exists already: name another file.")
@@ -76,7 +76,7 @@ async def _back_up(settings: Settings, target: Path) -> int:
     return rows
 
 
-def key_beside(path: Path) -> Path:
+def key_path_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.key")
 
 

@@ -13,15 +13,15 @@ COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "list how clients handled the forms and links that they received, newest first"
-    lists(commands.add_parser("list", help=words), list_clients, of=ClientRow)
-    forget = commands.add_parser(
+    lists(add_command("list", help=words), list_clients, of=ClientRow)
+    forget = add_command(
         "forget", help="forget one client; the server then sends it forms and links again"
     )
     add_id(forget, shown_by="clients")
     does(forget, forget_client)
-    does(commands.add_parser("clear", help="forget all clients of all people"), clear_clients)
+    does(add_command("clear", help="forget all clients of all people"), clear_clients)
 
 
 async def list_clients(service: Service) -> Table[ClientRow]:

@@ -13,7 +13,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Call a tool of a running server as an MCP client would, print the link, wait until you "
         "are done in the browser, and print the tool's result. Without --tool: call each tool that "
-        "needs no arguments; at the demo server, those for an account, a payment and a secret."
+        "needs no arguments; at the demo server, call the tools that ask for an account, a payment "
+        "and a secret."
     )
     parser.add_argument(
         "words",
@@ -34,8 +35,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--no-browser",
         dest="walks",
         action="store_true",
-        help="walk the pages over HTTP instead of opening a browser; without --mode: on both "
-        "protocol revisions",
+        help="answer on the pages over HTTP, as the person, instead of opening a browser; without "
+        "--mode: on both protocol revisions",
     )
     parser.add_argument(
         "--mode",

@@ -54,7 +54,7 @@ from webapp.stores.opening import SQLITE
 _MARKS = {"ok": "ok", "note": "--", "wrong": "NO"}
 BACKUP_AGE_AT_MOST = timedelta(days=7)
 CLOCK_SECONDS_AT_MOST = 1.0
-STEP_BACK_TOLD = timedelta(days=30)
+STEP_BACK_REPORTED_FOR = timedelta(days=30)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +217,7 @@ async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
         says = f"the store is older than before: {why}"
         return [wrong("step back", says, fix="start a server, then follow docs/how-to/stores.md")]
     back = await high_water.step_back()
-    if back is None or now - back.noticed_at > STEP_BACK_TOLD:
+    if back is None or now - back.noticed_at > STEP_BACK_REPORTED_FOR:
         return [ok("step back", "no loss of data was noticed")]
     survived = f"{back.survived:%Y-%m-%d %H:%M:%S} UTC"
     says = (

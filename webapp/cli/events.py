@@ -17,11 +17,11 @@ _SOON = "A server sends the event within seconds."
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "list events that were sent or are waiting, newest first"
-    lists(commands.add_parser("list", help=words), list_events, of=EventRow)
+    lists(add_command("list", help=words), list_events, of=EventRow)
     words = "send events again, each with its id"
-    replaying = commands.add_parser("replay", help=words)
+    replaying = add_command("replay", help=words)
     meant = replaying.add_mutually_exclusive_group(required=True)
     meant.add_argument(
         "id",
@@ -35,14 +35,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="send again all events that the server has given up sending to an address",
     )
     does(replaying, replay_events)
-    testing = commands.add_parser("test", help="send a test event to an address")
-    resuming = commands.add_parser(
-        "resume", help="resume sending to an address that answered 410 (gone)"
-    )
+    testing = add_command("test", help="send a test event to an address")
+    resuming = add_command("resume", help="resume sending to an address that answered 410 (gone)")
     for command, work in ((testing, try_address), (resuming, resume_address)):
         command.add_argument("name", metavar="NAME", help="as in ELICIT_EVENTS_{NAME}_URL")
         does(command, work)
-    secret = commands.add_parser("secret", help="create a secret, for ELICIT_EVENTS_{NAME}_SECRET")
+    secret = add_command("secret", help="create a secret, for ELICIT_EVENTS_{NAME}_SECRET")
     secret.set_defaults(run=_make_secret)
 
 

@@ -95,7 +95,7 @@ async def _address(settings: Settings, around: Surroundings) -> list[Finding]:
     if settings.is_local:
         return [ok("address", f"{settings.url} can be reached only from this machine")]
     found = [await _alive(settings, around.outbound)]
-    if not settings.identity.knows_people:
+    if not settings.identity.can_ask_people:
         fix = (
             "set ELICIT_ISSUER to the address where people sign in, or ELICIT_BIND=code, "
             "ELICIT_ANONYMOUS=code"
@@ -154,7 +154,7 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
             f"a proxy answers at {url}, but cannot reach the server (HTTP {status})",
             fix="start the server with the --host and --port that the proxy connects to",
         )
-    if status != HTTPStatus.OK or not _is_ours(reply):
+    if status != HTTPStatus.OK or not _is_own_404(reply):
         return wrong(
             "address",
             f"another program answers at {url} (HTTP {status})",
@@ -175,7 +175,7 @@ class _Alive(Struct, frozen=True, kw_only=True):
     status: Literal["ok"]
 
 
-def _is_ours(reply: httpx.Response) -> bool:
+def _is_own_404(reply: httpx.Response) -> bool:
     try:
         msgspec.json.decode(reply.content, type=_Alive)
     except msgspec.MsgspecError:
@@ -229,7 +229,7 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
 def _clock(
     report: SetupReport, label: str, between: tuple[datetime, datetime]
 ) -> Sequence[Finding]:
-    found = clock_finding(report.told_at, label, between=between)
+    found = clock_finding(report.reported_at, label, between=between)
     return [] if found is None else [_finding("clock", found)]
 
 

@@ -18,7 +18,7 @@ from flows.payments.session import UnresolvedPayment
 from webapp.cli.operator import add_owner, owner_of, shows
 from webapp.operations.audited import AuditRow, audit_entries_of
 from webapp.operations.rows import OWNER_CHARACTERS
-from webapp.records.values import Approval, ClientRecord, KeptSecret, StoredWebhook, ValueT
+from webapp.records.values import Approval, ClientRecord, StoredSecret, StoredWebhook, ValueT
 from webapp.service import Service
 
 # The exported fields of each kind of row.
@@ -44,7 +44,7 @@ _WEBHOOK = (
 _APPROVAL = ("server", "tool", "about", "given_at", "until", "status")
 _CLIENT = ("name", "release", "forms", "links")
 _SECRET = ("status",)
-_NOT_TOLD = "secret"  # the kind of question whose answers are never shown
+_NEVER_SHOWN = "secret"  # the kind of question whose answers are never shown
 
 
 class Export(Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ async def export_owner(service: Service, owner: str) -> Export:
         webhooks=await rows_of(StoredWebhook, _WEBHOOK),
         approvals=await rows_of(Approval, _APPROVAL),
         clients=await rows_of(ClientRecord, _CLIENT),
-        secrets=await rows_of(KeptSecret, _SECRET),
+        secrets=await rows_of(StoredSecret, _SECRET),
         audit=[_audit_json(row) async for row in audit_entries_of(service, tag)],
     )
 
@@ -101,7 +101,7 @@ def _audit_json(row: AuditRow) -> dict[str, Any]:
 
 def _question(asked: Elicitation) -> dict[str, Any]:
     found = _fields(asked, _QUESTION)
-    if asked.kind == _NOT_TOLD:
+    if asked.kind == _NEVER_SHOWN:
         found["content"] = None
     return {**found, **_fields(asked.asked, _ASKED)}
 

@@ -88,18 +88,18 @@ class SecretRow(Struct, frozen=True, kw_only=True):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
-    new = commands.add_parser(
+    add_command = commands_of(parser)
+    new = add_command(
         "new",
         help="print a new secret for ELICIT_SECRET",
         description="Print a new secret for ELICIT_SECRET. If a secret is already in use, elicit "
         "keys rotate explains how to replace it.",
     )
     new.set_defaults(run=_new)
-    rotating = commands.add_parser(
+    rotating = add_command(
         "rotate",
         help="replace the secret while servers run",
-        description="In local use: create a new secret, put it first in the key file, and encrypt "
+        description="With a key file: create a new secret, put it first in the file, and encrypt "
         "the store's data keys with it; running processes see it at once. With "
         "ELICIT_SECRET: encrypt the store's data keys with the first secret of the "
         "list. You can interrupt the command and run it again.",
@@ -116,7 +116,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "data keys and re-encrypt everything; run it twice, as the output says",
     )
     rotating.set_defaults(run=partial(_run, rotate), now=utc_now())
-    listing = commands.add_parser(
+    listing = add_command(
         "list",
         help="list the secrets by their fingerprints",
         description="List the secrets by their fingerprints, newest first, and how many data keys "
@@ -126,7 +126,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_json(listing, of=SecretRow, says="one JSON array, with an object for each row")
     add_filters(listing, of=SecretRow)
     listing.set_defaults(run=_list)
-    retiring = commands.add_parser(
+    retiring = add_command(
         "retire",
         help="remove an old secret from the key file",
         description="Remove an old secret from the key file. The command refuses while the secret "

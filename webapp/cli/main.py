@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
-from webapp.cli.arguments import with_ids
+from webapp.cli.arguments import sentence_of, with_ids
 
 COMMANDS = {
     "serve": "serve an MCP server together with the pages that its tools need",
@@ -72,7 +72,7 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"elicit-url {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, says in COMMANDS.items():
-        command = commands.add_parser(name, help=says)
+        command = commands.add_parser(name, help=says, description=sentence_of(says))
         if name in arguments[:1]:
             _module_of(name).declare(command)
     return parser

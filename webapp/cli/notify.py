@@ -11,9 +11,9 @@ from webapp.settings.toml_tables import meant
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "send a test message to each address of a table [notify.NAME] and of its escalate_to"
-    testing = commands.add_parser("test", help=words)
+    testing = add_command("test", help=words)
     testing.add_argument("name", metavar="NAME", help="the name of the table in elicit.toml")
     does(testing, try_table)
 

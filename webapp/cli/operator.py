@@ -193,7 +193,7 @@ async def owner_of(service: Service, who: str) -> str:
     issuer, mark, subject = who.rpartition("#")
     if mark:
         owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
-        if await service.elicitations.owners.knows(owner):
+        if await service.elicitations.owners.has(owner):
             return owner
         raise CommandRefused("Nothing was ever stored for that subject of that issuer.")
     there = {each.owner: each.owner async for page in pages(store, DATA_KEY) for each in page}
@@ -203,5 +203,5 @@ async def owner_of(service: Service, who: str) -> str:
 async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Record]]:
     """Yield all records of the owner, of every kind."""
     async for page in service.elicitations.store.scan():
-        if theirs := [each for each in page if each.owner == owner]:
-            yield theirs
+        if of_owner := [each for each in page if each.owner == owner]:
+            yield of_owner

@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
-    listing = commands.add_parser("list", help="list payments, newest first")
+    add_command = commands_of(parser)
+    listing = add_command("list", help="list payments, newest first")
     listing.add_argument(
         "--open",
         dest="only_open",
@@ -43,11 +43,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "unfinished or failed refund",
     )
     lists(listing, list_payments, of=PaymentRow)
-    showing = commands.add_parser("show", help="show one payment in full")
-    refund = commands.add_parser(
-        "refund", help="refund a payment; running it again does not refund twice"
-    )
-    done = commands.add_parser(
+    showing = add_command("show", help="show one payment in full")
+    refund = add_command("refund", help="refund a payment; running it again does not refund twice")
+    done = add_command(
         "done", help="remove a payment from what list --open shows, after you have checked it"
     )
     for command in (showing, refund, done):
@@ -55,7 +53,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     shows(showing, show_payment, of=PaymentRow)
     does(refund, refund_payment)
     does(done, end_payment)
-    comparing = commands.add_parser(
+    comparing = add_command(
         "reconcile",
         help="compare the payments at the providers since a time with those in this store",
     )

@@ -35,7 +35,7 @@ class PendingRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     words = "list open questions, newest first"
-    listing = commands_of(parser).add_parser("list", help=words)
+    listing = commands_of(parser)("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_pending, of=PendingRow)
 

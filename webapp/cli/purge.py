@@ -59,7 +59,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "erase."
     )
     add_owner(parser)
-    parser.add_argument("--yes", dest="is_sure", action="store_true", help="erase it")
+    parser.add_argument("--yes", dest="is_sure", action="store_true", help="erase the data")
     does(parser, purge_owner)
 
 

@@ -19,14 +19,12 @@ COLUMNS = ("id", "kind", "status", "tool", "server", "owner", "asked_at", "ended
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "list the stored questions, open or ended, newest first"
-    listing = commands.add_parser("list", help=words)
+    listing = add_command("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_questions, of=QuestionRow)
-    one = commands.add_parser(
-        "show", help="show one question with its timeline, as elicit show does"
-    )
+    one = add_command("show", help="show one question with its timeline, as elicit show does")
     add_id(one, shown_by="questions")
     shows(one, show, of=History, show=showing.show_history)
 

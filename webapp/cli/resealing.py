@@ -28,7 +28,7 @@ from webapp.records.owners import (
 from webapp.records.values import KINDS
 from webapp.stores import Conflict, Record, Store
 
-HEARD_AFTER = timedelta(minutes=10)
+PROCESSES_NOTIFIED_AFTER = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +175,8 @@ async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> b
         return False
     if len(current.keys) == 1 or current.since is None:
         return False
-    if now < current.since + HEARD_AFTER:
-        return current.since + HEARD_AFTER
+    if now < current.since + PROCESSES_NOTIFIED_AFTER:
+        return current.since + PROCESSES_NOTIFIED_AFTER
     try:
         await store.write(
             wrapped(

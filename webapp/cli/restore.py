@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
-from webapp.cli.backup import key_beside, write_private
+from webapp.cli.backup import key_path_of, write_private
 from webapp.command import CommandRefused, quieten, settings_for, store_refused
 from webapp.connecting import utc_now
 from webapp.printing import tell
@@ -53,16 +53,16 @@ def _run(options: argparse.Namespace) -> None:
         backup = BackupFile(source)
         key_file = key_file_of(os.environ)
         if key_file is not None:
-            _must_be_one_key(key_file, key_beside(source))
+            _must_be_one_key(key_file, key_path_of(source))
         asyncio.run(_must_open(backup, source, key_file))
         if key_file is None:
             tell(
                 "The backup does not contain the secret: the server needs the ELICIT_SECRET from "
                 "the time of the backup."
             )
-        elif not (key := key_beside(source)).exists():
+        elif not (key := key_path_of(source)).exists():
             tell(f"{key} does not exist: the server uses {key_file.path}.")
-        restore_key = partial(_restore_key, key_file, key_beside(source))
+        restore_key = partial(_restore_key, key_file, key_path_of(source))
         if address.startswith(SQLITE):
             path = Path(address.removeprefix(SQLITE)).absolute()
             _write_to_file(backup, source, path, restore_key=restore_key)
@@ -88,7 +88,7 @@ async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None)
     if key_file is None:
         ring, is_from = settings_for(os.environ).ring, "ELICIT_SECRET"
     else:
-        key = next((one for one in (key_beside(source), key_file.path) if one.exists()), None)
+        key = next((one for one in (key_path_of(source), key_file.path) if one.exists()), None)
         if key is None:
             return
         ring, is_from = Ring([each.value for each in KeyFile(key).read()]), str(key)
@@ -150,10 +150,10 @@ async def _marked(backup: BackupFile) -> Scan:
     """Return the backup's rows with a mark that tells servers that the store was restored."""
     marks = [each async for page in backup.scan() for each in page if each.kind == MARK]
     made_at, now = backup.made_at, utc_now()
-    ours = restored(marks[0] if marks else None, made_at=made_at, now=now)
+    mark = restored(marks[0] if marks else None, made_at=made_at, now=now)
 
     async def scan() -> AsyncIterator[Sequence[Record]]:
-        yield ours
+        yield mark
         async for page in backup.scan():
             yield [each for each in page if each.kind not in (MARK, STEP_BACK)]
 

@@ -27,10 +27,10 @@ class ServerRow(Struct, frozen=True, kw_only=True):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "list the servers, and the program that serves each"
-    lists(commands.add_parser("list", help=words), list_servers, of=ServerRow)
-    accepting = commands.add_parser(
+    lists(add_command("list", help=words), list_servers, of=ServerRow)
+    accepting = add_command(
         "accept",
         help="record that the code of a server has moved, so that the server keeps the accounts, "
         "secrets and approvals of its people",
@@ -69,7 +69,7 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
             )
         return [] if found.place == place else [_moved(found, place, service)]
 
-    await elicitations.write_afresh(moved)
+    await elicitations.write_rebuilt(moved)
     return [f"{printed(name)} is served only from {printed(place)} from now on."]
 
 

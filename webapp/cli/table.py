@@ -139,9 +139,9 @@ def shortened(ids: Iterable[str]) -> Mapping[str, str]:
     ordered = sorted(set(ids))
     found = dict[str, str]()
     for number, id in enumerate(ordered):
-        beside = [*ordered[max(number - 1, 0) : number], *ordered[number + 1 : number + 2]]
+        neighbours = [*ordered[max(number - 1, 0) : number], *ordered[number + 1 : number + 2]]
         length = SHORTEST_ID
-        while any(other.startswith(id[:length]) for other in beside):
+        while any(other.startswith(id[:length]) for other in neighbours):
             length += 1
         # Do not shorten an id that looks like an option.
         found[id] = id if id.startswith("-") else id[:length]

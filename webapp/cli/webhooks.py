@@ -15,13 +15,13 @@ COLUMNS = ("id", "provider", "event", "status", "why", "times", "received_at")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    commands = commands_of(parser)
+    add_command = commands_of(parser)
     words = "list the stored webhooks, and how many were rejected"
-    lists(commands.add_parser("list", help=words), list_hooks, of=WebhookRow)
-    showing = commands.add_parser("show", help="show one webhook, with its original body")
+    lists(add_command("list", help=words), list_hooks, of=WebhookRow)
+    showing = add_command("show", help="show one webhook, with its original body")
     shows(showing, show_hook, of=Webhook)
     words = "process a webhook again; changes that it already made are not repeated"
-    replaying = commands.add_parser("replay", help=words)
+    replaying = add_command("replay", help=words)
     does(replaying, replay_hook)
     for command in (showing, replaying):
         add_id(command, shown_by="webhooks")

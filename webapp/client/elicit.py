@@ -226,9 +226,9 @@ class Elicit:
 
     async def notify(self, message: str) -> None:
         if self._on_notice is not None:
-            heard = self._on_notice(message)
-            if inspect.isawaitable(heard):
-                await heard
+            result = self._on_notice(message)
+            if inspect.isawaitable(result):
+                await result
 
     async def cancel(self, elicitation_id: str) -> None:
         """Cancel a question. Code that awaits the question gets Cancelled.

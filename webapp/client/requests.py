@@ -33,7 +33,7 @@ from flows.errors import (
     InvalidSchema,
     NotAllowed,
     NotConfigured,
-    ResultNotKept,
+    ResultNotStored,
     Superseded,
     TooManyPending,
 )
@@ -59,10 +59,10 @@ _TOKEN_EXPIRED: Final = "ACCESS_TOKEN_REFUSED"  # noqa: S105 - a code of the API
 _GATEWAY_ERRORS: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
-_SAID: Final = {
+_ERRORS_BY_CODE: Final = {
     error.name: error
     for error in (
-        *(InvalidQuestion, InvalidSchema, ResultNotKept, NotAllowed),
+        *(InvalidQuestion, InvalidSchema, ResultNotStored, NotAllowed),
         *(Declined, Denied, Cancelled, Expired, Failed, Superseded),
     )
 }
@@ -343,8 +343,8 @@ def _body_of(reply: httpx.Response) -> dict[str, Any]:
             raise missing
         case TooManyPending.name:
             raise TooManyPending(limit=int(problem.get("limit", 0)))
-        case str(code) if code in _SAID:
-            raise _SAID[code](detail)
+        case str(code) if code in _ERRORS_BY_CODE:
+            raise _ERRORS_BY_CODE[code](detail)
         case code:
             raise ServerRefused(detail, problem=code, status=reply.status_code)
 

@@ -42,7 +42,7 @@ from webapp.connecting import utc_now
 from webapp.demo.arguments import WrongArguments, arguments_of, command_for, required_by
 from webapp.demo.walker import DemoWaiting, WalkFailed, walk
 from webapp.http.client import UNPACKED, refuse_packed
-from webapp.http.port import is_ours
+from webapp.http.port import is_owned_by_us
 from webapp.identity.local_peer import can_tell_users
 from webapp.identity.pairing import address_of, key_of
 from webapp.mcp.results import PENDING
@@ -344,23 +344,23 @@ async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
     Raises:
         Unusable: No server responds, or another program does.
     """
-    told: dict[str, str] = {}
+    health: dict[str, str] = {}
     try:
         response = await browser.get(f"{url}/health")
-        told = response.json()
-        is_ours = response.status_code == 200 and told.get("status") == "ok"
+        health = response.json()
+        is_this_server = response.status_code == 200 and health.get("status") == "ok"
     except httpx.TransportError:
         raise Unusable(
             f"No server answers at {url}. Start one in another terminal: {_start_of(url)}"
         ) from None
     except (ValueError, AttributeError, httpx.DecodingError):
-        is_ours = False
-    if not is_ours:
+        is_this_server = False
+    if not is_this_server:
         raise Unusable(
             f"Another program than `elicit serve` answers at {url}. Check the address, "
             f"or start the demo server with: {_start_of(url)}"
         )
-    return told.get("sandbox")
+    return health.get("sandbox")
 
 
 def _sentence(error: BaseException, url: str) -> str | None:
@@ -425,7 +425,7 @@ async def pairing_of(url: str) -> tuple[str, str] | None:
         return None  # another user's server, which identifies callers by itself
     if settings.identity.issuer is not None:
         return None
-    if not await is_ours(host, port, url=settings.url, pepper=owners.pepper):
+    if not await is_owned_by_us(host, port, url=settings.url, pepper=owners.pepper):
         return None
     tokens = Tokens(settings.ring, origin=settings.url)
     return key_of(settings.ring), address_of(tokens, url=settings.url, now=utc_now())

@@ -75,7 +75,7 @@ def demo_server(public_url: str) -> MCPServer:
 
 
 def _add_tools(server: MCPServer, public_url: str) -> None:
-    ours = origin_of(public_url)
+    origin = origin_of(public_url)
 
     @server.tool()
     async def sign_guest_book() -> str:
@@ -84,7 +84,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
         def page(link: Link) -> str:
             return f"{public_url}/demo/sign?{urlencode({'elicitation': link.return_token})}"
 
-        signed = await elicit.url("Please sign our guest book.", page, origins=[ours])
+        signed = await elicit.url("Please sign our guest book.", page, origins=[origin])
         return f"{signed['name']} wrote: {signed['line']}"
 
     @server.tool()
@@ -94,7 +94,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
         def page(link: Link) -> str:
             return f"{public_url}/demo/terms?{urlencode({'back': link.return_url})}"
 
-        await elicit.url("Please read the rules of the house.", page, origins=[ours])
+        await elicit.url("Please read the rules of the house.", page, origins=[origin])
         return "The person has accepted the rules of the house."
 
     @server.tool()
@@ -106,7 +106,7 @@ def _add_tools(server: MCPServer, public_url: str) -> None:
             query = urlencode({"ticket": str(ticket), "elicitation": link.return_token})
             return f"{public_url}/demo/counter?{query}"
 
-        await elicit.url(f"You drew ticket {ticket}. Please hand it in.", page, origins=[ours])
+        await elicit.url(f"You drew ticket {ticket}. Please hand it in.", page, origins=[origin])
         return f"Ticket {ticket} was handed in."
 
 

@@ -96,7 +96,7 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
         )
         return [] if fresh == found else [fresh]
 
-    await elicitations.write_afresh(given)
+    await elicitations.write_rebuilt(given)
 
 
 async def aliased(

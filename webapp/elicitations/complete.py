@@ -37,42 +37,25 @@ async def complete_elicitation(
     product: a late answer then also answers the open question. Without `answers_others`, the open
     question is superseded.
     """
-    work = _complete(
-        elicitations,
-        id,
-        answer,
-        proof,
-        also=also or _nothing,
-        first=first,
-        answers_others=answers_others,
-    )
-    return await elicitations.run_to_completion(work)
+    rows = also or _nothing
 
+    async def complete() -> Completion:
+        try:
+            ended = await elicitations.accept(id, proof, content=answer, also=rows, first=first)
+        except KeyError:
+            return Completion.UNKNOWN
+        except NotPossible:
+            pass  # the elicitation has ended, but a late answer may still be stored
+        else:
+            if ended.status is Status.ACCEPTED:
+                return Completion.ACCEPTED
+        if not proof.may_be_late:
+            return Completion.ALREADY_SETTLED
+        return await _keep_late(
+            elicitations, id, answer, proof, also=rows, answers_others=answers_others
+        )
 
-async def _complete(
-    elicitations: Elicitations,
-    id: str,
-    answer: Json,
-    proof: Proof,
-    *,
-    also: Also,
-    first: Sequence[Value] | None,
-    answers_others: str | None,
-) -> Completion:
-    try:
-        ended = await elicitations.accept(id, proof, content=answer, also=also, first=first)
-    except KeyError:
-        return Completion.UNKNOWN
-    except NotPossible:
-        pass  # the elicitation has ended, but a late answer may still be stored
-    else:
-        if ended.status is Status.ACCEPTED:
-            return Completion.ACCEPTED
-    if not proof.may_be_late:
-        return Completion.ALREADY_SETTLED
-    return await _keep_late(
-        elicitations, id, answer, proof, also=also, answers_others=answers_others
-    )
+    return await elicitations.run_to_completion(complete())
 
 
 async def _keep_late(
@@ -100,7 +83,7 @@ async def _keep_late(
         holder = await elicitations.holder(Elicitation, owner=current.owner, key=current.join)
         superseded: list[Elicitation] = []
         now = elicitations.clock()
-        if holder is not None and holder.id != id and states.is_kept(current, now):
+        if holder is not None and holder.id != id and states.can_still_be_stored(current, now):
             superseded = _superseded(holder, now=now)
         if superseded and answers_others is not None and holder is not None:
             superseded = _answered(holder, answer, proof, by=answers_others, now=now) or superseded
@@ -113,7 +96,7 @@ async def _keep_late(
         return [*superseded, late, *await also(late)]
 
     try:
-        written = await elicitations.write_afresh(rows)
+        written = await elicitations.write_rebuilt(rows)
     except NotPossible:
         return Completion.ALREADY_SETTLED
     if written:

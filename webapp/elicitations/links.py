@@ -17,7 +17,7 @@ LINK_OUTLIVES = timedelta(days=1)
 _PAGE_LASTS = timedelta(days=1)
 
 
-async def _is_always_ours() -> None:
+async def _always_owns_url() -> None:
     """Do nothing. This is the default of `prove`, for a process that always owns the public URL."""
 
 
@@ -28,7 +28,7 @@ class Links:
     """
 
     def __init__(self, *, tokens: Tokens, public_url: str) -> None:
-        self.prove: Callable[[], Awaitable[None]] = _is_always_ours
+        self.prove: Callable[[], Awaitable[None]] = _always_owns_url
         self._tokens = tokens
         self.read = tokens.read
         self.public_url = public_url.rstrip("/")

@@ -41,7 +41,7 @@ class AskedBy:
     client: CallingClient | None = None
     asker: str | None = None  # verified identity of the owner, for an approver
     account: str | None = None  # the account that this call already received for the question
-    is_later_leg: bool = False  # True if an earlier request of the call received the account
+    is_later_request: bool = False  # True if an earlier request of the call received the account
     teams: tuple[str, ...] = ()  # the names of the owner's teams, according to this call
     teams_until: datetime | None = None  # when the call no longer proves the owner's teams
     issuer: str | None = None  # of the owner's verified subject

@@ -1,7 +1,7 @@
 """The elicitation service: every change of an elicitation or a run is made and stored here.
 
 The operations are start, open, settle, claim, deliver and complete. Functions in `flows` decide
-what a change does to a value. `change` and `write_afresh` write the changed value: if another
+what a change does to a value. `change` and `write_rebuilt` write the changed value: if another
 process wrote first, they decide the change again on the new value.
 """
 
@@ -40,8 +40,8 @@ Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 class RunEnds(Protocol):
     """The callbacks of `on_end`, which become due in the write that ends their run."""
 
-    async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
-        """Return the callbacks to write together with these values."""
+    async def due_with(self, runs: Sequence[Run], values: Sequence[Value]) -> Sequence[Value]:
+        """Return the callbacks of the ended `runs` to write together with these values."""
         ...
 
     def wrote(self, rows: Sequence[Value]) -> None:
@@ -129,8 +129,9 @@ class Elicitations:
         writing = dict.fromkeys([value.id for value in values], has_ended)
         self._writing.update(writing)
         try:
-            if self.run_ends is not None:
-                values = (*values, *await self.run_ends.due_with(values))
+            ends = [one for one in values if isinstance(one, Run) and one.is_delivered]
+            if self.run_ends is not None and any(run.endings for run in ends):
+                values = (*values, *await self.run_ends.due_with(ends, values))
             written = await self.rows.write(*values)
             self._notify(written)
         except Conflict:
@@ -174,7 +175,7 @@ class Elicitations:
                 self.waiters.wake(value)
         self.observer.wrote(written)
 
-    async def write_afresh(
+    async def write_rebuilt(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
     ) -> Sequence[Value]:
         """Write the values that `values` returns; call `values` again if another write was first.
@@ -242,7 +243,7 @@ class Elicitations:
         raise Contended(id)
 
     def have_moved(self, *changed: Elicitation) -> None:
-        """Log and report elicitations whose new status was written by `write_afresh`."""
+        """Log and report elicitations whose new status was written by `write_rebuilt`."""
         for each in changed:
             self._moved(each)
 
@@ -332,7 +333,7 @@ class Elicitations:
         return current
 
     async def claim(
-        self, id: str, *, run: str, leg: str, known: Elicitation | None = None
+        self, id: str, *, run: str, request_id: str, known: Elicitation | None = None
     ) -> Elicitation:
         """Claim the outcome for a request. Raises NotPossible if another request has claimed it."""
         previous: Lease | None = None
@@ -340,16 +341,20 @@ class Elicitations:
         def free(current: Elicitation) -> Elicitation:
             nonlocal previous
             previous = current.take
-            if (lease := current.take) is not None and lease.leg != leg and self._is_unsure(lease):
+            if (
+                (lease := current.take) is not None
+                and lease.leg != request_id
+                and self._is_unsure(lease)
+            ):
                 raise NotPossible(status=current.status, wanted="taken")
-            return states.claim(current, run=run, leg=leg, now=self.clock())
+            return states.claim(current, run=run, request_id=request_id, now=self.clock())
 
         try:
             claimed = await self.change(id, free, known=known)
         except NotPossible:
             await self.each([id], lambda e: states.shorten(e, now=self.clock()))
             raise
-        if previous is not None and previous.leg != leg and not previous.is_ended:
+        if previous is not None and previous.leg != request_id and not previous.is_ended:
             _log.info("lease.taken_over", extra={"id": id})
             self.observer.taken_over()
         return claimed
@@ -390,7 +395,7 @@ class Elicitations:
         change: Callable[[Elicitation], Elicitation],
     ) -> None:
         """Change several elicitations of one owner in one write. Skip those that cannot change."""
-        await self.write_afresh(lambda: self.possible(ids, change))
+        await self.write_rebuilt(lambda: self.possible(ids, change))
 
     async def possible(
         self, ids: list[str], change: Callable[[Elicitation], Elicitation]
@@ -463,20 +468,20 @@ class Elicitations:
         def change(current: Elicitation) -> Elicitation:
             nonlocal waiter
             now = self.clock()
-            waiter = self.waiters.of_leg(id, current.waiter)
+            waiter = self.waiters.of_request(id, current.waiter)
             lease = (
-                Lease(run=waiter.run, leg=waiter.leg, until=now + LEASE)
+                Lease(run=waiter.run, leg=waiter.request_id, until=now + LEASE)
                 if waiter is not None
                 else None
             )
-            return end(current, now=now, take=lease)
+            return end(current, now=now, lease=lease)
 
         settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:
-            leg = waiter.leg
+            request_id = waiter.request_id
             if not waiter.taker.was_prefetched(settled):
                 # The request ended during the write. Release its claim for the next request.
-                await self.each([id], lambda e: states.release(e, leg=leg))
+                await self.each([id], lambda e: states.release(e, request_id=request_id))
         return settled
 
 

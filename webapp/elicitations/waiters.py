@@ -20,7 +20,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from webapp.records.values import Approval, KeptSecret
+from webapp.records.values import Approval, StoredSecret
 from webapp.records.waiting import InboxItem
 
 Changed: TypeAlias = Elicitation | Run | None
@@ -48,18 +48,27 @@ class Waiter:
     memory, and no generator.
     """
 
-    __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
+    __slots__ = (
+        "_arrived",
+        "_future",
+        "_standing",
+        "ids",
+        "request_id",
+        "run",
+        "sees_all",
+        "taker",
+    )
 
     def __init__(
         self,
         standing: "Waiters",
         *,
-        leg: str,
+        request_id: str,
         run: str,
         taker: Taker | None,
         sees_all: bool,
     ) -> None:
-        self.leg = leg
+        self.request_id = request_id
         self.run = run
         self.taker = taker
         self.sees_all = sees_all
@@ -119,13 +128,13 @@ class Waiters:
     def waiter(
         self,
         *ids: str,
-        leg: str = "",
+        request_id: str = "",
         run: str = "",
         taker: Taker | None = None,
         sees_all: bool = False,
     ) -> Waiter:
         """Register and return a waiter. Use it in a `with` block, which removes the waiter."""
-        waiter = Waiter(self, leg=leg, run=run, taker=taker, sees_all=sees_all)
+        waiter = Waiter(self, request_id=request_id, run=run, taker=taker, sees_all=sees_all)
         if ids:
             self.add(waiter, *ids)
         return waiter
@@ -148,10 +157,14 @@ class Waiters:
     def has(self, id: str) -> bool:
         return id in self._by_id
 
-    def of_leg(self, id: str, leg: str | None) -> Waiter | None:
-        """Return the waiter of the request `leg`, if a settling write may claim the outcome."""
+    def of_request(self, id: str, request_id: str | None) -> Waiter | None:
+        """Return the waiter of this request, if a settling write may claim the outcome."""
         for waiter in self._by_id.get(id, ()):
-            if waiter.leg == leg and waiter.taker is not None and not waiter.taker.has_ended:
+            if (
+                waiter.request_id == request_id
+                and waiter.taker is not None
+                and not waiter.taker.has_ended
+            ):
                 return waiter
         return None
 
@@ -163,7 +176,7 @@ class Waiters:
         else:
             has_ended, question = changed.status.is_final, changed
         for waiter in self._by_id.get(changed.id, ()):
-            is_taken_over = question is not None and question.waiter != waiter.leg
+            is_taken_over = question is not None and question.waiter != waiter.request_id
             if waiter.sees_all or has_ended or is_taken_over:
                 waiter.wake(changed)
 
@@ -191,7 +204,7 @@ def _end(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-OWNER_DATA: Final = (Connection, Payment, KeptSecret)
+OWNER_DATA: Final = (Connection, Payment, StoredSecret)
 # The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
 LISTED: Final = (Connection, Payment, InboxItem, Approval, Elicitation)
 

@@ -59,7 +59,7 @@ class Backlog:
         self._has_missed = asyncio.Event()
         self._logged_at: dict[str, datetime] = {}
         self.ended: frozenset[str] = frozenset()
-        self.not_kept = Counter[str]()  # events not stored since these counts were last saved
+        self.not_stored = Counter[str]()  # events not stored since these counts were last saved
 
     def can_add(self, address: str) -> bool:
         """Return True if one more event can be stored for the address."""
@@ -67,7 +67,7 @@ class Backlog:
 
     def leave_out(self, address: str) -> None:
         """Count an event that is not stored, and log it."""
-        self.not_kept[address] += 1
+        self.not_stored[address] += 1
         now, logged_at = self._elicitations.clock(), self._logged_at.get(address)
         if logged_at is None or now - logged_at >= BETWEEN_WORDS:
             self._logged_at[address] = now
@@ -132,10 +132,10 @@ class Backlog:
             ids.discard(id)
 
 
-EVENTS_KEPT: Final = timedelta(days=30)
+EVENT_RETENTION: Final = timedelta(days=30)
 ID_PREFIX: Final = "evt_"
 OWN: Final = timedelta(seconds=5)  # for this time, only the process that wrote the event sends it
-_LETTERS_AT_MOST: Final = 100  # characters of a name that an author chose
+_CHARACTERS_AT_MOST: Final = 100  # characters of a name that an author chose
 # A payment's events sort after those of its question.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
 # statuses to which a disputed payment can return
@@ -143,7 +143,7 @@ _STANDS: Final = frozenset({"paid", "spent", "refunded in part"})
 _CLAIMED: Final = frozenset({"disputed", "disputed in part", "dispute lost", "dispute appealed"})
 _INQUIRY: Final = "inquiry"
 # statuses that send no second event while they stay the same
-_TOLD_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
+_REPORTED_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
 
 
 class EventOutbox:
@@ -157,7 +157,7 @@ class EventOutbox:
         clock: Clock,
         random: Callable[[int], bytes],
         observer: Observer,
-        retention: timedelta = EVENTS_KEPT,
+        retention: timedelta = EVENT_RETENTION,
     ) -> None:
         self._addresses = addresses
         self._backlog = backlog
@@ -218,7 +218,7 @@ def _type_of(move: Move[Value]) -> str | None:
     previous = (move.former or "").partition(":")[0]
     if kind != KINDS[Payment]:
         return TYPES.get((kind, word))
-    if word == previous and word in _TOLD_ONCE:
+    if word == previous and word in _REPORTED_ONCE:
         return None
     is_back = word in _STANDS
     if is_back and previous in _CLAIMED:
@@ -259,4 +259,4 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
 
 def _named(**names: str) -> Iterator[tuple[str, str]]:
     """Yield the names that are not empty. Questions from the API or from code have no tool."""
-    yield from ((key, name[:_LETTERS_AT_MOST]) for key, name in names.items() if name)
+    yield from ((key, name[:_CHARACTERS_AT_MOST]) for key, name in names.items() if name)

@@ -261,7 +261,7 @@ class EventSender:
             before = found or EventAddressState(id=id, owner=SERVICE)
             return [] if before.ended_at else [replace(before, ended_at=now)]
 
-        await self._elicitations.write_afresh(ended)
+        await self._elicitations.write_rebuilt(ended)
 
     def _retry_after(self, reply: httpx.Response) -> datetime | None:
         """Return the time in the Retry-After header (RFC 9110, 10.2.3), or None."""

@@ -20,7 +20,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.events.addresses import TEST_TYPE, EventAddress, place_of
 from webapp.events.outbox import (
     BETWEEN_WORDS,
-    EVENTS_KEPT,
+    EVENT_RETENTION,
     ID_PREFIX,
     KIND,
     WAITING_AT_MOST,
@@ -48,7 +48,7 @@ class EventsOut:
         *,
         outbound: Outbound,
         addresses: Sequence[EventAddress] = (),
-        retention: timedelta = EVENTS_KEPT,
+        retention: timedelta = EVENT_RETENTION,
         waiting_at_most: int = WAITING_AT_MOST,
     ) -> None:
         self.addresses = {each.name: each for each in addresses}
@@ -99,11 +99,11 @@ class EventsOut:
             self.backlog.ended = frozenset(ended)
         between = BETWEEN_WORDS.total_seconds()
         is_soon = self._counted_at is not None and self._ticks() - self._counted_at < between
-        if self.backlog.not_kept and not is_soon:
+        if self.backlog.not_stored and not is_soon:
             self._counted_at = self._ticks()
-            for name, count in tuple(self.backlog.not_kept.items()):
-                del self.backlog.not_kept[name]
-                await self._add_not_kept(self.addresses[name], count)
+            for name, count in tuple(self.backlog.not_stored.items()):
+                del self.backlog.not_stored[name]
+                await self._add_not_stored(self.addresses[name], count)
 
     async def states(self) -> dict[str, EventAddressState]:
         """Return the state of each address."""
@@ -161,7 +161,7 @@ class EventsOut:
             again = replace(event, status="waiting", tries=0, next_at=now, why=None, sent_at=None)
             return [again]
 
-        await self._elicitations.write_afresh(replayed)
+        await self._elicitations.write_rebuilt(replayed)
         return again
 
     async def test(self, address: EventAddress) -> str | None:
@@ -191,17 +191,17 @@ class EventsOut:
             found = await state_of(self._elicitations, address)
             return [] if found is None else [replace(found, ended_at=None, not_kept=0)]
 
-        await self._elicitations.write_afresh(resumed)
+        await self._elicitations.write_rebuilt(resumed)
         self.backlog.ended -= {address.name}
 
-    async def _add_not_kept(self, address: EventAddress, count: int) -> None:
+    async def _add_not_stored(self, address: EventAddress, count: int) -> None:
         now = self._elicitations.clock()
 
         async def added() -> list[EventAddressState]:
             before = await state_of(self._elicitations, address) or self._fresh(address)
             return [replace(before, not_kept=before.not_kept + count, not_kept_at=now)]
 
-        await self._elicitations.write_afresh(added)
+        await self._elicitations.write_rebuilt(added)
 
     def _fresh(self, address: EventAddress) -> EventAddressState:
         return EventAddressState(id=state_id(self._elicitations, address), owner=SERVICE)

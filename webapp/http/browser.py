@@ -65,11 +65,11 @@ def parsed(text: bytes) -> Fields:
 
 
 _COOKIE_BYTES = 24
-_COOKIE_LETTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
+_COOKIE_CHARACTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
 # of one browser; more can only come from programs on other ports of this machine
 _COOKIES_AT_MOST = 32
-_TAG_LETTERS = 8
+_TAG_CHARACTERS = 8
 # Browser features that no page uses. `clipboard-write` is needed to copy a link.
 _UNUSED_FEATURES = (
     *("camera", "display-capture", "fullscreen", "geolocation", "microphone", "midi", "payment"),
@@ -113,7 +113,7 @@ class Browser:
         """Return all Set-Cookie headers for this cookie value."""
         secure = "; Secure" if self._is_https else ""
         rest = f"Path=/; Max-Age={_COOKIE_LIFE_SECONDS}; HttpOnly; SameSite=Lax{secure}"
-        names = (self.cookie_name, self._beside(value))
+        names = (self.cookie_name, self._suffixed_name(value))
         headers = tuple(FirstCookie(f"{name}={value}; {rest}") for name in names)
         for header in headers:
             header.clears = self._clears
@@ -164,16 +164,16 @@ class Browser:
     def _all_of(self, cookies: Mapping[str, str]) -> list[str]:
         """Return the valid cookie values of this browser, the most recent one first."""
         last = cookies.get(self.cookie_name, "")
-        beside = [
+        suffixed = [
             value
             for name, value in cookies.items()
-            if name.startswith(f"{self.cookie_name}_") and name == self._beside(value)
+            if name.startswith(f"{self.cookie_name}_") and name == self._suffixed_name(value)
         ]
-        found = dict.fromkeys([last, *beside[:_COOKIES_AT_MOST]])
-        return [value for value in found if len(value) == _COOKIE_LETTERS]
+        found = dict.fromkeys([last, *suffixed[:_COOKIES_AT_MOST]])
+        return [value for value in found if len(value) == _COOKIE_CHARACTERS]
 
-    def _beside(self, value: str) -> str:
-        return f"{self.cookie_name}_{self.hash(value)[:_TAG_LETTERS]}"
+    def _suffixed_name(self, value: str) -> str:
+        return f"{self.cookie_name}_{self.hash(value)[:_TAG_CHARACTERS]}"
 
 
 def cookie_name(public_url: str, *, of: str = "") -> str:
@@ -183,7 +183,7 @@ def cookie_name(public_url: str, *, of: str = "") -> str:
     """
     parts = urlsplit(public_url)
     path = parts.path.rstrip("/")
-    apart = f"-{hashlib.sha256(path.encode()).hexdigest()[:_TAG_LETTERS]}" if path else ""
+    apart = f"-{hashlib.sha256(path.encode()).hexdigest()[:_TAG_CHARACTERS]}" if path else ""
     if parts.scheme == "https":
         return "__Host-elicit" + (f"-{of}" if of else "") + apart
     return f"elicit_{of}_{parts.port or 80}{apart}" if of else f"elicit_{parts.port or 80}{apart}"

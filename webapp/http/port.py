@@ -33,7 +33,7 @@ _PATIENCE_SECONDS = 20.0  # a process can take this long to start on a busy mach
 _ANSWER_BYTES_AT_MOST = 4096
 _BACKLOG = 2048
 _NONCE_BYTES = 24
-_NAME_LETTERS_AT_MOST = 80
+_NAME_CHARACTERS_AT_MOST = 80
 _PROOF_BYTES = 30
 
 
@@ -114,7 +114,7 @@ async def own_or_find(
         except PortUnusable as error:
             if not _is_in_use(error):
                 raise
-            found = await is_ours(host, port, url=url, pepper=pepper)
+            found = await is_owned_by_us(host, port, url=url, pepper=pepper)
             if found:
                 return None
             # An owner that is starting or ending may not answer.
@@ -165,14 +165,14 @@ class SharedPort:
 
         If another program takes the port, `say` receives that once.
         """
-        is_said = False
+        has_reported = False
         while True:
             try:
                 self._listener = listening(self._host, self._port, option=self._option)
             except PortUnusable as error:
-                if not is_said and await self._is_ours() is False:
+                if not has_reported and await self._is_owned_by_us() is False:
                     say(str(error))
-                    is_said = True
+                    has_reported = True
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return self._listener
@@ -191,19 +191,19 @@ class SharedPort:
             # A caller that waited for the lock uses the result of the previous caller.
             while self._listener is None and self._proven_at < since:
                 asked_at = loop.time()
-                is_ours = await self._is_ours()
-                if is_ours:
+                is_own = await self._is_owned_by_us()
+                if is_own:
                     self._proven_at = asked_at
-                elif is_ours is False or loop.time() > since + _BETWEEN_OWNERS_SECONDS:
-                    raise PagesTaken(self._url, is_answered=is_ours is False, option=self._option)
+                elif is_own is False or loop.time() > since + _BETWEEN_OWNERS_SECONDS:
+                    raise PagesTaken(self._url, is_answered=is_own is False, option=self._option)
                 else:
                     await asyncio.sleep(RETRY_SECONDS)
 
-    async def _is_ours(self) -> bool | None:
-        return await is_ours(self._host, self._port, url=self._url, pepper=self._pepper)
+    async def _is_owned_by_us(self) -> bool | None:
+        return await is_owned_by_us(self._host, self._port, url=self._url, pepper=self._pepper)
 
 
-async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
+async def is_owned_by_us(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
     """Return True if one of our processes owns the port, None without an answer, else False."""
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
     health = await _health_of(host, port, url=url, nonce=nonce)
@@ -231,8 +231,8 @@ async def with_owner(
 
 def _named(health: _Health) -> str:
     if health.server:
-        return f"elicit, which serves {printed(health.server[:_NAME_LETTERS_AT_MOST])!r}"
-    served = printed(health.sandbox_of[:_NAME_LETTERS_AT_MOST])
+        return f"elicit, which serves {printed(health.server[:_NAME_CHARACTERS_AT_MOST])!r}"
+    served = printed(health.sandbox_of[:_NAME_CHARACTERS_AT_MOST])
     return (
         f"the sandbox of elicit's server at {served}, which uses the port number after the "
         "server's port"

@@ -28,13 +28,13 @@ from webapp.records.values import KINDS, ApiKey
 from webapp.stores import Conflict, Record
 
 PREFIX: Final = "elicit_key_"
-KEPT: Final = timedelta(days=30)  # after the end of a key, so that lists still show it
+KEY_RETENTION: Final = timedelta(days=30)  # after the end of a key, so that lists still show it
 USE_NOTED_EVERY: Final = timedelta(minutes=1)
 _LISTED_EVERY: Final = timedelta(seconds=0.25)  # less than a process takes to make a key
-_LETTERS: Final = string.ascii_letters + string.digits
-_RANDOM_LETTERS: Final = 40  # 238 random bits
-_CHECKSUM_LETTERS: Final = 6
-_TEXT = re.compile(rf"{PREFIX}([A-Za-z0-9]{{{_RANDOM_LETTERS + _CHECKSUM_LETTERS}}})")
+_CHARACTERS: Final = string.ascii_letters + string.digits
+_RANDOM_CHARACTERS: Final = 40  # 238 random bits
+_CHECKSUM_CHARACTERS: Final = 6
+_TEXT = re.compile(rf"{PREFIX}([A-Za-z0-9]{{{_RANDOM_CHARACTERS + _CHECKSUM_CHARACTERS}}})")
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
@@ -58,7 +58,7 @@ _ALONE: Final = {
         "a key with the scope operate can have no other scope, because it acts for no user"
     ),
 }
-_BESIDE_ASKING: Final = frozenset({KeyScope.TOKENS, KeyScope.REFUND})
+_NEEDS_ASK: Final = frozenset({KeyScope.TOKENS, KeyScope.REFUND})
 
 
 class ApiKeyRefused(ElicitError):
@@ -105,7 +105,7 @@ class ApiKeys:
             owners=tuple(dict.fromkeys(owners)),
             made_at=self._elicitations.clock(),
             expires_at=expires_at,
-            erase_at=expires_at + KEPT,
+            erase_at=expires_at + KEY_RETENTION,
         )
         await self._elicitations.write(key)
         self._ids.add(key.id)
@@ -123,9 +123,9 @@ class ApiKeys:
             found = await self._elicitations.read(ApiKey, owner=SERVICE, id=id)
             if found is None or found.status == "revoked":
                 return []
-            return [replace(found, status="revoked", erase_at=now + KEPT)]
+            return [replace(found, status="revoked", erase_at=now + KEY_RETENTION)]
 
-        await self._elicitations.write_afresh(revoked)
+        await self._elicitations.write_rebuilt(revoked)
 
     async def is_known(self, text: str) -> bool:
         """Return True if a key with this text exists, even if it has expired.
@@ -173,7 +173,7 @@ class ApiKeys:
 
 def new_text() -> str:
     """Return the text of a new key."""
-    chance = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM_LETTERS))
+    chance = "".join(secrets.choice(_CHARACTERS) for _ in range(_RANDOM_CHARACTERS))
     return f"{PREFIX}{chance}{_checksum(chance)}"
 
 
@@ -182,16 +182,16 @@ def is_key(text: str) -> bool:
     found = _TEXT.fullmatch(text)
     if found is None:
         return False
-    chance, given = found[1][:_RANDOM_LETTERS], found[1][_RANDOM_LETTERS:]
+    chance, given = found[1][:_RANDOM_CHARACTERS], found[1][_RANDOM_CHARACTERS:]
     return _checksum(chance) == given
 
 
 def _checksum(chance: str) -> str:
     """Return the CRC-32 in base 62, with the highest digit first."""
     number, digits = crc32(chance.encode()), ""
-    for _ in range(_CHECKSUM_LETTERS):
-        number, digit = divmod(number, len(_LETTERS))
-        digits = _LETTERS[digit] + digits
+    for _ in range(_CHECKSUM_CHARACTERS):
+        number, digit = divmod(number, len(_CHARACTERS))
+        digits = _CHARACTERS[digit] + digits
     return digits
 
 
@@ -209,7 +209,7 @@ def _must_make_a_key(
     for scope, why in _ALONE.items():
         if scope in scopes and len(set(scopes)) > 1:
             raise ValueError(f"{why}: create two keys")
-    if _BESIDE_ASKING & set(scopes) and KeyScope.ASK not in scopes:
+    if _NEEDS_ASK & set(scopes) and KeyScope.ASK not in scopes:
         raise ValueError("the scopes tokens and refund also need ask: --scopes ask,tokens")
     if KeyScope.APPROVE in scopes and not owners:
         raise ValueError(

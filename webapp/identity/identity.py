@@ -352,9 +352,9 @@ class Identity:
             user = await self._user_at(scope)
             if user is None:
                 return AccessDecision(access=Access.APPLICATION)
-            is_theirs = user.owner == elicitation.owner
+            is_owner = user.owner == elicitation.owner
             return AccessDecision(
-                access=Access.OPEN if is_theirs else Access.OTHER_USER, viewer=user
+                access=Access.OPEN if is_owner else Access.OTHER_USER, viewer=user
             )
         viewer = await self.viewer(scope, cookies)
         is_local = elicitation.owner == self.local_owner

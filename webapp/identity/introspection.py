@@ -151,7 +151,7 @@ class Introspection:
 
     async def _ask(self, key: bytes, token: str, sender: str) -> _Content:
         metadata, label = await self._issuer.metadata(), self._client.provider.label
-        ours = self._client.provider.client_auth
+        method = self._client.provider.client_auth
         if metadata.introspect is None:
             raise BadBearer("opaque", expected="a JWT, as the issuer has no introspection")
         reply = await self._issuer.ask(
@@ -159,7 +159,7 @@ class Introspection:
                 self._client,
                 endpoint=metadata.introspect,
                 values={"token": token, "token_type_hint": "access_token"},
-                client_auth=client_auth_of(ours, metadata.introspect_auths),
+                client_auth=client_auth_of(method, metadata.introspect_auths),
                 now=self._clock(),
             )
         )

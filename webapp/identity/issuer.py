@@ -27,7 +27,7 @@ from webapp.http.client import led
 Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 FRESH = timedelta(hours=1)
-KEPT = timedelta(days=1)
+KEYS_VALID_FOR = timedelta(days=1)
 BETWEEN_FETCHES = timedelta(seconds=30)
 UNKNOWN_AT_MOST = 1000
 _log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Issuer:
 
     def _usable(self) -> _Known | None:
         known = self._known
-        return known if known and self._since(known.fetched_at) < KEPT else None
+        return known if known and self._since(known.fetched_at) < KEYS_VALID_FOR else None
 
     def _since(self, moment: datetime) -> timedelta:
         """Return the time between `moment` and now, never negative if the clock was set back."""

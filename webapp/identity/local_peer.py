@@ -34,7 +34,7 @@ from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Facts, facts_of
 # The uid that the kernel shows for users without a uid here (overflowuid). Some services share it.
 _NOBODY = 65534
 
-_NAMES_KEPT_AT_MOST = 1024  # bytes of a request's header names; longer ones are not cached
+_NAMES_CACHED_AT_MOST = 1024  # bytes of a request's header names; longer ones are not cached
 _RELAYED = re.compile(
     r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
     r"|([a-z0-9]+-)*(client|connecting|real)-ip"
@@ -151,8 +151,8 @@ class LocalPeers:
         if scope.get(PROXIED_KEY):
             return "The request came through a configured proxy."
         names = tuple(facts.headers)
-        is_short = sum(map(len, names)) <= _NAMES_KEPT_AT_MOST
-        if (header := (_kept_relaying if is_short else _relaying)(names)) is not None:
+        is_short = sum(map(len, names)) <= _NAMES_CACHED_AT_MOST
+        if (header := (_cached_relaying if is_short else _relaying)(names)) is not None:
             return f"The request came through a proxy or relay: it has the header {header}."
         # A minimal nginx configuration that runs as our own user uses HTTP/1.0.
         if scope.get("http_version") in {None, "0.9", "1.0"}:
@@ -197,7 +197,7 @@ def _relaying(names: tuple[bytes, ...]) -> str | None:
 
 
 # Clients send the same few names with each request.
-_kept_relaying = lru_cache(maxsize=256)(_relaying)
+_cached_relaying = lru_cache(maxsize=256)(_relaying)
 
 
 @lru_cache(maxsize=256)

@@ -71,8 +71,8 @@ class Pairing:
         if scheme.lower() != "bearer":
             return False
         sent = given.strip().encode("utf-8", "replace")
-        ours = [_key(self._ring, each).encode() for each in self._ring.fingerprints]
-        return any(hmac.compare_digest(sent, each) for each in ours)
+        expected = [_key(self._ring, each).encode() for each in self._ring.fingerprints]
+        return any(hmac.compare_digest(sent, each) for each in expected)
 
     async def can_use(self, token: str) -> bool:
         """Return True if the address still works."""

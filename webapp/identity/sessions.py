@@ -183,13 +183,13 @@ class Sessions:
             await self._end(session)
         return self._cookie(self.cookie_name, "", life=timedelta())
 
-    def leave(self, kept: Json, *, back: str, at: str = "") -> str:
+    def leave(self, attempt_data: Json, *, back: str, at: str = "") -> str:
         """Return the Set-Cookie header with the sign-in's state, before the redirect to the issuer.
 
         `back` is a path of this server; any other value becomes the home page.
         """
-        is_ours = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
-        pending = SignInState(kept=kept, back=back if is_ours else "/", at=at)
+        is_path = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
+        pending = SignInState(kept=attempt_data, back=back if is_path else "/", at=at)
         until = self._clock() + SIGN_IN_AT_MOST
         text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, pending, expires_at=until)
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)

@@ -151,7 +151,9 @@ class SigningIn:
             raise Mixed("another issuer answers")
         place, began = self.places[at], self._clock()
         metadata = await place.issuer.metadata()
-        talk = place.flow.finish(arrival, kept=pending.kept, metadata=metadata, now=self._clock())
+        talk = place.flow.finish(
+            arrival, attempt_data=pending.kept, metadata=metadata, now=self._clock()
+        )
         signed_in = await self._outbound.run(talk)
         # A sign-out that the issuer reports during the exchange ends this session too.
         session = await self._sessions.start(signed_in, cookies=cookies, at=began)

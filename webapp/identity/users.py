@@ -31,7 +31,7 @@ def is_user_id(given: object) -> bool:
     """Return True if this may be a user id: 1 to 256 characters without lone surrogates."""
     if not isinstance(given, str) or not 0 < len(given) <= USER_ID_CHARACTERS:
         return False
-    return not any("\ud800" <= letter <= "\udfff" for letter in given)
+    return not any("\ud800" <= character <= "\udfff" for character in given)
 
 
 def must_be_sign_in_url(url: str) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_KEPT, Elicitation, Json
+from flows.elicitation.states import RECORD_RETENTION, Elicitation, Json
 from flows.elicitation.tool_call import seen
 from flows.kinds.form import FormTerms
 from flows.kinds.gate import APPROVED_FOR, REMEMBERED_FOR
@@ -75,7 +75,7 @@ class Approvals:
             until=until,
             client=None if by.client is None else seen(by.client),
             is_for_all=is_for_all,
-            erase_at=until + RECORD_KEPT,
+            erase_at=until + RECORD_RETENTION,
             version=0 if found is None else found.version,
         )
 
@@ -115,7 +115,7 @@ class Approvals:
                 if one and one.status == GIVEN
             ]
 
-        ended = await self._elicitations.write_afresh(revoked)
+        ended = await self._elicitations.write_rebuilt(revoked)
         for one in approvals if ended else ():
             _log.info("approval.revoked", extra={"id": one.id, "tool": one.tool})
         return len(ended)

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_KEPT, Asked, Completion, Elicitation, Json, Status
+from flows.elicitation.states import RECORD_RETENTION, Asked, Completion, Elicitation, Json, Status
 from flows.elicitation.traits import ByApprover
 from flows.elicitation.voting import (
     MoreNeeded,
@@ -55,7 +55,7 @@ WITHDRAWN: Final = "withdrawn by whoever asked"
 _ROWS_AT_ONCE: Final = 50
 _ROWS_AT_MOST: Final = 1000  # read for one page at most
 _DECIDED: Final = "decided"
-_KEPT: Final = "\u200c\u200d"  # invisible, but part of Persian words and of emoji
+_JOINERS: Final = "\u200c\u200d"  # invisible, but part of Persian words and of emoji
 _AT_LAST: Final = datetime.max.replace(tzinfo=UTC)  # after each escalation
 _log = logging.getLogger(__name__)
 
@@ -116,8 +116,7 @@ class Decisions:
     async def announce(self, asked: Elicitation) -> None:
         """Add the question to the inbox, before the question itself is stored."""
         voting, elicitations = voting_of(asked), self._elicitations
-        if voting is None:
-            return
+        assert voting is not None
         for name in voting.names(_AT_LAST):
             owner = elicitations.rows.ids.approver(name)
             id = elicitations.rows.ids.inbox(
@@ -128,7 +127,7 @@ class Decisions:
                 owner=owner,
                 elicitation_id=asked.id,
                 expires_at=asked.expires_at,
-                erase_at=asked.expires_at + RECORD_KEPT,
+                erase_at=asked.expires_at + RECORD_RETENTION,
                 opens_at=None if name == voting.approver else voting.escalates_at,
             )
             await elicitations.write(item)
@@ -190,7 +189,7 @@ class Decisions:
             InvalidAnswer: The reason is too long.
         """
         asked, comment = waiting.asked, comment_in(reason)
-        self._must_be_theirs(waiting, person)
+        self._must_be_approver(waiting, person)
         if len(comment or "") > REASON_CHARACTERS:
             raise InvalidAnswer([("reason", f"has more than {REASON_CHARACTERS} characters")])
         vote = self._vote(person, comment=comment)
@@ -213,7 +212,7 @@ class Decisions:
         `to` is the name in the settings. Raises NotAllowed, and NotPossible if the question has
         ended.
         """
-        self._must_be_theirs(waiting, person)
+        self._must_be_approver(waiting, person)
         named = self.approvers.colleagues(person, waiting.asked)
         tag = next((tag for tag, name in named.items() if name == to), None)
         vote = replace(self._vote(person, comment=None), to=tag or "", to_label=to)
@@ -238,7 +237,7 @@ class Decisions:
         _log.info("approval.delegated", extra=about)
         return changed
 
-    def _must_be_theirs(self, waiting: PendingDecision, person: Deciding) -> None:
+    def _must_be_approver(self, waiting: PendingDecision, person: Deciding) -> None:
         if waiting.approver not in self.approvers.names_of(person):
             raise NotAllowed(
                 "You can't decide this, or you signed in too long ago. Sign in again. If that "
@@ -258,7 +257,7 @@ class Decisions:
             comment=comment,
         )
 
-    def is_theirs(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
+    def is_same_answer(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
         """Return True if this person gave the same answer, now or before, and it counts."""
         by, voting = ended.decided_by, voting_of(ended)
         if accepts and voting is not None and voting.has_approved(person.owner):
@@ -300,7 +299,7 @@ class Decisions:
                     Status.DECLINED,
                     why=reason,
                     proof=proof,
-                    also=partial(_still_theirs, vote=proof.vote),
+                    also=partial(_must_still_vote, vote=proof.vote),
                 )
                 is_decided = True
             except NotPossible:
@@ -393,7 +392,7 @@ def _counted_before_the_last(elicitation: Elicitation, *, vote: Vote) -> Elicita
     return elicitation if is_enough(counted.asked) else counted
 
 
-async def _still_theirs(declined: Elicitation, *, vote: Vote) -> Sequence[Value]:
+async def _must_still_vote(declined: Elicitation, *, vote: Vote) -> Sequence[Value]:
     """Raise NotAllowed if the person has delegated the question in the meantime."""
     voting = voting_of(declined)
     if voting is not None:
@@ -406,6 +405,8 @@ def comment_in(reason: str | None) -> str | None:
 
     Text that looks empty, such as a zero-width space, counts as empty.
     """
-    plain = (each for each in reason or "" if each.isprintable() or each in _KEPT or each.isspace())
+    plain = (
+        each for each in reason or "" if each.isprintable() or each in _JOINERS or each.isspace()
+    )
     words = " ".join("".join(plain).split())
     return words if looks_of(words) else None

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import Form, FormTerms
-from flows.kinds.gate import Gate, GatePolicy
+from flows.kinds.gate import GatePolicy
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.approvals import Approvals
@@ -31,15 +31,11 @@ class Gates(PageKind):
 
     def __init__(self, *, elicitations: Elicitations, policy: GatePolicy) -> None:
         super().__init__(elicitations=elicitations)
-        self._policy = policy
+        self.policy = policy
         self.approvals = Approvals(elicitations)
 
-    def before(self, tool: str, *, mark: Gate | None, is_destructive: bool) -> Gate | None:
-        """Return the tool's gate, from its mark, its annotation and the operator's policy."""
-        return self._policy.gate_of(tool, mark=mark, is_destructive=is_destructive)
-
     async def known(self, request: Form, by: AskedBy) -> Json | None:
-        if not request.can_be_kept or request.covers is None:
+        if not request.can_be_stored or request.covers is None:
             return None
         return {} if await self.approvals.covers(by, request.covers) else None
 

@@ -21,7 +21,7 @@ from flows.schema.schema import Schema, check, schema_of, with_secrets
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
-from webapp.records.values import KeptSecret, Value
+from webapp.records.values import StoredSecret, Value
 
 
 def is_before_tool(elicitation: Elicitation) -> bool:
@@ -179,18 +179,18 @@ class SecretPage(PageKind):
                 return []
             return [replace(found, content=None, erase_at=self._elicitations.clock())]
 
-        return bool(await self._elicitations.write_afresh(wiped))
+        return bool(await self._elicitations.write_rebuilt(wiped))
 
-    async def _named(self, current: Elicitation, name: str, content: Json) -> KeptSecret:
+    async def _named(self, current: Elicitation, name: str, content: Json) -> StoredSecret:
         found = await self._stored(current.owner, current.asked.server, name)
         if found is not None:
             return replace(found, content=content, erase_at=None)
         id = self._id(current.owner, current.asked.server, name)
-        return KeptSecret(id=id, owner=current.owner, content=content)
+        return StoredSecret(id=id, owner=current.owner, content=content)
 
-    async def _stored(self, owner: str, server: str, name: str) -> KeptSecret | None:
+    async def _stored(self, owner: str, server: str, name: str) -> StoredSecret | None:
         id = self._id(owner, server, name)
-        return await self._elicitations.read(KeptSecret, owner=owner, id=id)
+        return await self._elicitations.read(StoredSecret, owner=owner, id=id)
 
     def _id(self, owner: str, server: str, name: str) -> str:
         return owner + self._elicitations.owners.pepper.tag("secret", server, name, size=18)

@@ -138,7 +138,9 @@ class Kinds:
 
         Raises Failed if the account or payment is gone, or if the caller can no longer use it.
         """
-        self.accounts.must_be_member(claimed, until=caller.teams_until)
+        if traits_of(claimed.kind).gives == "account":
+            team = self.accounts.terms(claimed).team
+            self.accounts.must_be_member(team, until=caller.teams_until)
         return await self._by_name[claimed.kind].answer(claimed)
 
     def __getitem__(self, name: str) -> QuestionKind:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 TOOL_LOGGERS = ("mcp.server.mcpserver.server", "fastmcp.server.server")
 # gunicorn's worker uses uvicorn's logger.
 ACCESS_LOGGERS = ("uvicorn.access", "hypercorn.access", "granian.access")
-LETTERS_AT_MOST = 2000  # characters of one text in the log
-TRACE_LETTERS_AT_MOST = 8000
-MASKED_LETTERS_AT_MOST = 64 * 1024  # characters of a third-party record that contains a secret
+CHARACTERS_AT_MOST = 2000  # characters of one text in the log
+TRACE_CHARACTERS_AT_MOST = 8000
+MASKED_CHARACTERS_AT_MOST = 64 * 1024  # characters of a third-party record that contains a secret
 PLACES_AT_MOST = 6
 _ID_AT_MOST = 200
 CAUSES_AT_MOST = 10
@@ -40,7 +40,7 @@ _IN_ADDRESS = re.compile(
     r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?[^\s\"]+"
     r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
-_OURS = ("webapp", "flows")
+_OUR_PACKAGES = ("webapp", "flows")
 # Former names of events. Until the next release a line has the former name, too, as `formerly`.
 FORMER_EVENTS = {
     "account.token_read": "account.token_told",
@@ -114,7 +114,7 @@ class Events(logging.Formatter):
         return {
             name: value
             if isinstance(value, int | float)
-            else masked_in_short(str(value), hidden, at_most=LETTERS_AT_MOST)
+            else masked_in_short(str(value), hidden, at_most=CHARACTERS_AT_MOST)
             for name, value in facts.items()
         }
 
@@ -128,9 +128,9 @@ class JsonEvents(Events):
             hidden = cast("Collection[str]", vars(record).get("hidden", ()))
             trace = traceback.format_exception(record.exc_info[1], limit=-20)
             whole = "".join(
-                masked_in_short(part, hidden, at_most=LETTERS_AT_MOST) for part in trace
+                masked_in_short(part, hidden, at_most=CHARACTERS_AT_MOST) for part in trace
             )
-            facts["trace"] = whole[-TRACE_LETTERS_AT_MOST:]
+            facts["trace"] = whole[-TRACE_CHARACTERS_AT_MOST:]
         return json.dumps(facts)
 
 
@@ -149,9 +149,9 @@ def mark_work(record: logging.LogRecord) -> None:
                 facts.setdefault(name, value)
     with suppress(NoAsker):
         call = current_asker()
-        leg = getattr(call, "leg", None)
-        if leg is not None:
-            vars(record).setdefault("call", leg)
+        request_id = getattr(call, "request_id", None)
+        if request_id is not None:
+            vars(record).setdefault("call", request_id)
         hidden = frozenset(str(word) for word in getattr(call, "hidden", ()))
         if hidden:
             vars(record)["hidden"] = hidden
@@ -204,7 +204,7 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     if error is not None:
         # Put the traceback in the message: handlers would format the exception with its secrets.
         message += "\n" + "".join(traceback.format_exception(error)).rstrip()
-    masked = masked_in_short(message, hidden, at_most=MASKED_LETTERS_AT_MOST)
+    masked = masked_in_short(message, hidden, at_most=MASKED_CHARACTERS_AT_MOST)
     if masked != message:
         record.msg, record.args, record.exc_info = masked, (), None
     return True
@@ -246,7 +246,7 @@ def show_events(level: int = logging.WARNING) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(Events())
     handler.addFilter(mask_secrets)
-    for name in _OURS:
+    for name in _OUR_PACKAGES:
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(handler)

@@ -21,7 +21,7 @@ from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_ca
 
 WINDOW_SECONDS = 60.0
 SOUGHT_SECONDS = 10.0  # how long an id waits for other ids that go into the same line
-SOUGHT_LETTERS = 1500  # in one line: text longer than LETTERS_AT_MOST is cut
+SOUGHT_CHARACTERS = 1500  # in one line: text longer than CHARACTERS_AT_MOST is cut
 TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
 LEVELS = ("debug", "info", "warning", "error")
@@ -54,10 +54,10 @@ def take_over(settings: LogSettings) -> None:
     """
     lines = Lines(settings)
     for name in ("webapp", "flows"):
-        ours = logging.getLogger(name)
-        ours.handlers[:] = [lines]
-        ours.setLevel(settings.level)
-        ours.propagate = False
+        own_logger = logging.getLogger(name)
+        own_logger.handlers[:] = [lines]
+        own_logger.setLevel(settings.level)
+        own_logger.propagate = False
     fastmcp, root = logging.getLogger("fastmcp"), logging.getLogger()
     for logger in (fastmcp, root):
         for handler in tuple(logger.handlers):
@@ -163,7 +163,7 @@ class _Trouble:
         self.last: logging.LogRecord | None = None
         self._times = 0
         self._sought: dict[str, dict[str, None]] = {name: {} for name in _SOUGHT}
-        self._letters = 0  # the total length of the ids that wait
+        self._id_characters = 0  # the total length of the ids that wait
 
     def count(self, record: logging.LogRecord) -> None:
         self._times += 1
@@ -172,12 +172,12 @@ class _Trouble:
             value = str(vars(record).get(name, ""))
             if value and value not in found:
                 found[value] = None
-                self._letters += len(value) + 1
+                self._id_characters += len(value) + 1
 
     def is_due(self, now: float) -> bool:
         """Return True if the problem's minute has passed, or if its ids are due to be written."""
-        waits = SOUGHT_SECONDS if self._letters else WINDOW_SECONDS
-        return now - self._since >= waits or self._letters >= SOUGHT_LETTERS
+        waits = SOUGHT_SECONDS if self._id_characters else WINDOW_SECONDS
+        return now - self._since >= waits or self._id_characters >= SOUGHT_CHARACTERS
 
     def summary(self) -> logging.LogRecord | None:
         if self.last is None:

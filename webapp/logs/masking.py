@@ -160,8 +160,8 @@ def _without_beginnings(text: str, words: Sequence[str], found: re.Pattern[str])
 def _begun(word: str) -> str:
     """Return a pattern of a word's first HIDDEN_AT_LEAST to PART_AT_LEAST - 1 letters."""
     pattern = ""
-    for letter in reversed(word[HIDDEN_AT_LEAST : PART_AT_LEAST - 1]):
-        pattern = f"(?:{re.escape(letter)}{pattern})?"
+    for character in reversed(word[HIDDEN_AT_LEAST : PART_AT_LEAST - 1]):
+        pattern = f"(?:{re.escape(character)}{pattern})?"
     return re.escape(word[:HIDDEN_AT_LEAST]) + pattern
 
 

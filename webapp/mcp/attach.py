@@ -119,12 +119,12 @@ def attach(
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.elicitations.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())
-    ours = Middleware(
+    middleware = Middleware(
         server, service, issuer=issuer, connections=connections or ClientConnections()
     )
-    parts.append(ours)
+    parts.append(middleware)
     watch_inner_calls(server)
-    return ours
+    return middleware
 
 
 def is_served(server: Any) -> bool:
@@ -198,8 +198,8 @@ class Middleware:
             if not isinstance(answered, GoOn):
                 return answered
             going_on, params = answered, answered.within(params)
-        task = self._tasks.leg_of(params, declared, caller)
-        leg = await self._prepare(
+        task = self._tasks.task_leg_of(params, declared, caller) if declared.has_tasks else None
+        prepared = await self._prepare(
             context,
             call_next,
             params=params,
@@ -209,26 +209,27 @@ class Middleware:
             has_result_tool=has_result_tool,
             task=task,
         )
-        call = leg.call
+        call = prepared.call
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
             # The run has just ended, or the server now has another version of the tool.
             return self._result_tool.not_continuable(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
-            return await self._tasks.create(leg)
+            return await self._tasks.create(prepared)
         watched = service.clients.patience.watch(caller, connection)
         is_cancel_explicit = context.request is None or context.protocol_version < MODERN
-        with working(tracer=service.elicitations.telemetry.tracer, call=call.leg):
+        with working(tracer=service.elicitations.telemetry.tracer, call=call.request_id):
             try:
                 result = await service.running_tools.run(
-                    call, leg.body, connection, is_cancel_explicit=is_cancel_explicit
+                    call, prepared.body, connection, is_cancel_explicit=is_cancel_explicit
                 )
             except asyncio.CancelledError:
                 watched.gave_up()
                 raise
         watched.has_result()
-        # Notify the client of questions that ended between two calls.
-        for id in await leg.asks.ended(service.elicitations):
-            await context.session.send_elicit_complete(id, related_request_id=request_id)
+        if not declared.is_modern:
+            # Notify the client of questions that ended between two calls.
+            for id in await self._connections.of(context).ended(service.elicitations):
+                await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
         service.running_tools.deliver(call, connection, later=later)
         return result
@@ -268,7 +269,6 @@ class Middleware:
         arguments = _text_of(params)
         if tool is not None and len(arguments) > LARGE_CHARACTERS:  # the library checks small ones
             must_fit(params["arguments"], tool=name, schema=tool.schema, validate=tool.validate)
-        asks = self._connections.of(context)
         presenter = presenter_of(
             context,
             declared,
@@ -277,7 +277,7 @@ class Middleware:
             service=service,
             has_result_tool=has_result_tool,
             dismissed=None if going_on is None else going_on.dismissed,
-            asks=asks,
+            connections=self._connections,
             task_id=None if task is None else task.brings,
         )
         if task is not None:
@@ -326,7 +326,7 @@ class Middleware:
                 replays=service.running_tools.replays,
             )
 
-        return PreparedLeg(call=call, body=body, asks=asks)
+        return PreparedLeg(call=call, body=body)
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
         scope = context.request.scope if context.request is not None else None

@@ -113,7 +113,7 @@ async def _ask_gate(
     # Apps call a tool by a hash. Operators' patterns may use the tool's name or the hash.
     names = [name] if tool is None or tool.name == name else [tool.name, name]
     for one in names:
-        gate = verbs.call.kinds.gates.before(
+        gate = verbs.call.kinds.gates.policy.gate_of(
             one,
             mark=tool.gate if tool is not None else None,
             is_destructive=tool is not None and tool.is_destructive is True,
@@ -136,7 +136,7 @@ async def _ask_gate(
                     described=None if tool is None else tool.described,
                     # Do not remember the approval of an inner call: it would be stored for the
                     # outer tool and approve all other calls that the outer tool makes.
-                    can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),
+                    can_be_stored=not (is_inner or verbs.call.caller.is_anonymous),
                 )
             except InvalidQuestion as refused:
                 raise not_shown(one, str(refused)) from None
@@ -267,9 +267,9 @@ def watch_inner_calls(server: Any) -> None:
         return
     for one in _with_mounted(server):
         parts: list[object] = one.middleware
-        ours = [part for part in parts if isinstance(part, _middleware())]
-        if len(ours) != 1 or parts[-1] is not ours[0]:
-            parts[:] = [part for part in parts if part not in ours]
+        own_parts = [part for part in parts if isinstance(part, _middleware())]
+        if len(own_parts) != 1 or parts[-1] is not own_parts[0]:
+            parts[:] = [part for part in parts if part not in own_parts]
             parts.append(_middleware()())
 
 

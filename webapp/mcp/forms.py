@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from flows.elicitation.states import DOES_NOT_FIT, Elicitation, Json, Status
-from flows.elicitation.traits import InClient, traits_of
+from flows.elicitation.traits import InClient
 from flows.errors import InvalidAnswer, InvalidSchema
 from flows.kinds.form import on_the_wire
 from flows.schema.fields import fault_in
@@ -46,12 +46,6 @@ USER_CODE_SCHEMA: dict[str, Any] = {
 class HasKinds(Protocol):
     @property
     def kinds(self) -> Kinds: ...
-
-
-def may_be_asked(kind: str, *, with_gates: bool = True) -> bool:
-    """Return True if a client's form can ask questions of this kind."""
-    traits = traits_of(kind)
-    return traits.fits_client_form and (with_gates or not traits.is_gate)
 
 
 def fits(arguments: Json) -> bool:

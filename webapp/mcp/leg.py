@@ -25,7 +25,7 @@ from msgspec.json import encode
 from pydantic import BaseModel
 
 from flows.elicitation import run as runs
-from flows.errors import Cancelled, ElicitError, ResultNotKept, StoreUnavailable
+from flows.errors import Cancelled, ElicitError, ResultNotStored, StoreUnavailable
 from flows.question import asking
 from webapp.calls.call import RESULT_BYTES_AT_MOST, Call, Presenter
 from webapp.calls.replay import Replays
@@ -33,7 +33,6 @@ from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.logs.masking import masked
 from webapp.mcp.before import ask_first, enter_call
-from webapp.mcp.presenters.on_stream import ClientAsks
 from webapp.mcp.results import (
     MODERN,
     Result,
@@ -64,10 +63,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLeg:
-    """A request of a call whose body has not run yet. `asks` are its connection's questions."""
+    """A request of a call whose body has not run yet."""
 
     call: Call
-    asks: ClientAsks
     body: Callable[[], Coroutine[Any, Any, HandlerResult]]
 
 
@@ -165,7 +163,7 @@ async def _finished(
         if error.place is not None:  # a mistake of the tool's author, who reads the log
             about = {"tool": call.tool.tool, "code": error.name, "why": str(error)}
             _log.error("tool.misused_verb", extra=about)
-        if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):
+        if isinstance(error, Cancelled | StoreUnavailable | ResultNotStored):
             if isinstance(error, StoreUnavailable):
                 _log.warning("store.unavailable", extra={"why": error.why})
             await call.finish()  # an identical call continues the run
@@ -185,6 +183,8 @@ async def _finished(
 
 def _cleared(content: Any, call: Call) -> Any:
     """Return a tool's output without the secrets and access tokens of this call."""
+    if not call.used.hidden:
+        return content
     cleared = masked(content, call.used.hidden, is_quoting=False)
     if cleared != content:
         _log.warning("result.cleared", extra={"tool": call.tool.tool})
@@ -214,7 +214,7 @@ _ASKS_ITSELF = (
     "This tool sends its own requests to the client, which is not possible in a task. Call the "
     "tool without a task."
 )
-_log_of_task_legs = logging.getLogger(
+_log_of_tasks = logging.getLogger(
     "webapp.mcp.task_legs"
 )  # the name in the log lines of earlier versions
 
@@ -251,7 +251,7 @@ class AtWork:
     is_awaited: bool
 
 
-class TaskLegs:
+class RunningTasks:
     """The task bodies of one served server in this process."""
 
     def __init__(self, service: Service) -> None:
@@ -268,12 +268,12 @@ class TaskLegs:
 
     def is_full(self, owner: str) -> bool:
         """Return True if the owner has the maximum number of running bodies."""
-        theirs = [id for id, one in self._at_work.items() if not one.is_awaited]
-        return sum(owner_of(id) == owner for id in theirs) >= AT_WORK_AT_MOST
+        unawaited = [id for id, one in self._at_work.items() if not one.is_awaited]
+        return sum(owner_of(id) == owner for id in unawaited) >= AT_WORK_AT_MOST
 
-    def begin(self, leg: PreparedLeg, *, is_awaited: bool = False) -> AtWork:
+    def begin(self, prepared: PreparedLeg, *, is_awaited: bool = False) -> AtWork:
         """Start the body. Its run must be loaded and stored."""
-        call = leg.call
+        call = prepared.call
         run_id = call.run.value.id
 
         async def store_result(outcome: HandlerResult | Exception) -> None:
@@ -284,7 +284,7 @@ class TaskLegs:
             if self._at_work.get(run_id) is at_work:
                 del self._at_work[run_id]
 
-        task = self._service.running_tools.begin(call, leg.body, store_result)
+        task = self._service.running_tools.begin(call, prepared.body, store_result)
         at_work = self._at_work[run_id] = AtWork(task=task, call=call, is_awaited=is_awaited)
         task.add_done_callback(remove)
         return at_work
@@ -309,7 +309,7 @@ class TaskLegs:
         self._long[run_id] = text
         while sum(map(len, self._long.values())) > LONG_BYTES_AT_MOST:
             gone, _ = self._long.popitem(last=False)
-            _log_of_task_legs.warning("task.result_not_stored", extra={"run": gone})
+            _log_of_tasks.warning("task.result_not_stored", extra={"run": gone})
 
 
 def _result_of(outcome: HandlerResult | Exception) -> Result:
@@ -318,7 +318,7 @@ def _result_of(outcome: HandlerResult | Exception) -> Result:
             fault = outcome.error
             return _error(fault.message, **of_fault(fault.message, fault.code, fault.data))
         case Exception():
-            _log_of_task_legs.error("task.body_failed", exc_info=outcome)
+            _log_of_tasks.error("task.body_failed", exc_info=outcome)
             text = str(outcome)
             return _error(text, **of_fault(text, types.INTERNAL_ERROR, None))
         case BaseModel():

@@ -250,9 +250,9 @@ def _shown(value: object, again: object, sent: object) -> Json:
     parts, others = _parts(value), _parts(again)
     if parts is None or others is None or parts.keys() != others.keys():
         return OF_ITS_OWN if sent is _NONE else cast("Json", sent)
-    theirs = cast("Mapping[str, object]", sent if isinstance(sent, Mapping) else {})
+    given = cast("Mapping[str, object]", sent if isinstance(sent, Mapping) else {})
     shown = {
-        name: _shown(part, others[name], theirs.get(name, _NONE)) for name, part in parts.items()
+        name: _shown(part, others[name], given.get(name, _NONE)) for name, part in parts.items()
     }
     if _keeps_more(value):
         return {"as the tool stores it": shown, "as it was sent": cast("Json", sent)}

@@ -48,10 +48,10 @@ def share_request_state(
     for index, part in enumerate(parts):
         if isinstance(part, RequestStateBoundary):
             # There is no public way to read the boundary's configuration.
-            theirs = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            if _looks_default(theirs):
+            former = part._security  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if _looks_default(former):
                 security = RequestStateSecurity(
-                    codec=Shared(keys, theirs=theirs.codec),
+                    codec=Shared(keys, former=former.codec),
                     ttl=(TIMEOUT_AT_MOST + timedelta(days=1)).total_seconds(),
                 )
                 parts[index] = RequestStateBoundary(security, default_audience=server.name)
@@ -74,19 +74,19 @@ class Rotating:
 class Shared(Rotating):
     """A codec that also opens with the former keys of the boundary."""
 
-    def __init__(self, keys: Callable[[], tuple[bytes, ...]], *, theirs: RequestStateCodec) -> None:
+    def __init__(self, keys: Callable[[], tuple[bytes, ...]], *, former: RequestStateCodec) -> None:
         super().__init__(keys)
-        self._theirs = theirs.boundary_codec if isinstance(theirs, Shared) else theirs
+        self._former = former.boundary_codec if isinstance(former, Shared) else former
 
     @property
     def boundary_codec(self) -> RequestStateCodec:
-        return self._theirs
+        return self._former
 
     def unseal(self, token: str) -> bytes:
         try:
             return super().unseal(token)
         except InvalidRequestState:
-            return self._theirs.unseal(token)
+            return self._former.unseal(token)
 
 
 def _looks_default(security: RequestStateSecurity) -> bool:

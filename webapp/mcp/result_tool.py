@@ -52,7 +52,7 @@ class GoOn:
         return with_version(own, self.version)
 
 
-Said: TypeAlias = Result | GoOn
+ResultOrGoOn: TypeAlias = Result | GoOn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,9 @@ class ResultTool:
             },
         }
 
-    async def call(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
+    async def call(
+        self, arguments: object, *, caller: Caller, protocol_version: str
+    ) -> ResultOrGoOn:
         """Return the result for the model, or the call that the middleware has to repeat."""
         given = cast("Mapping[str, object]", arguments if isinstance(arguments, Mapping) else {})
         try:

@@ -402,7 +402,7 @@ def error_of_tool(raised: Sequence[Raised], own: Result) -> ElicitError | None:
         if _passed(one.error, _LIBRARIES):
             return one.error
     # A task group raises a group, which the library hides or describes without its errors.
-    if not _is_said(own, _UNEXPLAINED):
+    if not _has_text(own, _UNEXPLAINED):
         return None
     left = (
         one.error for one in raised if one.has_ended_its_task or _passed(one.error, ("anyio.",))
@@ -413,10 +413,10 @@ def error_of_tool(raised: Sequence[Raised], own: Result) -> ElicitError | None:
 def may_be_of_question(raised: Sequence[Raised], own: Result) -> bool:
     """Return True if no verb ended the tool, and its exception may be about a question."""
     is_error = bool(own.get("isError")) and error_of_tool(raised, own) is None
-    return is_error and _is_said(own, _HIDDEN)
+    return is_error and _has_text(own, _HIDDEN)
 
 
-def _is_said(own: Result, pattern: re.Pattern[str]) -> bool:
+def _has_text(own: Result, pattern: re.Pattern[str]) -> bool:
     return any(pattern.search(str(one.get("text"))) for one in own.get("content") or ())
 
 

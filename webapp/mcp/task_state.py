@@ -38,7 +38,7 @@ class TaskOffer:
         self._is_on = is_on
 
     @property
-    def is_ours(self) -> bool:
+    def is_allowed(self) -> bool:
         """True if the operator allows tasks and the server has no tasks of its own."""
         has_own = low_level_of(self._server).get_request_handler("tasks/get") is not None
         return self._is_on and not has_own
@@ -46,7 +46,7 @@ class TaskOffer:
     def is_for(self, declared: Declared, caller: Callable[[], Caller]) -> bool:
         """Return True if this client gets tasks. `caller` is called only if the rest is true."""
         shows = declared.has_tasks and "url" in declared.modes
-        return shows and self.is_ours and _has_name(caller())
+        return shows and self.is_allowed and _has_name(caller())
 
     def promised(
         self, result: Result, params: Mapping[str, Any] | None, caller: Callable[[], Caller]
@@ -61,7 +61,7 @@ class TaskOffer:
         key = types.CLIENT_CAPABILITIES_META_KEY
         declared = _mapping(meta.get(key) if version >= MODERN else params.get("capabilities"))
         shows = has_tasks(declared, version) and "url" in modes_of(declared)
-        if not (shows and self.is_ours and _has_name(caller())):
+        if not (shows and self.is_allowed and _has_name(caller())):
             return result
         capabilities = dict(_mapping(result.get("capabilities")))
         if version >= MODERN:

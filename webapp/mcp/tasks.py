@@ -42,7 +42,7 @@ from webapp.calls.running import Later
 from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, WITH_TASKS, Declared
-from webapp.mcp.leg import AtWork, PreparedLeg, Prepares, TaskLeg, TaskLegs
+from webapp.mcp.leg import AtWork, PreparedLeg, Prepares, RunningTasks, TaskLeg
 from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.request_state import KEY
@@ -95,11 +95,11 @@ class Tasks:
         self._service = service
         self._offer = offer
         self._server = server
-        self._legs = TaskLegs(service)
+        self._running = RunningTasks(service)
         self._first_shown = OrderedDict[str, datetime]()
         self._seen_processing = OrderedDict[str, None]()  # payments that bodies saw as processing
 
-    def leg_of(
+    def task_leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller
     ) -> TaskLeg | None:
         """Return the `TaskLeg` of a call's first request, or None if it cannot become a task."""
@@ -123,20 +123,20 @@ class Tasks:
 
         return TaskLeg(presents=presents)
 
-    async def create(self, leg: PreparedLeg) -> Result:
+    async def create(self, prepared: PreparedLeg) -> Result:
         """Start the body of a call that asks to be a task, and return the task (2025-11-25).
 
         An identical call gets the same task while the task runs.
         """
-        call = leg.call
+        call = prepared.call
         run = await call.run.load()
         if not call.run.can_go_on:
             _refuse("The arguments are too long for a task. Call the tool without a task.")
-        if run.finished_at is None and self._legs.of(run.id) is None:
-            if self._legs.is_full(run.owner):
+        if run.finished_at is None and self._running.of(run.id) is None:
+            if self._running.is_full(run.owner):
                 _refuse("Too many of your tasks are running. Wait until some of them end.")
             run = await call.run.begin()
-            self._legs.begin(leg)
+            self._running.begin(prepared)
         return self._created(run, version=WITH_TASKS)
 
     async def answer(
@@ -148,7 +148,7 @@ class Tasks:
         """
         is_modern, method = request.is_modern, request.method
         of_other = "tasks/result" if is_modern else "tasks/update"
-        if not self._offer.is_ours or method == of_other:
+        if not self._offer.is_allowed or method == of_other:
             return await otherwise()
         if not request.declared.has_tasks:
             if not is_modern:
@@ -201,7 +201,7 @@ class Tasks:
                 raise MCPError(
                     types.INTERNAL_ERROR, "The server is restarting. Send this request again."
                 )
-            at_work = self._legs.of(state.run.id)
+            at_work = self._running.of(state.run.id)
             if at_work is None and not state.open:
                 at_work = await self._go_on(request, state)
             is_held = at_work is not None and at_work.is_awaited
@@ -226,12 +226,12 @@ class Tasks:
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
         """Run the body in a request that asks the person. None: read the task's state again."""
-        leg = await self._prepare(
+        prepared = await self._prepare(
             request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id)
         )
-        if leg is None:
+        if prepared is None:
             return None
-        call, task = leg.call, self._legs.begin(leg, is_awaited=True).task
+        call, task = prepared.call, self._running.begin(prepared, is_awaited=True).task
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -263,17 +263,19 @@ class Tasks:
         ]
         if answers and not state.has_ended:
             presenter = self._presenter(request.declared, request.caller)
-            leg = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
-            if leg is not None:
+            prepared = await self._prepare(
+                request, state.run, TaskLeg(presents=lambda _: presenter)
+            )
+            if prepared is not None:
                 for n, asked, response in answers:
                     shown_at = self._first_shown.get(asked.id, asked.created_at)
                     if not await presenter.apply_answer(
-                        leg.call, asked, response, shown_at=shown_at
+                        prepared.call, asked, response, shown_at=shown_at
                     ):
                         presenter.dismissed.add(name_at(n, asked.id))
                 is_answered = not (await self._state(request)).open
                 if is_answered or presenter.dismissed:
-                    self._begin(leg)
+                    self._begin(prepared)
         return {"resultType": "complete"}
 
     async def _cancel(self, request: TaskRequest) -> Result:
@@ -283,11 +285,11 @@ class Tasks:
             run, now = await self._run(request), self._service.clock()
             return [] if run.finished_at is not None else [runs.cancel(run, now=now)]
 
-        cancelled = list(await self._service.elicitations.write_afresh(ended))
+        cancelled = list(await self._service.elicitations.write_rebuilt(ended))
         state = await self._state(request)
         if not cancelled and not request.is_modern:
             _refuse("This task has already ended: use tasks/result to get its result.")
-        at_work = self._legs.of(state.run.id)
+        at_work = self._running.of(state.run.id)
         if cancelled and at_work is not None:
             at_work.task.cancel()
         if request.is_modern:
@@ -296,12 +298,12 @@ class Tasks:
 
     async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
         """Start the body if it can continue. Return the body that runs in this process, or None."""
-        at_work = self._legs.of(state.run.id)
+        at_work = self._running.of(state.run.id)
         if at_work is not None or not self._may_go_on(state):
             return at_work
         presenter = self._presenter(request.declared, request.caller)
-        leg = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
-        return None if leg is None else self._begin(leg)
+        prepared = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
+        return None if prepared is None else self._begin(prepared)
 
     def _may_go_on(self, state: TaskState) -> bool:
         elicitations = self._service.elicitations
@@ -316,12 +318,12 @@ class Tasks:
             _store_bounded(self._seen_processing, id, None)
         return bool(new_payments) or not state.processing
 
-    def _begin(self, leg: PreparedLeg) -> AtWork | None:
-        run = leg.call.run.value
-        at_work = self._legs.of(run.id)
-        if at_work is not None or self._legs.is_full(run.owner):
+    def _begin(self, prepared: PreparedLeg) -> AtWork | None:
+        run = prepared.call.run.value
+        at_work = self._running.of(run.id)
+        if at_work is not None or self._running.is_full(run.owner):
             return at_work
-        return self._legs.begin(leg)
+        return self._running.begin(prepared)
 
     async def _prepare(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
         """Prepare a request of the task's call. None: another tool version has ended the task."""
@@ -331,10 +333,10 @@ class Tasks:
         meta = {k: v for k, v in _mapping(request.params.get("_meta")).items() if k != _PROGRESS}
         params = {"name": called.tool, "arguments": json.loads(called.arguments), "_meta": meta}
         params = with_version(params, called.version)
-        leg = await request.prepares(params=params, task=task, run_id=run.id)
-        found = await leg.call.run.load()
+        prepared = await request.prepares(params=params, task=task, run_id=run.id)
+        found = await prepared.call.run.load()
         if found.id == run.id:
-            return leg
+            return prepared
         gone = text_result(_OTHER_VERSION, protocol_version=MODERN, is_error=True)
 
         async def ended() -> list[Run]:
@@ -342,7 +344,7 @@ class Tasks:
             finished = runs.finish(current, result=encode(gone).decode(), now=now)
             return [] if current.finished_at is not None else [finished]
 
-        await self._service.elicitations.write_afresh(ended)
+        await self._service.elicitations.write_rebuilt(ended)
         return None
 
     async def _delivered(self, state: TaskState, request: TaskRequest) -> Result:
@@ -351,11 +353,11 @@ class Tasks:
         service = self._service
         if await is_refunded(service.elicitations, service.kinds, run):
             raise _unknown()
-        leg = await self._prepare(request, run, TaskLeg(presents=_as_usual))
+        prepared = await self._prepare(request, run, TaskLeg(presents=_as_usual))
         assert run.result is not None
-        if leg is not None:
-            await leg.call.give_again(run, run.result)
-            service.running_tools.deliver(leg.call, request.connection, later=request.later)
+        if prepared is not None:
+            await prepared.call.give_again(run, run.result)
+            service.running_tools.deliver(prepared.call, request.connection, later=request.later)
         return in_revision(json.loads(state.result), request.version)
 
     async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:
@@ -400,7 +402,7 @@ class Tasks:
         elicitations = self._service.elicitations
         found = [await elicitations.get(asking.elicitation_id) for asking in run.asked]
         asked = [(n, one) for n, one in enumerate(found) if one is not None]
-        long_result = self._legs.long_result(run.id)
+        long_result = self._running.long_result(run.id)
         state = TaskState(run=run, asked=asked, now=self._service.clock(), long_result=long_result)
         if state.is_gone:
             raise _unknown()
@@ -422,7 +424,7 @@ class Tasks:
     async def _changes(self, run_id: str) -> None:
         """Wait until the run changes, but only a few seconds."""
         waiters, now = self._service.elicitations.waiters, self._service.clock()
-        with waiters.waiter(leg=run_id, taker=None) as waiter:
+        with waiters.waiter(request_id=run_id, taker=None) as waiter:
             waiters.add(waiter, run_id)
             await waiter.changes(until=now + LOOKS_AGAIN, now=now)
 

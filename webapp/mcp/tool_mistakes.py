@@ -37,7 +37,7 @@ from flows.kinds.gate import layers_of, mark_of, needs_of
 from flows.kinds.secret import secret
 from webapp.importing import is_authors
 from webapp.mcp.before import servers_below
-from webapp.mcp.tools import ServedTool, functions_beside_tools, own_functions
+from webapp.mcp.tools import ServedTool, functions_without_tools, own_functions
 
 _MISSING = object()
 
@@ -62,8 +62,8 @@ async def must_have_no_mistakes(server: Any) -> None:
     servers = list(servers_below(server))
     ahead = [each for one in servers for each in await own_functions(one)]
     tools = {id(layer) for tool in ahead for layer in layers_of(tool)}
-    others = [each for one in servers for each in await functions_beside_tools(one)]
-    wrong, seen = dict.fromkeys(filter(None, map(_mark_beside_tools, others))), set[int]()
+    others = [each for one in servers for each in await functions_without_tools(one)]
+    wrong, seen = dict.fromkeys(filter(None, map(_mark_of_other_function, others))), set[int]()
     ahead += others
     while ahead:
         for layer in layers_of(ahead.pop()):
@@ -151,7 +151,7 @@ def _marks_of(function: Callable[..., Any]) -> set[str]:
     return {*(["gate"] if is_gated else []), *(["needs"] if needs_of(function) else [])}
 
 
-def _mark_beside_tools(function: Callable[..., Any]) -> str | None:
+def _mark_of_other_function(function: Callable[..., Any]) -> str | None:
     """Return the error of a marked resource or prompt, with its line, or None."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not _marks_of(function):

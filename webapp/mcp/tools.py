@@ -158,7 +158,7 @@ async def own_functions(server: Any) -> list[Callable[..., Any]]:
     return [each for each in (*found, _function_of(server, "")) if each is not None]
 
 
-async def functions_beside_tools(server: Any) -> list[Callable[..., Any]]:
+async def functions_without_tools(server: Any) -> list[Callable[..., Any]]:
     """Return the functions of this server's own resources and prompts."""
     found: list[Any] = []
     if (local := getattr(server, "_local_provider", None)) is not None:

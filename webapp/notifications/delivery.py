@@ -127,8 +127,8 @@ def in_a_line(text: str, *, at_most: int) -> str:
         category = unicodedata.category(character)
         marks = marks + 1 if category in ("Mn", "Mc") else 0
         is_word = category[0] in "LN" or 0 < marks <= _MARKS_AT_MOST
-        is_kept = is_word or category in _SIGNS or character in _PUNCTUATION
-        found.append(character if is_kept else " ")
+        is_shown = is_word or category in _SIGNS or character in _PUNCTUATION
+        found.append(character if is_shown else " ")
     line = " ".join(_INSIDE.sub(" ", "".join(found)).split())
     return line if len(line) <= at_most else line[: at_most - 1].rstrip() + "…"
 

@@ -78,7 +78,7 @@ class Notifier:
             for number in range(len(table.escalate_to if is_escalation else table.to))
         }
         if self._queues:
-            elicitations.rows.beside = tables.rows
+            elicitations.rows.add_rows = tables.rows
 
     async def fall_due(self, row: Notification) -> None:
         """Queue a row that is due."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
+from flows.elicitation.states import RECORD_RETENTION, Elicitation, Status
 from flows.kinds.form import voting_of
 from webapp.records.ids import RowIds
 from webapp.records.values import Value
@@ -124,5 +124,5 @@ class NotifyTables:
                     address=number,
                     is_escalation=is_escalation,
                     next_at=since + after,
-                    erase_at=asked.expires_at + RECORD_KEPT,
+                    erase_at=asked.expires_at + RECORD_RETENTION,
                 )

@@ -156,7 +156,7 @@ class AccessTokens:
                 return []
             return [replace(found, expires_at=now)] if found.works(now=now) else []
 
-        await self._elicitations.write_afresh(expired)
+        await self._elicitations.write_rebuilt(expired)
 
     async def refresh_again(self, found: Connection) -> None:
         """Refresh the tokens if they are still those of `found`. Ignore a failure, which is noted.
@@ -345,7 +345,7 @@ class AccessTokens:
                 return []
             return [change(current)]
 
-        await self._elicitations.write_afresh(changed)
+        await self._elicitations.write_rebuilt(changed)
         return await self._connections.read(claimed.owner, claimed.id)
 
     def _later(self, connection: Connection) -> Connection:
@@ -373,7 +373,7 @@ class AccessTokens:
                 return []  # the person has connected the account again in the meantime
             return [disconnect(current, now=self._now, was_revoked=was_revoked, by=by)]
 
-        await self._elicitations.write_afresh(ended)
+        await self._elicitations.write_rebuilt(ended)
         about = {"id": id, "provider": claimed.provider, "revoked": was_revoked}
         _log.info("account.disconnected", extra=about)
         return self._disconnection(replace(claimed, was_revoked=was_revoked))

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Asked, Elicitation, Json, Status
-from flows.elicitation.traits import ConnectedBefore, traits_of
+from flows.elicitation.traits import ConnectedBefore
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.access_token import Team
 from flows.oauth.authorization_code import AccountTerms, OauthFlow
@@ -122,12 +122,8 @@ class Accounts:
         }
         return {**facts, **{key: value for key, value in named.items() if value is not None}}
 
-    def must_be_member(self, claimed: Elicitation, *, until: datetime | None) -> None:
+    def must_be_member(self, team: str | None, *, until: datetime | None) -> None:
         """Check that the call still proves the team whose account answers. Raises Failed."""
-        if traits_of(claimed.kind).gives == "account":
-            self._must_be_member(self.terms(claimed).team, until=until)
-
-    def _must_be_member(self, team: str | None, *, until: datetime | None) -> None:
         if team is not None and until is not None and self.now() >= until:
             raise Failed(
                 "The access token of this call has expired, so it no longer proves that the caller "
@@ -141,7 +137,7 @@ class Accounts:
         Raises Failed if the call no longer proves that the asker is in the team.
         """
         team = self.connections.team_for(client.provider.name, by.teams)
-        self._must_be_member(team, until=by.teams_until)
+        self.must_be_member(team, until=by.teams_until)
         return self.connections.holder(by.owner, team)
 
     def _holder_of(self, elicitation: Elicitation) -> str:
@@ -172,7 +168,7 @@ class Accounts:
         begun = await self.connections.still_of(by.account, by)
         given = await self._given(begun, request, by)
         is_other = held is not None and held.id != by.account
-        if given is None and (by.is_later_leg or is_other):
+        if given is None and (by.is_later_request or is_other):
             raise Failed(
                 "The account no longer works. Call again, and the person is asked to connect it "
                 "again."
@@ -447,7 +443,7 @@ class Accounts:
             return await chosen() if is_own else ()
 
         if not is_own:  # the team's rows need a separate write
-            await self._elicitations.write_afresh(chosen)
+            await self._elicitations.write_rebuilt(chosen)
         proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 

@@ -8,7 +8,6 @@ account that was granted too late for its question is stored for the next one.
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 
 import msgspec
 
@@ -88,10 +87,30 @@ class CodeExchange:
         callback: Mapping[str, str] | None,
     ) -> None:
         now = self._elicitations.clock()
-        exchanging = await self._elicitations.change(
+        current = await self._elicitations.change(
             elicitation.id, lambda e: come_back(e, state=state, now=now)
         )
-        await self._exchange(exchanging, code, callback, now=now)
+        redeemed = list[TokenSet]()
+        talk = self._flow.finish(
+            current, code=code, now=now, callback=callback, on_tokens=redeemed.append
+        )
+        assert current.attempt is not None
+        stored = msgspec.convert(current.attempt.kept, StoredAttempt)
+        try:
+            client = self._clients.get(self._terms(current).provider)
+            grant = await self._outbound.run(talk, to=client)
+        except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
+            hidden = (code, stored.verifier)
+            noted = await self._note(current, error, step="exchange", hidden=hidden)
+            for tokens in redeemed:
+                await self.revoke_unidentified(current, tokens, stored)
+            if await self._can_press_again(current, error):
+                return
+            if not isinstance(noted, Denied | Failed):
+                noted = Failed("The server could not read the provider's response.")
+            await self.refuse(current, noted)
+            return
+        await self.finish(current, grant, token=stored.token, client_auth=stored.client_auth)
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
         """Settle the question after the browser came back with an error instead of a code.
@@ -128,31 +147,6 @@ class CodeExchange:
             return False
         return True
 
-    async def _exchange(
-        self, current: Elicitation, code: str, callback: Mapping[str, str] | None, *, now: datetime
-    ) -> None:
-        redeemed = list[TokenSet]()
-        talk = self._flow.finish(
-            current, code=code, now=now, callback=callback, on_tokens=redeemed.append
-        )
-        assert current.attempt is not None
-        stored = msgspec.convert(current.attempt.kept, StoredAttempt)
-        try:
-            client = self._clients.get(self._terms(current).provider)
-            grant = await self._outbound.run(talk, to=client)
-        except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
-            hidden = (code, stored.verifier)
-            noted = await self._note(current, error, step="exchange", hidden=hidden)
-            for tokens in redeemed:
-                await self.revoke_unidentified(current, tokens, stored)
-            if await self._can_press_again(current, error):
-                return
-            if not isinstance(noted, Denied | Failed):
-                noted = Failed("The server could not read the provider's response.")
-            await self.refuse(current, noted)
-            return
-        await self.finish(current, grant, token=stored.token, client_auth=stored.client_auth)
-
     async def finish(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
     ) -> bool:
@@ -187,14 +181,14 @@ class CodeExchange:
             return await placed() if connection.owner == owner else ()
 
         if connection.owner != owner:  # the team's rows need a separate write
-            await self._elicitations.write_afresh(placed)
+            await self._elicitations.write_rebuilt(placed)
 
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}
         done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
         is_unsettled = done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN)
         if is_unsettled and connection.owner == owner:
             # Too late for this question: store the account for the next one.
-            await self._elicitations.write_afresh(placed)
+            await self._elicitations.write_rebuilt(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored, owner=owner)
         return True

@@ -208,7 +208,7 @@ class Connections:
             )
             return [row if same is None else renewed(row, same)]
 
-        await self._elicitations.write_afresh(rows)
+        await self._elicitations.write_rebuilt(rows)
         return await self.read(new.owner, new.id)
 
     async def let(
@@ -391,7 +391,7 @@ class Connections:
             after = None if current is None else change(current)
             return [] if after is None or after == current else [after]
 
-        await self._elicitations.write_afresh(changed)
+        await self._elicitations.write_rebuilt(changed)
 
     async def switch(self, owner: str, id: str) -> Connection | None:
         """Put the account in use. Return the account, or None if it does not exist."""
@@ -406,7 +406,7 @@ class Connections:
             aside = [put_aside(one, now=now) for one in connections if one.id != id]
             return [*aside, put_in_use(current)]
 
-        await self._elicitations.write_afresh(switched)
+        await self._elicitations.write_rebuilt(switched)
         return await self.read(owner, id)
 
     async def note_use(

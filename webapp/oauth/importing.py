@@ -207,7 +207,7 @@ class Importing:
             is_in_use = stored is not None and stored.is_connected and stored.holds_key
             return [*await self._connections.placed(new, is_named=not is_in_use)]
 
-        await self._elicitations.write_afresh(rows)
+        await self._elicitations.write_rebuilt(rows)
         return done
 
     def _connection(

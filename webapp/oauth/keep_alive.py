@@ -67,7 +67,7 @@ class KeepAlive:
         postponed = replace(current, keep_at=now + TRIED_AGAIN_AFTER)
         await self._elicitations.write(postponed)
         await self._keys.refresh_again(postponed)
-        await self._elicitations.write_afresh(partial(self._warning, postponed))
+        await self._elicitations.write_rebuilt(partial(self._warning, postponed))
 
     async def _warning(self, before: Connection) -> list[Value]:
         """Return the row with its warning, if the refresh failed and the end is near."""

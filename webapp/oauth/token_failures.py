@@ -43,7 +43,7 @@ from webapp.records.values import RefusedRegistration
 
 STANDS: Final = timedelta(minutes=10)
 SUSPECTED: Final = timedelta(days=1)
-KEPT: Final = timedelta(days=30)
+FAILURE_RETENTION: Final = timedelta(days=30)
 DESCRIPTION_AT_MOST: Final = 200
 # Errors that forbid only refreshing: the client may still exchange codes, so people can go on
 # connecting accounts.
@@ -94,8 +94,8 @@ class TokenFailures:
         is_renewed = step == "refresh" and is_operators_fault(error)
         if client is not None and (is_renewed or step in ("push", "exchange")):
             address = f"ELICIT_URL/callback/{client.provider.name}"
-            ours = RegisteredClient(client=client, redirect_uri=address)
-            fix = fix_of(error, ours)
+            registered = RegisteredClient(client=client, redirect_uri=address)
+            fix = fix_of(error, registered)
             about |= {} if fix is None else {"fix": fix}
         is_known = isinstance(error, ElicitError)
         _log.warning(_EVENTS[step], extra=about, exc_info=None if is_known else error)
@@ -136,7 +136,7 @@ class TokenFailures:
     async def clear(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
         """End earlier refusals, as the provider has accepted this server's registration."""
         for id in self._ids(client, owner=owner, refreshes=refreshes):
-            await self._elicitations.write_afresh(partial(self._accepted, id))
+            await self._elicitations.write_rebuilt(partial(self._accepted, id))
 
     async def standing(self, clients: Collection[Client]) -> Sequence[RefusedRegistration]:
         """Return the refusals of these registrations that no later success has ended."""
@@ -167,7 +167,7 @@ class TokenFailures:
             http_status=refusal.status,
             last_at=now,
             until=now + STANDS,
-            erase_at=now + KEPT,
+            erase_at=now + FAILURE_RETENTION,
         )
 
         is_sure = refusal.means != "unsure"
@@ -187,7 +187,7 @@ class TokenFailures:
                 return [row]
             return [replace(row, count=before.count + 1, version=before.version)]
 
-        await self._elicitations.write_afresh(noted)
+        await self._elicitations.write_rebuilt(noted)
         if not is_sure:
             return False
         about = {"provider": client.provider.name, "fault": fault, "error": refusal.error}

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from flows.crypto.tokens import Purpose, Tokens
 from flows.elicitation.run import Run
-from flows.elicitation.states import RECORD_KEPT, Elicitation
+from flows.elicitation.states import RECORD_RETENTION, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidToken
 from flows.kinds.form import voting_of
@@ -176,7 +176,7 @@ async def _by_link(service: Service, token: str, *, server: str) -> Elicitation:
     """Return the question of a link, which may have expired. Raises CommandRefused."""
     tokens, now = Tokens(service.elicitations.owners.ring, origin=server), service.clock()
     longer = service.elicitations.rows.retention_overrides.get(Elicitation, timedelta())
-    stored_for = RECORD_KEPT + max(longer, timedelta())
+    stored_for = RECORD_RETENTION + max(longer, timedelta())
     for days in range((stored_for + LINK_OUTLIVES) // timedelta(days=1) + 2):
         try:
             then = now - timedelta(days=days)

@@ -292,7 +292,7 @@ _FIELD: Final = re.compile(
     re.IGNORECASE,
 )
 # Our own tokens, in the addresses to which a provider redirects; as the log masks them.
-_OURS: Final = re.compile(r"(?<![\w-])[\w-]{40,}\.[\w-]{43}(?![\w-])")
+_OUR_LINKS: Final = re.compile(r"(?<![\w-])[\w-]{40,}\.[\w-]{43}(?![\w-])")
 _VALUE: Final = re.compile(r"(_secret_|\b(?:sk|rk|whsec)_)\w{8,}")
 
 
@@ -302,7 +302,7 @@ def shown_body(body: str) -> str:
         text = json.dumps(_masked(json.loads(body)), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         text = _FIELD.sub(rf"\1{MASK}", body)
-    return _OURS.sub(MASK, _VALUE.sub(rf"\1{MASK}", text))
+    return _OUR_LINKS.sub(MASK, _VALUE.sub(rf"\1{MASK}", text))
 
 
 def _masked(value: Any) -> Any:

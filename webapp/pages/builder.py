@@ -229,7 +229,7 @@ class PageBuilder:
                     ),
                     scopes=self._scopes(offered.scopes),
                     allow_action=self._allow_action(offered),
-                    is_kept_to_some=offered.only is not None,
+                    is_limited_to_some=offered.only is not None,
                 )
                 for offered in offers
             ),
@@ -290,10 +290,10 @@ class PageBuilder:
     def _not_paid(self) -> NotPaid | None:
         """Return a view if the person came back without paying, or the payment page has closed."""
         attempt = self._elicitation.attempt
-        kept = checkout_of(attempt)
-        if attempt is None or kept is None or kept.session is None:
+        checkout = checkout_of(attempt)
+        if attempt is None or checkout is None or checkout.session is None:
             return None
-        is_closed = kept.url is None
+        is_closed = checkout.url is None
         if not is_closed and attempt.state is not None:
             return None
         terms = terms_of(self._elicitation)
@@ -415,8 +415,10 @@ class PageBuilder:
     def _problem(self) -> str | None:
         """Return why an account's exchange failed or a payment was refused, if that is known."""
         why = self._elicitation.why
-        is_said = self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
-        return why if is_said and why not in _NO_PROBLEM else None
+        is_explained = (
+            self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
+        )
+        return why if is_explained and why not in _NO_PROBLEM else None
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)

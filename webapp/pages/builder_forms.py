@@ -49,7 +49,7 @@ def start_view(
             form=form or PageForm(fields=()),
             is_gate=traits.is_gate,
             described=elicitation.asked.described,
-            can_be_kept=bool(terms_in(elicitation).get("can_be_kept")),
+            can_be_stored=bool(terms_in(elicitation).get("can_be_stored")),
         )
     kind = kinds.on_page(elicitation.kind)
     assert kind is not None, elicitation.kind
@@ -72,7 +72,7 @@ def start_view(
 def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
     server, page = server_of(elicitation), traits_of(elicitation.kind).page
     if page == "secret":
-        return DoneSecret(server=server, kept=kinds.secrets.name(elicitation) is not None)
+        return DoneSecret(server=server, is_stored=kinds.secrets.name(elicitation) is not None)
     return DoneForm(server=server, is_approved=page != "form", is_by_model=elicitation.is_by_model)
 
 

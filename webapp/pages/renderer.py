@@ -281,8 +281,8 @@ def _lowered(text: str) -> str:
 
 def _initial(text: str) -> str:
     """Return the first letter of a person's name, or nothing if it has no letter."""
-    letter = next((character for character in text if character.isalnum()), "")
-    return letter.upper()[:1]
+    first = next((character for character in text if character.isalnum()), "")
+    return first.upper()[:1]
 
 
 def _cut(text: str, limit: int) -> str:

@@ -150,7 +150,7 @@ class ToolName:
 class Choice:
     """A connected account to choose: its person, its tools, and the form that allows it.
 
-    `scopes` are all permissions of the account. `is_kept_to_some`: only some of the person's
+    `scopes` are all permissions of the account. `is_limited_to_some`: only some of the person's
     assistants may use it.
     """
 
@@ -158,7 +158,7 @@ class Choice:
     connected_for: tuple[ToolName, ...]
     scopes: tuple[Scope, ...]
     allow_action: str
-    is_kept_to_some: bool = False
+    is_limited_to_some: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,11 +355,11 @@ class Used(View):
 class Unknown(View):
     """The page of a damaged or unknown link.
 
-    `is_ours`: this server made the link, but the question is not stored any more.
+    `is_our_link`: this server made the link, but the question is not stored any more.
     """
 
     template: ClassVar[str] = "unknown.html"
-    is_ours: bool = False
+    is_our_link: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +379,7 @@ class TooFast(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble(View):
-    """The page of an error, ours or the other side's. `again_url` is a GET."""
+    """The page of an error of this server or of another one. `again_url` is a GET."""
 
     template: ClassVar[str] = "trouble.html"
     error_id: str

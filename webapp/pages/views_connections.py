@@ -56,7 +56,7 @@ class Connected:
     scopes and the person chose permissions on the provider's page. `is_in_use` is None if the
     person has no other account.
     `switch_action` is set if the account could be in use but is not, `reconnect_action` if we have
-    a client at its provider. `clients` are the known clients of the account. `is_kept_to_some`:
+    a client at its provider. `clients` are the known clients of the account. `is_limited_to_some`:
     only some of these clients may use the account, or none. `manage` is the page where the person
     can remove our access at the provider. `ends_at` is set if the account ends soon unless the
     person connects it again. `team` is the label of the team that owns the account, and `members`
@@ -75,7 +75,7 @@ class Connected:
     disconnect_action: str
     keep_action: str
     clients: tuple[Assistant, ...] = ()
-    is_kept_to_some: bool = False
+    is_limited_to_some: bool = False
     is_in_use: bool | None = None
     is_another_in_use: bool = False
     reconnect_action: str | None = None

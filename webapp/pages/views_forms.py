@@ -48,7 +48,7 @@ class StartConfirm(Asking):
     """The page that asks for an approval. The arguments say what the tool would do.
 
     `question` is the question as a heading, or None if it is too long for one. `is_gate`: the tool
-    has not started. `can_be_kept`: the approval can apply to later calls, and the person can say
+    has not started. `can_be_stored`: the approval can apply to later calls, and the person can say
     for how long. `described` is the tool in its author's words.
     """
 
@@ -59,16 +59,16 @@ class StartConfirm(Asking):
     continue_action: str
     form: PageForm  # has no fields, only the faults of the approval that was sent
     is_gate: bool = False
-    can_be_kept: bool = False
+    can_be_stored: bool = False
     described: DescribedTool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneSecret(View):
-    """The page of a secret that has arrived. `kept`: the secret is stored for later use."""
+    """The page of a secret that has arrived. `is_stored`: the secret is stored for later use."""
 
     template: ClassVar[str] = "done_secret.html"
-    kept: bool
+    is_stored: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from flows.elicitation.traits import PageName
 from webapp.pages.views import Live, ToolName, View
 
 # Pages that are shown only to the person that they belong to.
-Theirs = Literal["connections", "payments", "inbox", "activity", "operator"]
+PersonsPage = Literal["connections", "payments", "inbox", "activity", "operator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +115,14 @@ class SignInFailed(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(View):
-    """The page for an anonymous caller, who can sign in; otherwise `why` says what to do.
+    """The page for an anonymous visitor: with `sign_in` they can sign in, else `why` helps.
 
     `by_code` is set if people prove that a link is theirs with a code in the chat. Such a code does
     not sign the person in.
     """
 
     template: ClassVar[str] = "closed.html"
-    of: Theirs
+    of: PersonsPage
     why: str
     sign_in: SignInButton | None = None
     by_code: bool = False
@@ -143,7 +143,7 @@ class SignedOut(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair(View):
-    """The page that asks the operator to confirm that this browser is theirs."""
+    """The page that asks the person who ran `elicit pair` to pair this browser."""
 
     template: ClassVar[str] = "pair.html"
     action: str

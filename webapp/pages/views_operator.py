@@ -96,7 +96,7 @@ class OperatorRecord(OperatorView):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAct(OperatorView):
-    """The page before a change. Its form, at `action`, makes the change.
+    """The page that asks an operator to confirm a change. Its form, at `action`, makes it.
 
     `is_spent`: a call has used the payment, so that a refund has to be confirmed once more. `fault`
     says why the change was not made.

@@ -35,16 +35,16 @@ from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.http.rate_limit import Rates
 from webapp.records.owners import SERVICE
-from webapp.records.values import KINDS, KeptCertificate
+from webapp.records.values import KINDS, StoredCertificate
 from webapp.stores import Conflict
 
 FETCHES_OF_ONE = 5  # for one sender; the provider needs only one fetch per new certificate
 BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
 FETCHES_AT_ONCE = 60  # for all senders, and for each address of a certificate that was valid
 BETWEEN_FETCHES = timedelta(seconds=10)
-KEPT_AT_MOST = 8  # in memory
-KEPT = timedelta(days=400)  # in the store: longer than certificates are valid
-KEPT_BYTES_AT_MOST = 32 * 1024
+CACHED_AT_MOST = 8  # in memory
+CERTIFICATE_RETENTION = timedelta(days=400)  # in the store: longer than certificates are valid
+CACHED_BYTES_AT_MOST = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +68,23 @@ class Shelf:
 
     async def find(self, url: str) -> bytes | None:
         try:
-            found = await self._elicitations.read(KeptCertificate, owner=SERVICE, id=_id(url))
+            found = await self._elicitations.read(StoredCertificate, owner=SERVICE, id=_id(url))
         except Unreadable:
             return None  # the caller fetches the certificate again and replaces the row
         return None if found is None else found.pem
 
     async def put(self, url: str, certificate: bytes) -> None:
-        kind = KINDS[KeptCertificate]
+        kind = KINDS[StoredCertificate]
         stored = await self._elicitations.store.read(SERVICE, kind, _id(url))
-        kept = KeptCertificate(
+        row = StoredCertificate(
             id=_id(url),
             owner=SERVICE,
             pem=certificate,
-            erase_at=self._elicitations.clock() + KEPT,
+            erase_at=self._elicitations.clock() + CERTIFICATE_RETENTION,
             version=0 if stored is None else stored.version,
         )
         with suppress(Conflict):  # another process has just stored this certificate
-            await self._elicitations.write(kept)
+            await self._elicitations.write(row)
 
 
 class Certificates:
@@ -191,12 +191,12 @@ class Certificates:
 
     async def _store(self, url: str, certificate: bytes) -> None:
         self._remember(url, certificate)
-        if self._shelf is not None and len(certificate) <= KEPT_BYTES_AT_MOST:
+        if self._shelf is not None and len(certificate) <= CACHED_BYTES_AT_MOST:
             await self._shelf.put(url, certificate)
 
     def _remember(self, url: str, certificate: bytes) -> None:
         self._certificates[url] = certificate
-        if len(self._certificates) > KEPT_AT_MOST:
+        if len(self._certificates) > CACHED_AT_MOST:
             self._certificates.popitem(last=False)
 
 

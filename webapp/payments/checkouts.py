@@ -139,10 +139,10 @@ class Checkouts:
         latest = checkout_of(elicitation.attempt)
         if latest is None or latest.session is None:
             return
-        is_theirs = latest.url is not None and not self._blocks_new_page(elicitation, browser)
+        is_elsewhere = latest.url is not None and not self._blocks_new_page(elicitation, browser)
         for session in sessions_of(elicitation):
             if session == latest.session:
-                if not is_theirs:  # the page of this browser, whose reply was lost, stays open
+                if not is_elsewhere:  # the page of this browser, whose reply was lost, stays open
                     await self._close_session(elicitation, session)
             elif session not in known:
                 await self._close_session(elicitation, session)
@@ -230,7 +230,7 @@ class Checkouts:
             lambda e: (
                 e
                 if found.id in sessions_of(e)
-                else attempts.adopt(e, kept=msgspec.to_builtins(stored), now=now)
+                else attempts.adopt(e, attempt_data=msgspec.to_builtins(stored), now=now)
             ),
         )
 
@@ -433,7 +433,7 @@ class Checkouts:
                 elicitation = await self._elicitations.change(
                     elicitation.id,
                     lambda e, n=number, k=now_known: attempts.keep(  # type: ignore[misc]
-                        e, number=n, kept=k, is_sent=False
+                        e, number=n, attempt_data=k, is_sent=False
                     ),
                 )
         if failure is not None:

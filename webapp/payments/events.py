@@ -52,7 +52,7 @@ from webapp.http.rate_limit import Rates
 from webapp.payments.payments import Payments
 from webapp.payments.unresolved import why_not_stored
 from webapp.payments.verification import event_of
-from webapp.payments.webhook_log import KEPT, WebhookLog
+from webapp.payments.webhook_log import WEBHOOK_RETENTION, WebhookLog
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
@@ -60,7 +60,7 @@ from webapp.stores import Conflict
 
 REMEMBERED_AT_MOST = 10_000
 # A row has space for 64 KiB, and each invalid byte of a body is stored as three bytes.
-BODY_BYTES_KEPT = 16 * 1024
+BODY_BYTES_STORED = 16 * 1024
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
 LATER_AT_MOST = timedelta(days=1)  # if the provider cannot be reached
@@ -104,9 +104,9 @@ class Webhooks:
         """
         received = Received(
             seller=gateway.seller,
-            event=gateway.read_notice(delivery),
-            body=delivery.body[:BODY_BYTES_KEPT].decode("utf-8", "replace"),
-            is_whole=len(delivery.body) <= BODY_BYTES_KEPT,
+            event=gateway.read_notice(delivery.body),
+            body=delivery.body[:BODY_BYTES_STORED].decode("utf-8", "replace"),
+            is_whole=len(delivery.body) <= BODY_BYTES_STORED,
         )
         work = self._apply(received, find=self._elicitations.as_remembered)
         return await self._elicitations.uncancelled(work)
@@ -145,10 +145,10 @@ class Webhooks:
         if hook.status == "waiting":
             return False
         if hook.body:
-            said = hook.said
+            notice = hook.said
             with suppress(NotConfigured):  # without its provider, no event can be parsed
-                said = event_of(hook, self._signing(hook)).without_address
-            await self._elicitations.write(replace(hook, body="", is_whole=False, said=said))
+                notice = event_of(hook, self._signing(hook)).without_address
+            await self._elicitations.write(replace(hook, body="", is_whole=False, said=notice))
         return True
 
     async def _apply(
@@ -383,9 +383,9 @@ class Webhooks:
 
         The event of another merchant account, or of a question of another server, is unknown.
         """
-        is_ours = event.account == seller.account and event.is_live == seller.is_live
+        is_of_account = event.account == seller.account and event.is_live == seller.is_live
         reference, now = event.reference or "", self._elicitations.clock()
-        why = why_not_stored(reference, now=now) if is_ours else None
+        why = why_not_stored(reference, now=now) if is_of_account else None
         if why is None:
             return replace(row, status="unknown", why=None)
         if event.session is not None:
@@ -467,7 +467,7 @@ class Webhooks:
             body=received.body,
             is_whole=received.is_whole,
             received_at=now,
-            erase_at=now + KEPT,
+            erase_at=now + WEBHOOK_RETENTION,
             event=event.id,
             type=event.type,
             transition=says

@@ -29,7 +29,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
 from flows.payments import refunds
-from flows.payments.gateway import ProviderSession
+from flows.payments.gateway import ProviderSession, paid_row
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.session import (
     CheckoutTerms,
@@ -79,24 +79,22 @@ class Ledger:
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
-    def id_of(self, elicitation: Elicitation, session: str) -> str:
-        provider = terms_of(elicitation).seller
-        return self._ids.payment(elicitation.id, provider=provider, session=session)
-
     async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
         """Return the id of the session's row, or of another row for its second payment.
 
         Some providers identify a page by this server's own key. Such a page can be paid twice, and
         both payments have the same session id.
         """
-        first = self.id_of(elicitation, session.id)
+        provider = terms_of(elicitation).seller
+        first = self._ids.payment(elicitation.id, provider=provider, session=session.id)
         is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
         if not is_by_our_key or session.payment is None:
             return first
         found = await self.read(elicitation.owner, first)
         if found is None or found.payment_intent in (None, session.payment):
             return first
-        return self.id_of(elicitation, f"{session.id} {session.payment}")
+        both = f"{session.id} {session.payment}"
+        return self._ids.payment(elicitation.id, provider=provider, session=both)
 
     async def bought_for_good(self, elicitation: Elicitation) -> Payment | None:
         """Return the payment that holds the key of the product that the question is about."""
@@ -111,12 +109,18 @@ class Ledger:
         key = self._product_key(payment)
         return await self._elicitations.holder(Payment, owner=payment.owner, key=key)
 
-    async def unwritten(self, elicitation: Elicitation, payment: Payment) -> Payment:
-        """Return the new row of a payment, completed with the product's key or as a surplus.
+    async def unwritten(
+        self, elicitation: Elicitation, session: ProviderSession, *, now: datetime
+    ) -> Payment:
+        """Return the new row of a paid session, with the product's key or as a surplus.
 
         The first payment for a product owns the product's key. A payment for something that
         another payment has already paid for is a surplus.
         """
+        id = await self.id_for(elicitation, session)
+        payment = paid_row(
+            elicitation, session, id=id, places=self._places, unused=self.unused, now=now
+        )
         back = await self._elicitations.high_water.step_back()
         if back is not None and began_before(elicitation, payment.session, back.unsure_until):
             payment = receipts.perhaps_used(payment, back.noticed_at)
@@ -189,7 +193,11 @@ class Ledger:
         Instead of a surplus, return the payment that was made before it.
         """
         found: Payment | None = None
-        ids = [self.id_of(elicitation, session) for session in sessions_of(elicitation)]
+        provider = terms_of(elicitation).seller
+        ids = [
+            self._ids.payment(elicitation.id, provider=provider, session=session)
+            for session in sessions_of(elicitation)
+        ]
         for id in (*ids, elicitation.answered_by):
             payment = None if id is None else await self.read(elicitation.owner, id)
             if payment is not None and payment.surplus_to is not None:
@@ -199,7 +207,7 @@ class Ledger:
         return found
 
     async def spend(
-        self, owner: str, id: str, *, run: str | None, leg: str | None = None
+        self, owner: str, id: str, *, run: str | None, request_id: str | None = None
     ) -> Payment:
         """Spend the payment, and return it. The same run can spend the payment again.
 
@@ -220,16 +228,16 @@ class Ledger:
             elif not current.once and current.spent_by != run:
                 raise NotPossible(status=ReceiptStatus.SPENT, wanted=ReceiptStatus.SPENT)
             changed: list[Value] = [] if spent == current else [spent]
-            asked = None if leg is None else await self.leading_to(current)
+            asked = None if request_id is None else await self.leading_to(current)
             if asked is None or asked.take is None:
                 return changed
-            if asked.take.leg != leg:
+            if asked.take.leg != request_id:
                 if current.once:  # many calls can use a permanent purchase
                     return changed
                 raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
-            return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
+            return [*changed, states.renew(asked, request_id=asked.take.leg, now=now)]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         assert spent is not None
         return spent
 
@@ -280,7 +288,7 @@ class Ledger:
             is_released = asked is not None and run is None
             return [begun, states.release_key(asked)] if asked and is_released else [begun]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         assert begun is not None
         return begun
 
@@ -317,7 +325,7 @@ class Ledger:
             # Write both, so that no call claims the payment at the same moment.
             return [begun] if asked is None else [begun, asked]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         assert begun is not None
         return begun
 
@@ -439,7 +447,7 @@ class Ledger:
             rows = (changed, *result.questions, webhook_row)
             return [row for row in rows if row not in (None, current)]
 
-        written = await self._elicitations.write_afresh(values)
+        written = await self._elicitations.write_rebuilt(values)
         assert changed is not None
         assert result is not None
         if written:
@@ -463,7 +471,7 @@ class Ledger:
             )
             return ended
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
         self._elicitations.have_moved(*ended)
 
     async def _require(self, owner: str, id: str) -> Payment:

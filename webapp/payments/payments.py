@@ -228,9 +228,9 @@ class Payments:
     def seller(self, name: str) -> MerchantAccount | None:
         return self._sellers.get(name)
 
-    async def spend(self, owner: str, id: str, *, run: str, leg: str) -> Json:
+    async def spend(self, owner: str, id: str, *, run: str, request_id: str) -> Json:
         """Spend a payment. Raises NotPossible as `Ledger.spend` does."""
-        return _json(await self.ledger.spend(owner, id, run=run, leg=leg))
+        return _json(await self.ledger.spend(owner, id, run=run, request_id=request_id))
 
     async def refund(self, owner: str, id: str, *, reason: str | None, run: str) -> Json:
         """Refund a payment that the run has claimed; see `Refunds.refund`."""

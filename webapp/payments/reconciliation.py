@@ -34,7 +34,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import Reconciliation
 from webapp.stores import Conflict
 
-KEPT = timedelta(days=30)
+REPORT_RETENTION = timedelta(days=30)
 PAGES_AT_ONCE = 20  # of a list, before the sweeper goes on to another row
 RECEIPTS_AT_ONCE = 50
 AGAIN_AFTER = timedelta(seconds=30)  # the pause after the first failure; it doubles each time
@@ -109,13 +109,13 @@ class Reconciling:
                 seller=provider,
                 since=since,
                 begun_at=now,
-                erase_at=now + KEPT,
+                erase_at=now + REPORT_RETENTION,
                 next_at=now,
                 version=0 if found is None else found.version,
             )
             return [begun]
 
-        written = await self._elicitations.write_afresh(values)
+        written = await self._elicitations.write_rebuilt(values)
         assert begun is not None
         return replace(begun, version=begun.version + 1) if written else begun
 

@@ -12,15 +12,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
+from flows.elicitation.states import RECORD_RETENTION, Elicitation, Status
 from flows.errors import InvalidQuestion, Unreadable
 from flows.payments import session as transitions
 from flows.payments.gateway import MerchantAccount, ProviderSession
 from flows.payments.money import Money
 from flows.payments.session import (
     ASK_AGAIN_AFTER,
-    KEPT,
     PAID_OTHERWISE,
+    UNRESOLVED_RETENTION,
     CheckoutTerms,
     UnresolvedPayment,
     UnresolvedStatus,
@@ -102,7 +102,7 @@ class UnresolvedPayments:
 
         If the owner's tag in the reference is unknown, the row belongs to the service.
         """
-        is_known = await self._elicitations.owners.knows(owner_of(reference))
+        is_known = await self._elicitations.owners.has(owner_of(reference))
         owner = owner_of(reference) if is_known else SERVICE
         amount, currency = session.amount or 0, session.currency or ""
         try:
@@ -193,7 +193,7 @@ class UnresolvedPayments:
             session=session,
             found_at=now,
             # The provider cannot be asked after the question is erased.
-            until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + KEPT),
+            until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + UNRESOLVED_RETENTION),
         )
 
     async def _may_be_of(self, payment: UnresolvedPayment, server: str) -> bool:
@@ -217,7 +217,7 @@ class UnresolvedPayments:
             changed = change(current)
             return [] if changed is None or changed == current else [changed]
 
-        await self._elicitations.write_afresh(values)
+        await self._elicitations.write_rebuilt(values)
 
 
 def why_not_stored(reference: str, *, now: datetime) -> str | None:
@@ -225,7 +225,7 @@ def why_not_stored(reference: str, *, now: datetime) -> str | None:
     created_at = made_at(reference)
     if created_at is None:
         return None
-    return "erased" if created_at + RECORD_KEPT <= now else "missing"
+    return "erased" if created_at + RECORD_RETENTION <= now else "missing"
 
 
 def _paid_differently(elicitation: Elicitation) -> Elicitation:

@@ -128,8 +128,8 @@ class UsableAgain:
         """
         if asked is None or asked.status is not Status.ACCEPTED:
             return []
-        is_kept = states.is_kept(asked, self._elicitations.clock())
-        if not is_kept or self._elicitations.is_held(asked):
+        is_stored = states.can_still_be_stored(asked, self._elicitations.clock())
+        if not is_stored or self._elicitations.is_held(asked):
             return []
         content = {"payment": payment.id}
         if asked.holds_key and asked.content == content and asked.delivered_at is None:

@@ -14,6 +14,7 @@ applied to the payment's row before it is written.
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -30,18 +31,17 @@ from flows.payments.events import (
     CHANGES,
     ON_ITS_WAY,
     Change,
-    Statement,
     changed_payment,
     changed_question,
     contradiction,
     ledger_state,
+    stated,
 )
 from flows.payments.gateway import (
     MerchantAccount,
     Notice,
     ProviderSession,
     Signs,
-    paid_row,
     verify_notice,
     verify_session,
     with_returns,
@@ -86,17 +86,12 @@ class Verification:
 
         Raises Mismatch if the session differs from what was requested.
         """
-        seller, payment = self._flow.of(elicitation).seller, None
         try:
-            verified = verify_session(elicitation, found, seller=seller)
+            verified = verify_session(elicitation, found, seller=self._flow.of(elicitation).seller)
         except Mismatch as mismatch:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
-        if found.state is SessionStatus.PAID:
-            id = await self._ledger.id_for(elicitation, found)
-            now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
-            payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
-        await self._elicitations.run_to_completion(self._act(elicitation, found, verified, payment))
+        await self._elicitations.run_to_completion(self._act(elicitation, found))
         await self._record_returns(elicitation, found)
         return verified
 
@@ -116,14 +111,9 @@ class Verification:
         Raises:
             Mismatch: The session differs from what was requested.
         """
-        verified = verify_notice(elicitation, event, seller=seller)
-        session, payment = event.session, None
+        verified, session = verify_notice(elicitation, event, seller=seller), event.session
         assert session is not None
-        if session.state is SessionStatus.PAID:  # a refunded payment needs its row too
-            id = await self._ledger.id_for(elicitation, session)
-            now, unused = hook.received_at, self._ledger.unused.get(seller.name)
-            payment = paid_row(elicitation, session, id=id, at=seller.api, now=now, unused=unused)
-        done = await self._act(elicitation, session, verified, payment, hook=hook)
+        done = await self._act(elicitation, session, hook=hook)
         if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
             await self._record_returns(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
@@ -166,44 +156,38 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        verified: SessionStatus,
-        payment: Payment | None,
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """Make the change that the table CHANGES names for the session's verified status.
+        """Make the change that the table CHANGES names for a verified session.
 
-        `payment` is the new row of a paid session. Return the result for the question, or None if
-        the session is not paid.
+        Return the result for the question, or None if the session is not paid.
         """
         early: Sequence[StoredWebhook] = ()
+        now = self._elicitations.clock() if hook is None else hook.received_at
         if session.unknown_word is not None:
             about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
             _log.warning("payment.unknown_status", extra=about)
 
         async def rows(changed: Elicitation) -> Sequence[Value]:
             nonlocal early
-            unwritten, early = await self._unwritten(changed, session, payment, hook)
+            unwritten, early = await self._unwritten(changed, session, hook, now=now)
             return unwritten
 
-        is_returned = verified is SessionStatus.FAILED and session.state is SessionStatus.PAID
-        statement = Statement.RETURNED if is_returned else Statement(verified.value)
-        change = CHANGES[ledger_state(elicitation, session.id)].get(statement)
+        change = CHANGES[ledger_state(elicitation, session.id)].get(stated(session))
         done = Completion.ALREADY_SETTLED if change is Change.SECOND else None
         if change is Change.ACCEPT:
-            assert payment is not None
             # Write without a look-up first: nearly always the rows are new, and a conflict leads to
             # the look-up in `rows`.
-            new = await self._ledger.unwritten(elicitation, payment)
-            new, early = await self._with_early_events(new)
+            new, early = await self._paid_row(elicitation, session, now=now)
             done = await complete_elicitation(
                 self._elicitations,
                 elicitation.id,
-                {"payment": payment.id},
+                {"payment": new.id},
                 PaidSession(session=session.id),
                 also=rows,
                 first=[row for row in (hook, new) if row is not None],
-                answers_others=payment.id if payment.once else None,
+                answers_others=new.id if new.once else None,
             )
             if done is Completion.UNKNOWN:  # the question is erased
                 raise Erased(elicitation.id)
@@ -212,14 +196,15 @@ class Verification:
             is_written = await self._change_question(elicitation, session, change, also=rows)
         if not is_written:
             # Paid twice or reported twice: the ledger has each paid session once.
-            await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
+            await self._elicitations.write_rebuilt(lambda: self._of_ended(elicitation, rows))
         for one in early:
             if one.status != "applied":
                 with suppress(Conflict):  # the sweeper is handling this webhook
                     applied = replace(one, status="applied", why=None, transition=None)
                     await self._elicitations.write(applied)
-        if done is not None:
-            await self._resolve(elicitation, session)
+        is_unresolved = elicitation.status.is_final or is_paid_otherwise(elicitation.progress)
+        if done is not None and is_unresolved:  # possible only after the payment is stored
+            await self._unresolved.end(elicitation, session.id)
         return done
 
     async def _change_question(
@@ -245,11 +230,6 @@ class Verification:
             )
         return False
 
-    async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
-        """End the session's unresolved row, which is possible only after the payment is stored."""
-        if elicitation.status.is_final or is_paid_otherwise(elicitation.progress):
-            await self._unresolved.end(elicitation, session.id)
-
     async def _of_ended(self, elicitation: Elicitation, rows: Also) -> Sequence[Value]:
         """Return the rows for the current question, which another write may have ended."""
         return await rows(await self._elicitations.get(elicitation.id) or elicitation)
@@ -258,17 +238,16 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        payment: Payment | None,
         hook: StoredWebhook | None,
+        *,
+        now: datetime,
     ) -> tuple[Sequence[Value], Sequence[StoredWebhook]]:
         """Return the rows that are not stored yet, and the webhooks of applied early events."""
         paid: Value | None = None
         early: Sequence[StoredWebhook] = ()
         webhook_row = None if hook is None else await self._ledger.unless_there(hook)
-        if payment is not None:
-            id = await self._ledger.id_for(elicitation, session)
-            new = await self._ledger.unwritten(elicitation, replace(payment, id=id, join=id))
-            new, hooks = await self._with_early_events(new)
+        if session.state is SessionStatus.PAID:  # a refunded payment needs its row too
+            new, hooks = await self._paid_row(elicitation, session, now=now)
             paid = await self._ledger.unless_there(new)
             if paid is not None:
                 early = hooks
@@ -296,14 +275,17 @@ class Verification:
             waiting = replace(hook, status="waiting", why="payment")
             return [waiting, replace(found, hooks=hooks, erase_at=hook.erase_at)]
 
-        return "waiting" if await self._elicitations.write_afresh(values) else "duplicate"
+        return "waiting" if await self._elicitations.write_rebuilt(values) else "duplicate"
 
-    async def _with_early_events(self, payment: Payment) -> tuple[Payment, Sequence[StoredWebhook]]:
-        """Apply the payment's early events to its row. Return the row and their webhooks.
+    async def _paid_row(
+        self, elicitation: Elicitation, session: ProviderSession, *, now: datetime
+    ) -> tuple[Payment, Sequence[StoredWebhook]]:
+        """Return the new row of a paid session, and the webhooks of the early events in this row.
 
         The events are marked as applied in another write. If that write is lost, they are applied
         twice, which changes nothing.
         """
+        payment = await self._ledger.unwritten(elicitation, session, now=now)
         gateway, hooks = self._flow.signers.get(payment.seller), list[StoredWebhook]()
         if payment.payment_intent is None or gateway is None:
             return payment, hooks
@@ -322,7 +304,7 @@ class Verification:
 
 def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
     """Return the event of a stored webhook."""
-    return hook.said or gateway.stored_notice(hook.body.encode())
+    return hook.said or gateway.read_notice(hook.body.encode())
 
 
 def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:

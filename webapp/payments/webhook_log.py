@@ -17,7 +17,7 @@ from webapp.http.rate_limit import Rates
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook, TurnedAway
 
-KEPT = timedelta(days=30)
+WEBHOOK_RETENTION = timedelta(days=30)
 BETWEEN_WORDS = timedelta(minutes=1)
 # The limit of unsigned notices from one address. A provider sends from few addresses, and repeats
 # a notice that was refused.
@@ -78,7 +78,7 @@ class WebhookLog:
             day=day,
             seller=provider,
             reason=reason,
-            erase_at=now + KEPT,
+            erase_at=now + WEBHOOK_RETENTION,
         )
 
         async def added() -> Sequence[TurnedAway]:
@@ -86,4 +86,4 @@ class WebhookLog:
             before = found or fresh
             return [replace(before, count=before.count + count, last_at=now)]
 
-        await self._elicitations.write_afresh(added)
+        await self._elicitations.write_rebuilt(added)

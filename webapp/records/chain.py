@@ -44,7 +44,7 @@ AUDIT: Final = "audit"
 HEAD: Final = "head"
 HASH_BYTES: Final = 32
 COUNT_DIGITS: Final = 12
-AUDIT_KEPT: Final = timedelta(days=365)
+AUDIT_RETENTION: Final = timedelta(days=365)
 _FULL: Final = "full"
 _FULL_FROM: Final = 16  # entries; then a new write begins a new block
 _ENTRIES_AT_MOST: Final = 32
@@ -144,7 +144,9 @@ def opened(locker: Locker, owner: str, number: int, sealed: bytes) -> Entry:
 class AuditChain:
     """A writer of rows together with audit entries; one per process."""
 
-    def __init__(self, owners: Owners, *, clock: Clock, retention: timedelta = AUDIT_KEPT) -> None:
+    def __init__(
+        self, owners: Owners, *, clock: Clock, retention: timedelta = AUDIT_RETENTION
+    ) -> None:
         self.owners = owners
         self.clock = clock
         self.retention = retention

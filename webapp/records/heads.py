@@ -39,7 +39,7 @@ OWNERS_KIND: Final = "audit owners"
 NEWEST: Final = "newest"
 EVERY: Final = timedelta(days=1)
 _TRIED_AGAIN: Final = timedelta(hours=1)
-_LISTS_KEPT: Final = timedelta(days=3)
+_LIST_RETENTION: Final = timedelta(days=3)
 _OWNERS_A_ROW: Final = 400
 _PAGE: Final = 100
 _log = logging.getLogger(__name__)
@@ -153,14 +153,14 @@ class Heads:
                     _record(
                         OWNERS_KIND,
                         f"{SERVICE}{signed.number:012d}.{now.timestamp():.0f}.{start:09d}",
-                        erase_at=now + _LISTS_KEPT,
+                        erase_at=now + _LIST_RETENTION,
                         sealed=_encode(chains[start : start + _OWNERS_A_ROW]),
                     )
                 )
         row = _record(
             HEAD_KIND,
             f"{SERVICE}{signed.number:012d}",
-            erase_at=now + max(self._chain.retention, _LISTS_KEPT),
+            erase_at=now + max(self._chain.retention, _LIST_RETENTION),
             sealed=_encode(signed),
         )
         rows = [] if found is None else [replace(found, key=None)]
@@ -193,7 +193,7 @@ class Heads:
         documents = list[HeadDocument]()
         try:
             for signed in found:
-                if signed.at + _LISTS_KEPT > self._chain.clock():
+                if signed.at + _LIST_RETENTION > self._chain.clock():
                     documents.append(await self._document(signed))
             if found:
                 _must_be_signed(found[-1], (*self.public_keys, *((key,) if key else ())))
@@ -213,7 +213,7 @@ class Heads:
         return [f"Heads between {earlier.number} and {later.number} of the store are missing."]
 
     def _has_expired(self, head: SignedHead) -> bool:
-        return head.at + max(self._chain.retention, _LISTS_KEPT) <= self._chain.clock()
+        return head.at + max(self._chain.retention, _LIST_RETENTION) <= self._chain.clock()
 
     def compare(
         self, document: HeadDocument, stored: "StoredHeads", *, key: bytes | None = None
@@ -253,7 +253,7 @@ class Heads:
     async def _export(self) -> None:
         """Write the newest head to the folders, if its list is still stored."""
         newest = await self.newest() if self._folders else None
-        if newest is None or newest.at + _LISTS_KEPT <= self._chain.clock():
+        if newest is None or newest.at + _LIST_RETENTION <= self._chain.clock():
             return
         document = await self._document(newest)
         self.must_be_signed(document)

@@ -29,7 +29,7 @@ def fresh_id(owner: str, *, now: datetime, random: bytes) -> str:
     return owner + base64.urlsafe_b64encode(time + random).decode()
 
 
-def beside(id: str, tag: str) -> str:
+def related_id(id: str, tag: str) -> str:
     """Return the id of a related row: of the same owner, and sorted next to `id`."""
     return id[: OWNER_TAG_CHARACTERS + _TIME_CHARACTERS] + tag
 
@@ -90,17 +90,17 @@ class RowIds:
         self._tag = pepper.tag
 
     def payment(self, reference: str, *, provider: str, session: str) -> str:
-        return beside(reference, self._tag("payment", provider, session, size=12))
+        return related_id(reference, self._tag("payment", provider, session, size=12))
 
     def unresolved(self, reference: str, *, owner: str, provider: str, session: str) -> str:
         if owner == owner_of(reference):
-            return beside(reference, self._tag("loose", provider, session, size=12))
-        return beside(owner, self._tag("loose", provider, reference, session, size=18))
+            return related_id(reference, self._tag("loose", provider, session, size=12))
+        return related_id(owner, self._tag("loose", provider, reference, session, size=18))
 
     def webhook(self, reference: str, *, owner: str, provider: str, event: str) -> str:
         is_about = owner == owner_of(reference)
         tag = self._tag("hook", provider, event, size=12 if is_about else 18)
-        return beside(reference if is_about else owner, tag)
+        return related_id(reference if is_about else owner, tag)
 
     def approver(self, name: str) -> str:
         """Return the owner tag of the requests to this approver. No person has this tag."""
@@ -117,7 +117,7 @@ class RowIds:
 
     def notification(self, reference: str, *, table: str, is_escalation: bool, address: int) -> str:
         stage = "escalation" if is_escalation else "first"
-        return beside(
+        return related_id(
             reference, self._tag("notification", reference, table, stage, str(address), size=12)
         )
 

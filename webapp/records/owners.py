@@ -251,7 +251,7 @@ class Owners:
         else:
             self.lockers.pop(owner, None)
 
-    async def knows(self, owner: str) -> bool:
+    async def has(self, owner: str) -> bool:
         """Return True if data was ever stored for this owner."""
         if owner in self.lockers:
             return True

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flows.elicitation.states import RECORD_KEPT, Elicitation
+from flows.elicitation.states import RECORD_RETENTION, Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import Unreadable
 from webapp.records.entries import AUDITED, Entry, Move, Words
@@ -60,7 +60,7 @@ class Rows:
         self.high_water: HighWater | None = None  # remembers the newest records
         self.outbox: Outbox | None = None  # makes outgoing events, if any are configured
         # Returns rows to write together with the given ones: the notifications of a new question.
-        self.beside: Callable[[Sequence[Value]], Sequence[Value]] | None = None
+        self.add_rows: Callable[[Sequence[Value]], Sequence[Value]] | None = None
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         # Added to the default retention of these kinds.
@@ -80,8 +80,8 @@ class Rows:
         if not values:
             return ()
         records_changes, asked = self.chain is not None or self.outbox is not None, len(values)
-        if self.beside is not None:
-            values = (*values, *self.beside(values))
+        if self.add_rows is not None:
+            values = (*values, *self.add_rows(values))
         moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
@@ -110,7 +110,7 @@ class Rows:
         longer = self.retention_overrides.get(type(value))
         if longer is not None and erase_at is not None:
             if isinstance(value, Elicitation):  # some kinds store it longer, for late answers
-                longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
+                longer = max(longer, traits_of(value.kind).stored_for - RECORD_RETENTION)
             erase_at += longer
         return Record(
             owner=value.owner,

@@ -75,7 +75,7 @@ class Alias(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
-class KeptSecret(Struct, frozen=True, kw_only=True):
+class StoredSecret(Struct, frozen=True, kw_only=True):
     """A secret that a person typed, stored by its name until it is deleted."""
 
     id: str
@@ -87,7 +87,7 @@ class KeptSecret(Struct, frozen=True, kw_only=True):
     erase_at: datetime | None = None
 
     def __repr__(self) -> str:
-        return f"KeptSecret({self.id!r})"
+        return f"StoredSecret({self.id!r})"
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -243,7 +243,7 @@ class TurnedAway(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
 
-class KeptCertificate(Struct, frozen=True, kw_only=True):
+class StoredCertificate(Struct, frozen=True, kw_only=True):
     """A fetched certificate of a webhook sender. It is verified again at each use."""
 
     id: str
@@ -434,14 +434,14 @@ Value: TypeAlias = (
     | Connection
     | Payment
     | UnresolvedPayment
-    | KeptSecret
+    | StoredSecret
     | Approval
     | InboxItem
     | StoredWebhook
     | EarlyEvent
     | Reconciliation
     | TurnedAway
-    | KeptCertificate
+    | StoredCertificate
     | KnownServer
     | Standing
     | Check
@@ -464,14 +464,14 @@ KINDS: Mapping[type[Struct], str] = {
     Connection: "account",
     Payment: "payment",
     UnresolvedPayment: "loose end",
-    KeptSecret: "secret",
+    StoredSecret: "secret",
     Approval: "approval",
     InboxItem: "inbox",
     StoredWebhook: "hook",
     EarlyEvent: "early news",
     Reconciliation: "reconciliation",
     TurnedAway: "unverified",
-    KeptCertificate: "certificate",
+    StoredCertificate: "certificate",
     KnownServer: "server",
     Standing: "standing",
     Check: "check",

@@ -110,9 +110,9 @@ class Answers:
                 ended = Ended(server=server, ending="expired")
                 return page(ended, status=HTTPStatus.GONE)
             case Erased():
-                return page(Unknown(server=server, is_ours=True), status=HTTPStatus.NOT_FOUND)
+                return page(Unknown(server=server, is_our_link=True), status=HTTPStatus.NOT_FOUND)
             case InvalidToken():
-                unknown = Unknown(server=server, is_ours=error.reason == "erased")
+                unknown = Unknown(server=server, is_our_link=error.reason == "erased")
                 return page(unknown, status=HTTPStatus.NOT_FOUND)
             case TooOften():
                 return page(

@@ -281,7 +281,7 @@ def _connected(
             )
             for client in connection.clients
         ),
-        is_kept_to_some=connection.only is not None,
+        is_limited_to_some=connection.only is not None,
         is_in_use=None if connection.holds_key and len(alike) == 1 else connection.holds_key,
         is_another_in_use=any(one.holds_key for one in alike if one is not connection),
         switch_action=f"{action}/switch" if can_switch else None,
@@ -370,7 +370,7 @@ async def start_reconnecting(
         new = replace(new, is_for_user=is_for_user)
         return [new] if held is None else [states.release_key(held), new]
 
-    written = await elicitations.write_afresh(new_question)
+    written = await elicitations.write_rebuilt(new_question)
     if written:
         return await elicitations.get(written[-1].id)
     return await elicitations.holder(Elicitation, owner=owner, key=join)

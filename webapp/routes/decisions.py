@@ -96,7 +96,7 @@ async def look(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
     """Show one question in full."""
-    person, waiting = await _theirs(page, approver, id)
+    person, waiting = await _person_and_question(page, approver, id)
     return await _shown(page, person, waiting)
 
 
@@ -157,7 +157,7 @@ async def _approval(page: PageRequest, viewer: Viewer, id: str) -> Approval:
 
 
 async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -> Response[Any]:
-    person, waiting = await _theirs(page, approver, id)
+    person, waiting = await _person_and_question(page, approver, id)
     page.must_be_form_about(_subject(waiting))
     reason = "".join(page.form.get("reason", []))
     voting = voting_of(waiting.asked)
@@ -175,7 +175,7 @@ async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -
         )
     except NotAllowed:  # the page says why
         return await _shown(page, person, waiting, status=HTTPStatus.FORBIDDEN)
-    if page.service.kinds.decisions.is_theirs(ended, person, accepts=accepts):
+    if page.service.kinds.decisions.is_same_answer(ended, person, accepts=accepts):
         return see_other(_url(waiting))
     ended_as = PendingDecision(id=waiting.id, approver=waiting.approver, asked=ended)
     return await _shown(page, person, ended_as, status=HTTPStatus.CONFLICT, came_late=True)
@@ -186,7 +186,7 @@ async def delegate_from_page(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
     """Hand a request to another approver."""
-    person, waiting = await _theirs(page, approver, id)
+    person, waiting = await _person_and_question(page, approver, id)
     page.must_be_form_about(_subject(waiting))
     try:
         await page.service.kinds.decisions.delegate(
@@ -199,7 +199,9 @@ async def delegate_from_page(
     return see_other(_url(waiting))
 
 
-async def _theirs(page: PageRequest, approver: str, id: str) -> tuple[Deciding, PendingDecision]:
+async def _person_and_question(
+    page: PageRequest, approver: str, id: str
+) -> tuple[Deciding, PendingDecision]:
     """Return the viewer as an approver, and the question that they open.
 
     Raises:

@@ -38,11 +38,11 @@ async def home(
     if served.server is None:
         return page.answers.page(UsersHome(server=page.answers.server))
     is_closed = service.identity.signing_in is not None or served.has_own_sign_in
-    knows = not is_closed or await page.viewer()
+    shows_tools = not is_closed or await page.viewer()
     view = Home(
         server=page.answers.server,
         mcp_url=f"{service.public_url}/mcp",
-        tools=await served.tools() if knows else (),
+        tools=await served.tools() if shows_tools else (),
         sandbox_url=service.sandbox_url,
     )
     return page.answers.page(view)

@@ -13,7 +13,7 @@ from webapp.telemetry.families import MEDIA_TYPE
 
 PATH = "/metrics"
 _PROBLEM = "application/problem+json"
-_NOT_KEPT = {"cache-control": "no-store"}
+_NO_STORE = {"cache-control": "no-store"}
 
 
 def metrics_page(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
@@ -36,7 +36,7 @@ def metrics_page(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
             await _refuse(send, status, about, detail)
         else:
             page = await collector.page()
-            about = {**_NOT_KEPT, "content-type": MEDIA_TYPE}
+            about = {**_NO_STORE, "content-type": MEDIA_TYPE}
             await send_answer(send, HTTPStatus.OK, page, about, is_head=is_head)
 
     return route
@@ -52,4 +52,4 @@ def _is_known(credentials: list[str], *, token: str) -> bool:
 
 async def _refuse(send: Send, status: HTTPStatus, about: dict[str, str], detail: str) -> None:
     body = problem(status, detail=detail, code="metrics-refused")
-    await send_answer(send, status, body, {**_NOT_KEPT, "content-type": _PROBLEM, **about})
+    await send_answer(send, status, body, {**_NO_STORE, "content-type": _PROBLEM, **about})

@@ -39,12 +39,12 @@ _PAIR = (
     "It works only for the person who runs the server. If that is you, run `elicit pair` in a "
     "terminal on that computer, and open the address that it prints in this browser."
 )
-_THEIRS_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
-_THEIRS_PAIR = (
+_SHOWN_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
+_SHOWN_TO_PAIRED = (
     "They are shown only to the person who runs the server. If that is you, run `elicit pair` in a "
     "terminal on that computer, and open the address that it prints in this browser."
 )
-_THEIRS_APPLICATION = (
+_SHOWN_TO_SIGNED_IN = (
     "They are shown only to the person who is signed in at {name}. Sign in there, in this browser, "
     "and open this page again."
 )
@@ -53,7 +53,7 @@ _APPLICATION = (
     "this browser, and open this link again."
 )
 _REFUSED = (Access.OTHER_PERSON, Access.OTHER_USER, Access.OTHER_BROWSER, Access.HERE_ONLY)
-_LETTERS = "A code from this page, typed into the chat, shows that it is you who asked."
+_CODE = "A code from this page, typed into the chat, shows that it is you who asked."
 _SIGN_IN = "You sign in so that no one else can use this link."
 
 
@@ -121,8 +121,8 @@ def sign_in_targets(service: Service) -> Sequence[str]:
 def why_not_shown(service: Service) -> str:
     """Return why an anonymous caller does not see a person's pages, and what would help."""
     if service.identity.users is not None and service.identity.users.who is not None:
-        return _THEIRS_APPLICATION.format(name=service.identity.users.application)
-    return _THEIRS_PAIR if service.identity.pairing.is_possible else _THEIRS_HERE_ONLY
+        return _SHOWN_TO_SIGNED_IN.format(name=service.identity.users.application)
+    return _SHOWN_TO_PAIRED if service.identity.pairing.is_possible else _SHOWN_HERE_ONLY
 
 
 def _view(
@@ -156,7 +156,7 @@ def _view(
             )
         case Access.CODE:
             press = CodeButton(action=f"{here}/code", csrf=page.csrf(elicitation.id))
-            return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=press)
+            return BeforeOpener(server=server, kind=kind, why=_CODE, code=press)
         case Access.APPLICATION | Access.OTHER_USER:
             return _view_for_user(page, elicitation, is_other=decision.access is Access.OTHER_USER)
         case Access.PAIR:

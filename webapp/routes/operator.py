@@ -309,4 +309,4 @@ async def _person(page: PageRequest, sought: str) -> str | None:
     owner = _tag(page, sought) if "#" in sought and "/e/" not in sought else sought
     if len(owner) != OWNER_TAG_CHARACTERS:
         return None
-    return owner if await page.service.elicitations.owners.knows(owner) else None
+    return owner if await page.service.elicitations.owners.has(owner) else None

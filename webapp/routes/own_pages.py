@@ -17,7 +17,7 @@ from litestar.response import Stream
 from flows.elicitation.states import Elicitation
 from webapp.identity.identity import Viewer
 from webapp.pages.views import Updates
-from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
+from webapp.pages.views_openers import Closed, OwnPage, Paging, PersonsPage, SignInButton
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import NotShown, problem
 from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
@@ -45,7 +45,9 @@ class _About(TypedDict):
     now: datetime
 
 
-async def known_viewer(page: PageRequest, *, of: Theirs, is_too_long_ago: bool = False) -> Viewer:
+async def known_viewer(
+    page: PageRequest, *, of: PersonsPage, is_too_long_ago: bool = False
+) -> Viewer:
     """Return the viewer of a person's own page. `of` names the page, and its path is /`of`.
 
     `is_too_long_ago`: the viewer's sign-in is too old for this page.
@@ -126,7 +128,7 @@ def place_in(ids: Sequence[str], id: str, *, back: str, part: str = "") -> str:
     return f"{page}#{id[OWNER_TAG_CHARACTERS:]}{part}"
 
 
-async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> Sequence[ListedRow]:
+async def listed(page: PageRequest, viewer: Viewer, of: PersonsPage) -> Sequence[ListedRow]:
     """Return the rows that a list shows, all filters and pages of the list included."""
     kinds, owner = page.service.kinds, viewer.owner
     if of == "connections":
@@ -141,7 +143,7 @@ async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> Sequence[List
     return [*approvals, *chain.from_iterable(waiting)]
 
 
-def _owners(page: PageRequest, viewer: Viewer, of: Theirs) -> list[str]:
+def _owners(page: PageRequest, viewer: Viewer, of: PersonsPage) -> list[str]:
     """Return the owners whose rows a list shows."""
     owner, accounts = viewer.owner, page.service.kinds.accounts.connections
     if of == "connections":
@@ -160,7 +162,7 @@ def _inboxes(page: PageRequest, viewer: Viewer) -> Collection[str]:
 
 # The part of a row whose change makes the list reload. The use of an account is not such a part:
 # otherwise the page would reload, and lose what the person has ticked.
-_CHANGES: Final[Mapping[Theirs, Callable[[Any], object]]] = {
+_CHANGES: Final[Mapping[PersonsPage, Callable[[Any], object]]] = {
     "connections": lambda a: (a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key),
     "payments": lambda payment: payment.version,
     "activity": lambda asked: asked.status,
@@ -168,13 +170,13 @@ _CHANGES: Final[Mapping[Theirs, Callable[[Any], object]]] = {
 }
 
 
-def _state(of: Theirs, found: Sequence[ListedRow]) -> str:
+def _state(of: PersonsPage, found: Sequence[ListedRow]) -> str:
     """Return a text that changes with the list."""
     facts = sorted(((one.id, _CHANGES[of](one)) for one in found), key=itemgetter(0))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def updates(page: PageRequest, of: Theirs, found: Sequence[ListedRow]) -> Updates:
+def updates(page: PageRequest, of: PersonsPage, found: Sequence[ListedRow]) -> Updates:
     """Return the fields with which a list of these rows (`listed`) updates itself."""
     query = page.scope["query_string"].decode("latin-1")
     here = f"/{of}?{query}" if query else f"/{of}"
@@ -190,7 +192,7 @@ async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
 @get(["/connections/live", "/payments/live", "/inbox/live", "/activity/live"])
 async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Send a text that changes with the viewer's list, now and at each change."""
-    of: Theirs = page.scope["path"].split("/")[-2]
+    of: PersonsPage = page.scope["path"].split("/")[-2]
     viewer = await page.viewer()
     if viewer is None:
         return problem(HTTPStatus.FORBIDDEN, detail="Sign in to see this list.")
@@ -203,7 +205,7 @@ async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 async def _changes(
-    page: PageRequest, owner: str, of: Theirs, owners: list[str]
+    page: PageRequest, owner: str, of: PersonsPage, owners: list[str]
 ) -> AsyncIterator[str]:
     service, last = page.service, ""
     with service.elicitations.waiters.waiter(*owners, sees_all=True) as waiter:

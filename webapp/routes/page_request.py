@@ -82,8 +82,8 @@ class PageRequest:
             NotShown: The form is from elsewhere or an earlier visit, or the browser has no cookies.
         """
         field = self.form.get("csrf", [])
-        is_ours = self.service.browser.is_csrf
-        if len(field) != 1 or not is_ours(field[0], self.cookies, subject=subject):
+        is_valid = self.service.browser.is_csrf
+        if len(field) != 1 or not is_valid(field[0], self.cookies, subject=subject):
             view = NoCookie(
                 server=self.answers.server,
                 again_url=_page_of(self.scope["path"]),

@@ -126,7 +126,7 @@ class _Press:
         stored = departure.kept
         if stored is not None:
             opened = await elicitations.change(
-                id, lambda e: attempts.keep(e, number=number, kept=stored)
+                id, lambda e: attempts.keep(e, number=number, attempt_data=stored)
             )
             # The question ended in the meantime, or another process superseded this checkout. In
             # both cases, the person must not pay there any more.
@@ -173,7 +173,7 @@ class _Press:
             raise NotPossible(status=current.status, wanted="continued while another page is open")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
-            current, browser=browser, state=state, kept=prepared, now=context.now
+            current, browser=browser, state=state, attempt_data=prepared, now=context.now
         )
         if not self.kind.holds_open:
             return opened

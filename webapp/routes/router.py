@@ -176,7 +176,7 @@ def own_routes(
             return
         path: str = scope["path"]
         is_off = path.startswith(OPERATOR) and not service.operators.is_on
-        if not (is_own := is_ours(path) and not is_off) and served.has_route(scope):
+        if not (is_own := is_our_path(path) and not is_off) and served.has_route(scope):
             # The author's own routes may complete questions: in trusted code, or with a return
             # token.
             with asking(service.completing, is_tool=None):
@@ -205,23 +205,10 @@ def own_routes(
     return route
 
 
-def calls(app: ASGIApp, *, service: Service, served: HostedApplication) -> ASGIApp:
-    """Return the application of the MCP endpoint. Paths below the endpoint go to `app`."""
-
-    async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != MCP_PATH or scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        with asking(service.completing, is_tool=None):
-            await served(scope, receive, send)
-
-    return call
-
-
 def why_unknown(path: str, *, url: str) -> str | None:
     """Return a hint for the operator if the path without its first segment is ours, else None."""
     prefix, _, rest = path[1:].partition("/")
-    if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
+    if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_our_path(f"/{rest}")):
         return None
     return (
         f"A proxy forwards requests with the path prefix /{prefix}, which ELICIT_URL ({url}) does "
@@ -229,7 +216,7 @@ def why_unknown(path: str, *, url: str) -> str | None:
     )
 
 
-def is_ours(path: str) -> bool:
+def is_our_path(path: str) -> bool:
     exact, beginnings = _paths()
     return path in exact or path.startswith(beginnings)
 

@@ -119,10 +119,10 @@ async def end_sessions(
         why = error.reason if isinstance(error, BadBearer) else str(error)
         expected = getattr(error, "expected", None)
         _log.warning("signout.refused", extra={"at": at, "why": why, "expected": expected})
-        is_theirs = isinstance(error, BadBearer)
+        is_bad_token = isinstance(error, BadBearer)
         problem = {
-            "error": "invalid_request" if is_theirs else "temporarily_unavailable",
-            "error_description": _NO_LOGOUT_TOKEN if is_theirs else _NOT_LOGGED_OUT,
+            "error": "invalid_request" if is_bad_token else "temporarily_unavailable",
+            "error_description": _NO_LOGOUT_TOKEN if is_bad_token else _NOT_LOGGED_OUT,
         }
         return Response(problem, status_code=HTTPStatus.BAD_REQUEST, headers=_NOT_STORED)
     _log.info("signout.received", extra={"at": at})

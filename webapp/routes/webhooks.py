@@ -46,19 +46,25 @@ async def hooked(
     signing, unsigned = gateways.signing.get(seller), gateways.unsigned.get(seller)
     try:
         if signing is not None:
-            return await _signed(signing, body, headers=_headers(request), service=service)
-        if unsigned is not None:
-            return await _hinted(unsigned, body, request=request, service=service)
+            became = await _signed(signing, body, headers=_headers(request), service=service)
+        elif unsigned is not None:
+            became = await _hinted(unsigned, body, request=request, service=service)
+        else:
+            raise NotFoundException
     except StoreUnavailable as error:
         service.elicitations.telemetry.observer.webhook_came(seller, "not_kept")
         _log.warning("webhook.not_stored", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error
-    raise NotFoundException
+    _log.info("webhook.processed", extra={"seller": seller, "became": became})
+    service.elicitations.telemetry.observer.webhook_came(seller, became)
+    # Every hint gets the same response, so that a sender does not learn which ids exist.
+    return _received("hint" if signing is None else became)
 
 
 async def _signed(
     gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
-) -> ASGIResponse:
+) -> str:
+    """Verify and process an event. Return its resulting status."""
     name = gateway.seller.name
     try:
         delivery = verify(
@@ -69,17 +75,16 @@ async def _signed(
             now=service.clock(),
             url=f"{service.public_url}/webhooks/{name}",
         )
-        became = await service.webhooks.receive(gateway, delivery)
+        return await service.webhooks.receive(gateway, delivery)
     except (Unverified, Malformed) as error:
         _turned_away(error, name, service)
         raise
-    _log_processed(became, name, service)
-    return _received(became)
 
 
 async def _hinted(
     gateway: NoticesOnly, body: bytes, *, request: Request[Any, Any, Any], service: Service
-) -> ASGIResponse:
+) -> str:
+    """Ask the provider about a hint. Return the resulting status."""
     name = gateway.seller.name
     sender = address_key(request.scope)
     try:
@@ -90,7 +95,7 @@ async def _hinted(
         else:
             service.webhooks.log.hint_limit.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
-        became = None if hint is None else await service.webhooks.hinted(name, hint)
+        became = "ignored" if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
         # for certificates, count only rejected deliveries, so that these do not delay authentic
         # ones
@@ -104,11 +109,9 @@ async def _hinted(
         service.elicitations.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.provider_unreachable", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
-    _log_processed(became or "ignored", name, service)
-    if became not in (None, "asked"):
-        service.webhooks.log.turned_away(name, str(became))
-    # Every hint gets the same response, so that a sender does not learn which ids exist.
-    return _received("hint")
+    if became not in ("ignored", "asked"):
+        service.webhooks.log.turned_away(name, became)
+    return became
 
 
 @lru_cache(64)
@@ -127,11 +130,6 @@ def _turned_away(error: Unverified | Malformed, provider: str, service: Service)
     reason = error.reason if isinstance(error, Unverified) else "malformed"
     service.elicitations.telemetry.observer.webhook_came(provider, reason)
     service.webhooks.log.turned_away(provider, reason)
-
-
-def _log_processed(became: str, provider: str, service: Service) -> None:
-    _log.info("webhook.processed", extra={"seller": provider, "became": became})
-    service.elicitations.telemetry.observer.webhook_came(provider, became)
 
 
 def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:

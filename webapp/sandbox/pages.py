@@ -59,7 +59,7 @@ class SandboxPages:
         page.sets = self._browser.set_cookies(cookie) if known is None else ()
         return page
 
-    def is_ours(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
+    def is_valid_csrf(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
         """Return True if a form came from that page in this browser."""
         return self._browser.is_csrf(csrf or "", cookies_of(request), subject=subject)
 

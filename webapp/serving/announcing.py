@@ -24,7 +24,7 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
         lines.append(
             "  without  accounts and payments: --sandbox (ELICIT_SANDBOX=1) simulates them"
         )
-    if not settings.is_local and not settings.identity.knows_people:
+    if not settings.is_local and not settings.identity.can_ask_people:
         lines.append("  nobody   can be asked: set ELICIT_ISSUER, ELICIT_BIND or ELICIT_ANONYMOUS")
     if settings.is_local and settings.identity.issuer is None:
         if not can_tell_users():

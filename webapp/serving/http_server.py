@@ -130,17 +130,17 @@ async def serve_http(
         running = {listener: Pages(app, arrivals=settings.arrivals)}
         if annex is not None:
             running[annex.listener] = await outside_pages(stack, annex.sandbox, settings)
-        told = asyncio.Event()
+        stopping = asyncio.Event()
 
         def end() -> None:
             for pages in running.values():
                 pages.stop()
 
         def stop() -> None:
-            if told.is_set():  # second signal: do not wait for open calls
+            if stopping.is_set():  # second signal: do not wait for open calls
                 end()
                 end()
-            told.set()
+            stopping.set()
 
         stack.enter_context(stopped_by_signals(stop))
         # gc.freeze(): a full collection over start-up objects blocks the event loop.
@@ -148,7 +148,7 @@ async def serve_http(
         gc.freeze()
         ready()
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(drained(service, told, settings=settings, end=end))
+            ending = group.create_task(drained(service, stopping, settings=settings, end=end))
             async with asyncio.TaskGroup() as serving:
                 for its_listener, pages in running.items():
                     serving.create_task(pages.serve(sockets=[its_listener]))
@@ -225,10 +225,10 @@ def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
 
 
 async def drained(
-    service: Service, told: asyncio.Event, *, settings: Settings, end: Callable[[], None]
+    service: Service, stopping: asyncio.Event, *, settings: Settings, end: Callable[[], None]
 ) -> None:
     """Wait for the stop signal, answer held calls, let running calls finish, then call `end`."""
-    await told.wait()
+    await stopping.wait()
     await service.drain(within=settings.policies.grace)
     end()
 
@@ -289,15 +289,15 @@ def annex_of(settings: Settings, listener: socket.socket) -> Generator[Annex]:
     port = listener.getsockname()[1] + 1
     try:
         try:
-            beside = bind(DEFAULT_HOST, port)
+            annex = bind(DEFAULT_HOST, port)
         except (PortUnusable, OverflowError):
-            beside = bind(DEFAULT_HOST, 0)
+            annex = bind(DEFAULT_HOST, 0)
     except PortUnusable as error:
         raise CommandRefused(str(error)) from error
-    with beside:
-        url = f"http://{DEFAULT_HOST}:{beside.getsockname()[1]}"
+    with annex:
+        url = f"http://{DEFAULT_HOST}:{annex.getsockname()[1]}"
         try:
             sandbox = new_sandbox(url=url, serves=settings.url)
         except ValueError as error:
             raise CommandRefused(f"ELICIT_URL: {error}", status=2) from error
-        yield Annex(sandbox=sandbox, listener=beside)
+        yield Annex(sandbox=sandbox, listener=annex)

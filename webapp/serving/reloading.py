@@ -80,7 +80,7 @@ def _changed(
     before: _Files, folder: Path, process: "subprocess.Popen[bytes]", stop: "_Stop"
 ) -> list[str]:
     """Wait and return the names of changed files; empty if the program has ended or must stop."""
-    is_said = False
+    has_reported = False
     while not stop.event.wait(_LOOK_SECONDS):
         now = files_in(folder)
         if now != before:
@@ -88,9 +88,9 @@ def _changed(
         if process.poll() is not None:
             if process.returncode in (0, _WRONGLY_ASKED):
                 break
-            if not is_said:
+            if not has_reported:
                 tell("elicit: the server restarts when a file changes; to stop: Ctrl+C.")
-                is_said = True
+                has_reported = True
     return []
 
 
@@ -98,13 +98,13 @@ def _ended(process: "subprocess.Popen[bytes]", stop: "_Stop") -> int:
     """Terminate the child and return its exit status. A second signal ends it immediately."""
     if process.poll() is None:
         process.terminate()
-    is_told_twice = False
+    has_stopped_again = False
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_SECONDS)
-        if stop.signals > 1 and not is_told_twice:
+        if stop.signals > 1 and not has_stopped_again:
             process.terminate()
-            is_told_twice = True
+            has_stopped_again = True
     return max(process.returncode, 0)
 
 

@@ -33,16 +33,16 @@ from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serv
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
 _MCP_SERVER: type[Any] = MCPServer  # without the class's type parameter, which is not needed here
-_OURS = "the server of the pages sets this itself"
+_SET_BY_SERVER = "the server of the pages sets this itself"
 _HOSTS = "ELICIT_URL and ELICIT_ORIGINS set the allowed hosts and origins"
 # Arguments of the libraries' runners that cannot be supported, with the reason.
 _NOT_TAKEN: Mapping[str, str] = {
-    "event_store": _OURS,
+    "event_store": _SET_BY_SERVER,
     "transport_security": _HOSTS,
     "host_origin_protection": _HOSTS,
     "allowed_hosts": _HOSTS,
     "allowed_origins": _HOSTS,
-    "uvicorn_config": _OURS,
+    "uvicorn_config": _SET_BY_SERVER,
     "sockets": "use host= and port=",
 }
 

@@ -303,10 +303,12 @@ async def serve_stdio(
         pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
         incoming = Incoming(connections)
         outgoing = Outgoing(connections, on_broken=incoming.end)
-        told = asyncio.Event()
-        stack.enter_context(stopped_by_signals(told.set))
+        stopping = asyncio.Event()
+        stack.enter_context(stopped_by_signals(stopping.set))
         async with asyncio.TaskGroup() as group:
-            ending = group.create_task(drained(service, told, settings=settings, end=incoming.end))
+            ending = group.create_task(
+                drained(service, stopping, settings=settings, end=incoming.end)
+            )
             outside = await _served_outside(stack, group, annex, settings)
             serving = group.create_task(_serve_pages(pages, listener, settings, shared=shared))
             if annex is None and has_no_provider(settings):

@@ -89,23 +89,23 @@ class _Worker:
     @classmethod
     async def start(cls, command: Sequence[str], listener: socket.socket, greeting: bytes) -> Self:
         """Start a worker. Raises OSError if the system cannot start a process."""
-        ours, theirs = socket.socketpair()
+        own_end, child_end = socket.socketpair()
         try:
-            with theirs:
+            with child_end:
                 # In its own session, so that Ctrl+C reaches only the parent, which ends workers.
                 process = await asyncio.create_subprocess_exec(
                     *command,
-                    *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
-                    pass_fds=[listener.fileno(), theirs.fileno()],
+                    *("--fd", str(listener.fileno()), "--parent-fd", str(child_end.fileno())),
+                    pass_fds=[listener.fileno(), child_end.fileno()],
                     start_new_session=True,
                 )
         except BaseException:
-            ours.close()
+            own_end.close()
             raise
-        ours.setblocking(False)
+        own_end.setblocking(False)
         with suppress(OSError):  # the worker has ended already; `ready` reports it
-            await asyncio.get_running_loop().sock_sendall(ours, greeting)
-        return cls(process, ours)
+            await asyncio.get_running_loop().sock_sendall(own_end, greeting)
+        return cls(process, own_end)
 
     async def ready(self) -> list[str] | None:
         """Wait until the worker serves, and return its announcement. None: the worker ended."""
@@ -157,7 +157,7 @@ class Workers:
         self._places: list[_Worker | None] = [None] * number
         self._starting = set[_Worker]()
         self._stopping = asyncio.Event()
-        self._anew = asyncio.Event()
+        self._recreate = asyncio.Event()
         self._status = 0
 
     def stop(self) -> None:
@@ -168,7 +168,7 @@ class Workers:
 
     def replace_all(self) -> None:
         """Replace the workers one after the other."""
-        self._anew.set()
+        self._recreate.set()
 
     async def run(self) -> int:
         """Run the workers until they stop or give up. Return the exit status."""
@@ -189,7 +189,7 @@ class Workers:
     def _end(self) -> None:
         """Start no more workers, and end those that are starting."""
         self._stopping.set()
-        self._anew.set()  # wakes up the restart task
+        self._recreate.set()  # wakes up the restart task
 
     def _give_up(self, status: int) -> None:
         self._status = max(status, 1)
@@ -253,10 +253,10 @@ class Workers:
 
     async def _restart_on_request(self) -> None:
         while True:
-            await self._anew.wait()
+            await self._recreate.wait()
             if self._stopping.is_set():
                 return
-            self._anew.clear()
+            self._recreate.clear()
             await self._restart()
 
     async def _restart(self) -> None:

@@ -19,7 +19,7 @@ from webapp.events.addresses import (
 from webapp.settings.parsers import each
 from webapp.settings.table import Setting, Values
 
-_URL_LETTERS_AT_MOST = 2000
+_URL_CHARACTERS_AT_MOST = 2000
 
 
 def _url(text: str) -> str:
@@ -29,7 +29,9 @@ def _url(text: str) -> str:
         httpx.URL(text)  # httpx may parse the URL differently, and sends the request
     except (ValueError, httpx.InvalidURL):
         host, port, parts = "", None, urlsplit("")
-    is_plain = re.fullmatch(rf"[!-~]{{1,{_URL_LETTERS_AT_MOST}}}", text) and "@" not in parts.netloc
+    is_plain = (
+        re.fullmatch(rf"[!-~]{{1,{_URL_CHARACTERS_AT_MOST}}}", text) and "@" not in parts.netloc
+    )
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
     if text and not (host and port != 0 and is_plain and is_safe and not parts.fragment):
         raise ValueError(

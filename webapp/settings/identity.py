@@ -287,7 +287,7 @@ class IdentitySettings:
         otherwise="nobody; on your own machine, `elicit operator` prints a one-time link",
         says="who may open [the operator's pages](../how-to/operating.md#the-operators-pages) at "
         "`{ELICIT_URL}/operator`: subjects of `ELICIT_ISSUER`, or a claim that it assigns, such as "
-        "`groups=ops`, between commas or spaces. Claims that people can change are refused. A "
+        "`groups=ops`, separated by commas or spaces. Claims that people can change are refused. A "
         "sign-in proves this for as long as `ELICIT_APPROVERS_SIGN_IN` says",
     )
 
@@ -367,7 +367,7 @@ class IdentitySettings:
         )
 
     @property
-    def knows_people(self) -> bool:
+    def can_ask_people(self) -> bool:
         """True if the server can ask anybody other than this machine's own user."""
         return self.client is not None or self.binds_by_code or self.asks_anonymous
 

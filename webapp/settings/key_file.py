@@ -28,7 +28,7 @@ from flows.crypto.tokens import SECRET_BYTES, Ring, fingerprint_of
 from flows.errors import StoreUnavailable, WeakSecret
 from webapp.settings.table import Setting
 from webapp.stores import without_password
-from webapp.stores.sqlite_file import must_be_ours, must_be_private
+from webapp.stores.sqlite_file import check_status, must_be_private
 
 _HEADER = (
     b"# The secrets of elicit, newest first; with the time at which each of the others "
@@ -180,7 +180,7 @@ class KeyFile:
     def _read(self) -> tuple[tuple[SecretSetting, ...], _Seen]:
         with _opened(self.path) as file:
             status = os.fstat(file.fileno())
-            must_be_ours(self.path, status)
+            check_status(self.path, status)
             content = file.read()
         found = _decode(content)
         Ring([secret.value for secret in found])  # raises WeakSecret for a weak one
@@ -193,8 +193,8 @@ class KeyFile:
         """
         found, seen = self._read()
         values = [secret.value for secret in found]
-        is_ours = not known or not set(known).isdisjoint(values)
-        return (values if is_ours else None), seen
+        is_same_ring = not known or not set(known).isdisjoint(values)
+        return (values if is_same_ring else None), seen
 
     @contextmanager
     def _locked(self) -> Generator[None]:

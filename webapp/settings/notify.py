@@ -32,7 +32,7 @@ from webapp.settings.toml_tables import (
     unknown_key,
 )
 
-LETTERS_AT_MOST: Final = 2000  # of an address
+CHARACTERS_AT_MOST: Final = 2000  # of an address
 REMINDERS_AT_MOST: Final = 20
 TABLES_AT_MOST: Final = 100
 _DURATION = 'a duration in quotation marks, such as "4h"'
@@ -238,8 +238,8 @@ def _address_faults(addresses: Sequence[tuple[_Source, str]], *, config: Path) -
                 f"{_of(place)}: is not an address. Write an address in Apprise's format, such as "
                 f"mailto://user:password@example.com."
             )
-        elif len(address) > LETTERS_AT_MOST:
-            yield f"{_of(place)}: must not be longer than {LETTERS_AT_MOST:,} characters."
+        elif len(address) > CHARACTERS_AT_MOST:
+            yield f"{_of(place)}: must not be longer than {CHARACTERS_AT_MOST:,} characters."
         else:
             plain.append((place, address))
     if importlib.util.find_spec("apprise") is None:

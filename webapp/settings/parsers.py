@@ -201,7 +201,7 @@ def seconds(text: str) -> timedelta | None:
     return timedelta(seconds=int(text)) if text else None
 
 
-def kept_unused(text: str) -> timedelta | None:
+def unused_for(text: str) -> timedelta | None:
     """Return after how long an unused payment is refunded, or None for never."""
     found = with_unit(text)  # a number alone could mean days
     if found is None and text != "0":

@@ -18,7 +18,13 @@ import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.payments.declared.declaration import LIFE_AT_MOST, ProviderDeclaration
-from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
+from flows.payments.declared.mapping import (
+    DEFAULT_FETCHED,
+    DEFAULT_OPENED,
+    DEFAULT_WEBHOOK,
+    Holding,
+    Reading,
+)
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
@@ -31,7 +37,7 @@ SETTINGS: Final = frozenset(
     row.name.removeprefix("ELICIT_{NAME}_").lower() for row in (*OF_ACCOUNTS, *OF_DECLARED)
 )
 
-_READINGS: Final = {"created": OURS_OPENED, "fetched": OURS, "told": OURS_TOLD}
+_READINGS: Final = {"created": DEFAULT_OPENED, "fetched": DEFAULT_FETCHED, "told": DEFAULT_WEBHOOK}
 _MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
 _INTEGERS = range(-(2**63), 2**64)  # the integers that JSON can contain
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")

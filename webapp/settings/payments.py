@@ -211,7 +211,7 @@ def _stripe(values: Values) -> StripeAccount | None:
             values.problems.append(f"{STRIPE_KEY.name}: {error}")
     elif key or secrets:
         missing, present = (STRIPE_SIGNS, STRIPE_KEY) if key else (STRIPE_KEY, STRIPE_SIGNS)
-        values.lack(missing.name, beside=present.name)
+        values.lack(missing.name, present=present.name)
     return None
 
 
@@ -268,9 +268,9 @@ def _declared(values: Values, declaration: ProviderDeclaration) -> DeclaredAccou
         problems.append(f"{key_row.name}: this is not a key of {label}.")
     if not all(_is_secret(declaration.scheme, secret) for secret in secrets):
         problems.append(f"{signs.name}: this is not a signing secret of {label}.")
-    told = len(problems)
+    known_problems = len(problems)
     is_live = values.read(live_row)
-    if not is_live and declaration.test_api is None and len(problems) == told:
+    if not is_live and declaration.test_api is None and len(problems) == known_problems:
         problems.append(f"{live_row.name}: {label} has no test mode. Set it to 1, for real money.")
     origins = values.read(origins_row)
     if len(problems) == before and not (*declaration.origins(is_live=is_live), *origins):

@@ -14,10 +14,10 @@ from webapp.settings.table import setting
 # One record has all open questions of one owner.
 PER_OWNER_AT_MOST = 200
 
-KEPT_AT_MOST: Final = timedelta(days=3653)
+RETENTION_AT_MOST: Final = timedelta(days=3653)
 _FROM_A_DAY: Final = "1 day at least, and 10 years"
 _a_week_or_more = duration(
-    KEPT_AT_MOST, "7 days at least, and 10 years", at_least=timedelta(days=7)
+    RETENTION_AT_MOST, "7 days at least, and 10 years", at_least=timedelta(days=7)
 )
 _ANSWERS: Final = "answers:"
 _DRAWN: Final = {"nothing": (), "forms": ("form",), "links": ("url",), "forms+links": MODES}
@@ -183,7 +183,7 @@ class PolicySettings:
     # The time for which records are stored, instead of their default.
     keep_records: timedelta = setting(
         "ELICIT_KEEP_RECORDS",
-        parse=duration(KEPT_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),
+        parse=duration(RETENTION_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),
         default="30d",
         says="how long ended questions, calls and approvals are stored: a duration such as `7d`, "
         "at least a day. A question for a payment is stored for at least 30 days, because it "
@@ -208,7 +208,7 @@ class PolicySettings:
         parse=_a_week_or_more,
         default="30d",
         says="how long an event for an address of `ELICIT_EVENTS_{NAME}_URL` is stored: a duration "
-        "such as `90d`, at least 7 days, because the server retries an event for three",
+        "such as `90d`, at least 7 days, because the server retries an event for three days",
     )
     events_waiting: int = setting(
         "ELICIT_EVENTS_WAITING",

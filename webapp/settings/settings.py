@@ -37,7 +37,6 @@ from webapp.settings.parsers import (
     each,
     folders,
     gate,
-    kept_unused,
     matching,
     network,
     origin,
@@ -45,6 +44,7 @@ from webapp.settings.parsers import (
     seconds,
     switch,
     trusted_host,
+    unused_for,
     url_path,
 )
 from webapp.settings.quotas import PolicySettings
@@ -140,8 +140,8 @@ CONNECTIONS = Setting(
     name="ELICIT_CONNECTIONS",
     parse=count(999_999),
     default="900",
-    says="the maximum number of connections, below the system's limit per process; 50 more are "
-    "reserved for the user who runs the server",
+    says="the maximum number of connections of a process; 50 more are reserved for the user who "
+    "runs the server. The system must let a process open more files than that",
 )
 
 
@@ -182,7 +182,7 @@ class Settings:
     )
     refund_unused: timedelta | None = setting(
         "ELICIT_REFUND_UNUSED",
-        parse=kept_unused,
+        parse=unused_for,
         default="7d",
         says="the time after which an unused payment is refunded automatically: a duration such as "
         "`7d`, `12h`, `30m` or `90s`, or `0` for never",
@@ -335,7 +335,7 @@ def read_settings(
     is_local = _is_local(url)
     declared, who = declared_in(values), read_identity(values)
     who = issuers.with_file(who, declared.of_people, values)
-    if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
+    if not is_loopback(host) and not values.read(EXPOSE) and not who.can_ask_people:
         problems.append(
             f"ELICIT_EXPOSE: {host} can be reached from other machines, where nobody can be asked "
             "unless people sign in (ELICIT_ISSUER); set it to 1 to serve there anyway."
@@ -471,7 +471,7 @@ def _credentials(
             values.problems += [] if fault is None else [f"{rows[1].name}: {fault}"]
         else:
             missing, present = (rows[1], rows[0]) if id else rows
-            values.lack(missing.name, beside=present.name)
+            values.lack(missing.name, present=present.name)
     return found
 
 

@@ -101,9 +101,9 @@ class Values:
         """Return the values of all fields of the dataclass that have a row."""
         return {name: self.read(row) for name, row in rows_of(kind).items()}
 
-    def lack(self, missing: str, *, beside: str) -> None:
-        """Add a problem: `missing` is not set, although `beside`, which needs it, is set."""
-        self.problems.append(f"{missing}: not set, and {beside} is: set both of them, or neither.")
+    def lack(self, missing: str, *, present: str) -> None:
+        """Add a problem: `missing` is not set, although `present`, which needs it, is set."""
+        self.problems.append(f"{missing}: not set, and {present} is: set both of them, or neither.")
 
     def refuse_unknown(self, known: Iterable[str], *, former: Mapping[str, str]) -> None:
         """Add a problem for each set name that begins like ours and is no setting.

@@ -10,7 +10,7 @@ from webapp.logs.lines import LEVELS, LogSettings
 from webapp.settings.parsers import one_of
 from webapp.settings.table import Setting, Values
 
-TOKEN_LETTERS_AT_LEAST = 32
+TOKEN_CHARACTERS_AT_LEAST = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class TelemetrySettings:
 
 
 def _token(text: str) -> str:
-    if text and (len(text) < TOKEN_LETTERS_AT_LEAST or not re.fullmatch(r"[!-~]+", text)):
+    if text and (len(text) < TOKEN_CHARACTERS_AT_LEAST or not re.fullmatch(r"[!-~]+", text)):
         raise ValueError(
-            f"a token has at least {TOKEN_LETTERS_AT_LEAST} characters, without spaces; create one "
-            "with: elicit keys new"
+            f"a token has at least {TOKEN_CHARACTERS_AT_LEAST} characters, without spaces; create "
+            "one with: elicit keys new"
         )
     if text and find_spec("prometheus_client") is None:
         raise ValueError("metrics need another package: pip install 'elicit-url[metrics]'")

@@ -26,16 +26,16 @@ class MemoryStore(SqliteRecords):
 
     address = None
 
-    def __init__(self, *, beside: "MemoryStore | None" = None) -> None:
-        """Create an empty database, or open the database of `beside`."""
-        self.database: _Database = _Database() if beside is None else beside.database
+    def __init__(self, *, shares_with: "MemoryStore | None" = None) -> None:
+        """Create an empty database, or open the database of `shares_with`."""
+        self.database: _Database = _Database() if shares_with is None else shares_with.database
         self.database.openings.append(self)
         super().__init__(self.database, writer=_Writer(self.database), file=_FILE)
         self._watches: WeakSet[Watch] = WeakSet()
 
     def sibling(self) -> "MemoryStore":
         """Return another opening of the same records, like the one of another process."""
-        return MemoryStore(beside=self)
+        return MemoryStore(shares_with=self)
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         """See Store."""

@@ -146,7 +146,7 @@ def is_text(*texts: str) -> bool:
     for text in texts:
         if "\0" in text:
             return False
-        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             return False
     return True
 

@@ -102,7 +102,7 @@ class Server:
             row = await probe.fetchrow(statements()["server"])
             assert row is not None
             must_be_safe(row)
-            _must_be_ours(row)
+            _must_be_elicits(row)
             servers.is_pooled = is_pooled = row["process"] != probe.get_server_pid()
             if is_pooled and not may_be_pooled:
                 raise StoreUnavailable(
@@ -462,7 +462,7 @@ def must_be_safe(row: Mapping[str, Any]) -> None:
         )
 
 
-def _must_be_ours(row: Mapping[str, Any]) -> None:
+def _must_be_elicits(row: Mapping[str, Any]) -> None:
     if row["has_records"] and not row["is_ours"]:
         _refuse(
             "the database has a table elicit_records, but no table elicit_store: it belongs to "

@@ -34,10 +34,10 @@ def must_be_private(path: Path) -> None:
     for folder in {path.parent, Path(os.path.realpath(path)).parent}:
         _look_at_folder(folder)
     with suppress(FileNotFoundError):
-        must_be_ours(path, path.stat())
+        check_status(path, path.stat())
 
 
-def must_be_ours(path: Path, status: os.stat_result) -> None:
+def check_status(path: Path, status: os.stat_result) -> None:
     """Check a file that is open already. Raises Exposed."""
     if not stat.S_ISREG(status.st_mode):
         raise Exposed(f"{path} is not a regular file; move it to another place")

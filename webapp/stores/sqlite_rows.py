@@ -35,7 +35,7 @@ _APPLICATION_ID = 0x656C6963
 _LAYOUT_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAL_ATTEMPTS = 100
-_DAMAGE_LETTERS = 200
+_DAMAGE_CHARACTERS = 200
 _OLDEST_SQLITE = (3, 32, 0)
 # The writer's thread may wait for another process. The event loop may not wait long.
 _WRITER_BUSY_MILLISECONDS = 10_000
@@ -168,7 +168,7 @@ def _check_integrity(writer: sqlite3.Connection, path: Path) -> None:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
     if found != "ok":
-        what = " ".join(str(found).split())[:_DAMAGE_LETTERS]
+        what = " ".join(str(found).split())[:_DAMAGE_CHARACTERS]
         raise StoreUnavailable(
             f"the store {path} is damaged ({what}): move the file and its -wal and -shm files to "
             "another folder, and restore a backup (elicit restore)"

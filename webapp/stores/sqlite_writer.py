@@ -97,7 +97,7 @@ def load_copies(connection: sqlite3.Connection, records: Sequence[Record]) -> No
 _CAREFUL_COMMITS = 8
 _JOBS_A_COMMIT = 256
 
-LOG_KEPT_SECONDS = 60.0
+LOG_RETENTION_SECONDS = 60.0
 _READ = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND id = ?"
 _FIND = SELECT_RECORDS + "WHERE owner = ? AND kind = ? AND key = ?"
 _DUE = SELECT_RECORDS + (
@@ -150,7 +150,7 @@ class SqliteWriter:
     def _start(self) -> None:
         self._is_ending = False
         (self._busy_milliseconds,) = self._connection.execute("PRAGMA busy_timeout").fetchone()
-        self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
+        self._fold_at = time.monotonic() + LOG_RETENTION_SECONDS
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []  # the jobs of this turn of the event loop
         self._loop = asyncio.get_running_loop()
@@ -237,7 +237,7 @@ class SqliteWriter:
             (is_busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._connection.execute(f"PRAGMA busy_timeout = {self._busy_milliseconds}")
             if not is_busy:
-                self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
+                self._fold_at = time.monotonic() + LOG_RETENTION_SECONDS
 
     def _notify_loop(self, answers: list[_Answer]) -> None:
         with suppress(RuntimeError):  # the loop is closed, so no caller waits

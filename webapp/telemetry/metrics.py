@@ -167,15 +167,15 @@ def _stored(family: MetricFamily, samples: Samples) -> Metric:
 
 
 def _pooled(folder: str) -> Iterable[Metric]:
-    is_ours = Path(folder).name.startswith(_OUR_FOLDER)
-    with _alone_in(folder) if is_ours else nullcontext():
+    is_own_folder = Path(folder).name.startswith(_OUR_FOLDER)
+    with _alone_in(folder) if is_own_folder else nullcontext():
         for file in Path(folder).glob("*_*.db"):
             kind, _, written = file.stem.rpartition("_")
             if not written.isdecimal() or _is_running(int(written)):
                 continue
             if kind.startswith("gauge_live"):
                 multiprocess.mark_process_dead(int(written), folder)  # type: ignore[no-untyped-call]
-            elif is_ours and kind in _ADDED_BY:
+            elif is_own_folder and kind in _ADDED_BY:
                 _add_to_ended(file, kind)
         pooled = multiprocess.MultiProcessCollector(None, folder)  # type: ignore[no-untyped-call]
         return cast("Iterable[Metric]", pooled.collect())  # type: ignore[no-untyped-call]

@@ -13,8 +13,8 @@ and the tool continues. Three mistakes fail the test: a question that the test d
 
 `in_process` sets everything up. `application` is the served application, which can restart, with
 its clients. `planned` has what a person can do, `acts` how they do it at the pages, and `person`
-what a test calls and reads. `told` has the values and errors that a test reads, and `webhooks` the
-payment provider's side.
+what a test calls and reads. `received` has the values and errors that a test reads, and `webhooks`
+the payment provider's side.
 
 For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), of the
 type `ElicitPerson`. Other test runners import it. No module that serves requests imports this
@@ -23,17 +23,18 @@ package.
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+from warnings import warn
 
 from webapp.calls.replay import ReplayedCall, ReplayedLines
 from webapp.testing.in_process import elicit_person
 from webapp.testing.person import AskedPerson
 from webapp.testing.received import (
-    Heard,
     NeverAsked,
     OutsideReached,
+    ReceivedQuestion,
+    ReceivedResult,
     StillOpen,
-    Told,
     UnexpectedForm,
     UnexpectedQuestion,
 )
@@ -43,14 +44,23 @@ ElicitPerson: TypeAlias = Callable[..., AbstractAsyncContextManager[AskedPerson]
 __all__ = [
     "AskedPerson",
     "ElicitPerson",
-    "Heard",
     "NeverAsked",
     "OutsideReached",
+    "ReceivedQuestion",
+    "ReceivedResult",
     "ReplayedCall",
     "ReplayedLines",
     "StillOpen",
-    "Told",
     "UnexpectedForm",
     "UnexpectedQuestion",
     "elicit_person",
 ]
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> object:
+        plain = {"Told": ReceivedQuestion, "Heard": ReceivedResult}.get(name)
+        if plain is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warn(f"{name} is now {plain.__name__}.", DeprecationWarning, stacklevel=2)
+        return plain

@@ -22,7 +22,7 @@ from webapp.demo.walker import Page, WalkedForm, walk
 from webapp.sandbox.authorization.granted import PEOPLE, person_of
 from webapp.service import Service
 from webapp.testing._application import URL, TestedApplication
-from webapp.testing.received import Told
+from webapp.testing.received import ReceivedQuestion
 
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
 Do: TypeAlias = Callable[["Errand"], Awaitable[ElicitResult]]
@@ -70,7 +70,7 @@ class Errand:
         return self.app.service
 
     @property
-    def asks(self) -> Told:
+    def asks(self) -> ReceivedQuestion:
         return self.app.asked_of[self.asked.id]
 
     async def open(self) -> Page:
@@ -83,7 +83,7 @@ class Errand:
 
     async def go_on(self) -> str:
         """Press Continue and return the URL of the redirect."""
-        form = _form(await self.open(), lambda one: not _is_beside(one))
+        form = _form(await self.open(), lambda one: not _is_other_button(one))
         return _location(await self.press(form))
 
     async def follow(self, reply: httpx.Response) -> None:
@@ -188,9 +188,9 @@ async def type_key(errand: Errand, fields: Mapping[str, str]) -> ElicitResult:
         raise AssertionError(f"{accounts.label(errand.asked)} has no API keys: plan connects().")
     schema = accounts.api_keys.schema(client, accounts.terms(errand.asked))
     typed, page = _written(schema, fields), await errand.open()
-    form = _form(page, lambda one: not _is_beside(one))
+    form = _form(page, lambda one: not _is_other_button(one))
     if any("/allow" in one.action for one in page.forms):  # "use another account"
-        form = _form(_read(await errand.press(form)), lambda one: not _is_beside(one))
+        form = _form(_read(await errand.press(form)), lambda one: not _is_other_button(one))
     reply = await errand.press(form, **typed)
     if not reply.has_redirect_location:
         raise AssertionError(f"The page did not accept the key: {_text(reply)}")
@@ -218,7 +218,7 @@ async def visit_page(
 ) -> ElicitResult:
     """Submit an author's own pages until the last one, with `fields` as the form values."""
     origins = [*places, *errand.asked.asked.origins]
-    await walk(errand.browser, errand.link, answers=fields, also=origins, say=_hushed)
+    await walk(errand.browser, errand.link, answers=fields, also=origins, say=_print_nothing)
     return ACCEPT
 
 
@@ -356,11 +356,11 @@ async def _inbox_id(errand: Errand, approver: str) -> str:
             return ""
 
 
-def _hushed(_: str) -> None:
+def _print_nothing(_: str) -> None:
     pass
 
 
-def _is_beside(form: WalkedForm) -> bool:
+def _is_other_button(form: WalkedForm) -> bool:
     """Return True if the form belongs to a button other than Continue."""
     return "/allow" in form.action or form.action.endswith("/decline")
 

@@ -42,7 +42,7 @@ from webapp.records.values import KINDS, Alias
 from webapp.sandbox.settings import Sandbox
 from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
-from webapp.testing.received import LastCall, Told
+from webapp.testing.received import LastCall, ReceivedQuestion
 
 if TYPE_CHECKING:
     from webapp.service import Service
@@ -77,7 +77,7 @@ class TestedApplication:
     browsers: AsyncExitStack
     replays: Callable[[], Replays] | None
     failures: list[Exception] = field(default_factory=list[Exception])
-    asked_of: dict[str, Told] = field(default_factory=dict[str, Told])
+    asked_of: dict[str, ReceivedQuestion] = field(default_factory=dict[str, ReceivedQuestion])
     last_call: LastCall = field(default_factory=LastCall)
     store: MemoryStore = field(default_factory=MemoryStore)
     server: Any = None
@@ -126,14 +126,14 @@ class TestedApplication:
         """Note the ids that the author gave to questions. They are stored after the question."""
         for record in await self.store.list(KINDS[Alias]):
             alias = await self.service.elicitations.rows.open(record, Alias)
-            if (told := self.asked_of.get(alias.elicitation_id)) is not None:
+            if (question := self.asked_of.get(alias.elicitation_id)) is not None:
                 name = alias.id.partition("::")[0]
-                self.asked_of[told.id] = replace(told, elicitation_id=name)
+                self.asked_of[question.id] = replace(question, elicitation_id=name)
 
     def hold(self, *, nothing: bool) -> None:
         """Hold requests while a person answers, or end them at once if `nothing` is True."""
         none = timedelta()
-        held = replace(LIMITS, call=none, leg=none, request_at_least=none) if nothing else LIMITS
+        held = replace(LIMITS, call=none, retry=none, request_at_least=none) if nothing else LIMITS
         self.service.clients.limits = held
 
     @property

@@ -39,7 +39,7 @@ from webapp.sweeper import fall_due
 from webapp.testing._acts import Act
 from webapp.testing._application import MODERN, URL, PersonClient, TestedApplication, must_be_client
 from webapp.testing.person import AskedPerson
-from webapp.testing.received import NeverAsked, OutsideReached, StillOpen, Told
+from webapp.testing.received import NeverAsked, OutsideReached, ReceivedQuestion, StillOpen
 from webapp.testing.webhooks import ProviderWebhooks
 
 SANDBOX_URL = "http://127.0.0.1:8766"
@@ -129,7 +129,7 @@ async def elicit_person(
         async def started(question: StartedQuestion) -> None:
             asked = await app.service.elicitations.get(question.id)
             if asked is not None:
-                app.asked_of[asked.id] = Told.of(asked)
+                app.asked_of[asked.id] = ReceivedQuestion.of(asked)
                 waiting = guard.create_task(person.is_awaited(asked.id, at_most=patience))
                 stack.callback(waiting.cancel)
 

@@ -34,8 +34,8 @@ from webapp.testing._application import (
 )
 from webapp.testing.planned import PlannedActions
 from webapp.testing.received import (
-    Heard,
-    Told,
+    ReceivedQuestion,
+    ReceivedResult,
     UnexpectedForm,
     UnexpectedQuestion,
 )
@@ -49,7 +49,7 @@ _Shown: TypeAlias = tuple[_CallOf, str]  # the call that asked, and the link
 _LINK = re.compile(rf"{re.escape(URL)}/e/[A-Za-z0-9_.-]+")
 _ELSEWHERE = ("192.0.2.7", 49152)  # the address of a service on another machine
 # The client ended the call because the person has not answered: the model gets no result.
-_GAVE_UP = Heard.of(CallToolResult(content=[], is_error=True))
+_GAVE_UP = ReceivedResult.of(CallToolResult(content=[], is_error=True))
 
 
 class AskedPerson(PlannedActions):
@@ -128,7 +128,7 @@ class AskedPerson(PlannedActions):
 
     # Calls.
 
-    async def call(self, tool: str, /, **arguments: Json) -> Heard:
+    async def call(self, tool: str, /, **arguments: Json) -> ReceivedResult:
         """Call a tool and return what the model sees at the end.
 
         A client that does not declare URL mode gets the link in a result. The person follows the
@@ -140,16 +140,16 @@ class AskedPerson(PlannedActions):
         self._call = (tool, arguments)
         self._left.clear()
         await self._answer_shown()
-        heard = await self._call_once(tool, arguments)
-        while heard is None or await self._follow_all(heard.text):
-            heard = await self._call_once(tool, arguments)
+        result = await self._call_once(tool, arguments)
+        while result is None or await self._follow_all(result.text):
+            result = await self._call_once(tool, arguments)
         await asyncio.gather(*self._acting, return_exceptions=True)
         self._raise_failure()
         await self.catch_up()
         await self._settled()
-        return heard
+        return result
 
-    async def _call_once(self, tool: str, arguments: Mapping[str, Json]) -> Heard | None:
+    async def _call_once(self, tool: str, arguments: Mapping[str, Json]) -> ReceivedResult | None:
         """Return the result, or None if the same call has to be made again."""
         result: CallToolResult | None = None
         try:
@@ -163,7 +163,7 @@ class AskedPerson(PlannedActions):
             await self._client.connect()
             return None
         if result is not None:
-            return Heard.of(result)
+            return ReceivedResult.of(result)
         return None if self._unseen else _GAVE_UP
 
     async def follows(self, link: str) -> bool:
@@ -213,10 +213,10 @@ class AskedPerson(PlannedActions):
     # Results.
 
     @property
-    def asked(self) -> tuple[Told, ...]:
+    def asked(self) -> tuple[ReceivedQuestion, ...]:
         """The questions that this person was asked, in order, each question once."""
         asked_of = self._app.asked_of
-        return tuple(told for id, told in asked_of.items() if self._is_own(owner_of(id)))
+        return tuple(question for id, question in asked_of.items() if self._is_own(owner_of(id)))
 
     @property
     def endings(self) -> tuple[Ending, ...]:
@@ -336,8 +336,8 @@ class AskedPerson(PlannedActions):
         except Exception as error:  # noqa: BLE001 - also of the test's own function: `call` raises it
             return await self._fail(errand.asked, error)
 
-    def _received(self, asked: Elicitation) -> Told:
-        return self._app.asked_of.get(asked.id) or Told.of(asked)
+    def _received(self, asked: Elicitation) -> ReceivedQuestion:
+        return self._app.asked_of.get(asked.id) or ReceivedQuestion.of(asked)
 
     async def _planned_for(self, asked: Elicitation) -> Act | None:
         """Return the next planned action that is valid for the question, or None.
@@ -346,7 +346,9 @@ class AskedPerson(PlannedActions):
         actions are candidates.
         """
         page = traits_of(asked.kind).page
-        others = [await self._get(told.id) for told in self.asked if told.id not in self._done]
+        others = [
+            await self._get(question.id) for question in self.asked if question.id not in self._done
+        ]
         is_alone = all(other.status.is_final for other in others)
         for act in [*self._plan][: 1 if is_alone else None]:
             if isinstance(act, Act) and (act.pages is None or page in act.pages):
@@ -364,11 +366,11 @@ class AskedPerson(PlannedActions):
 
     async def _asked_in_form(self, message: str) -> Elicitation | None:
         found: Elicitation | None = None
-        for told in reversed(self.asked):
-            asked = await self._get(told.id)
+        for question in reversed(self.asked):
+            asked = await self._get(question.id)
             # A form that is shown again begins with the errors of the last answer.
             if not asked.status.is_final and f"\n\n{asked.asked.message}" in f"\n\n{message}":
-                if told.id not in self._done:
+                if question.id not in self._done:
                     return asked
                 found = found or asked
         return found

@@ -12,7 +12,7 @@ from flows.elicitation.traits import traits_of
 from webapp.testing import _acts as acts
 from webapp.testing._acts import ACCEPT, VALUE, Act, Do, Errand, Pause
 from webapp.testing._application import TestedApplication
-from webapp.testing.received import Told
+from webapp.testing.received import ReceivedQuestion
 from webapp.testing.webhooks import ProviderWebhooks
 
 
@@ -117,7 +117,7 @@ class PlannedActions:
         """
         content = _secret(value, fields, of="answers_wrongly")
         does = partial(acts.answer, content=content, refused=self.refused)
-        self._first("answer wrongly", does, "form", "secret")
+        self._will_leave_open("answer wrongly", does, "form", "secret")
 
     def visits(self, **fields: str) -> None:
         """Follow a `url` question to the author's own pages and fill in their forms."""
@@ -134,7 +134,7 @@ class PlannedActions:
 
         self._will("complete a visit", do, "url")
 
-    def continues(self, then: Callable[[Told], Awaitable[object]]) -> None:
+    def continues(self, then: Callable[[ReceivedQuestion], Awaitable[object]]) -> None:
         """Follow a `url` question to its address, then await `then` with the question.
 
         In `then`, the test does what the author's service or a vendor does next: it sends a
@@ -167,7 +167,9 @@ class PlannedActions:
         The next planned action decides the request. `by` is the subject of the approver who hands
         it over, by default one of the table.
         """
-        self._first(f"hand it to {to}", partial(acts.delegate, by=by, to=to), acts.DECISION)
+        self._will_leave_open(
+            f"hand it to {to}", partial(acts.delegate, by=by, to=to), acts.DECISION
+        )
 
     def leaves_open(self) -> None:
         """Do nothing yet: `call` returns what the model sees, and the same call continues later."""
@@ -205,7 +207,7 @@ class PlannedActions:
     def _will(self, says: str, do: Do, *pages: str) -> None:
         self._plan.append(Act(says=says, do=do, pages=frozenset(pages) or None))
 
-    def _first(self, says: str, do: Do, *pages: str) -> None:
+    def _will_leave_open(self, says: str, do: Do, *pages: str) -> None:
         """Plan an action after which the question is still open."""
         self._plan.append(Act(says=says, do=do, pages=frozenset(pages), leaves_open=True))
 

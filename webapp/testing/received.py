@@ -44,7 +44,7 @@ _HINTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReceivedQuestion:
     """A question as the person received it.
 
     `id` is the question's id (`link.id`). `elicitation_id` is the id that your tool gave to the
@@ -64,7 +64,7 @@ class Told:
     arguments: Json = None
 
     @classmethod
-    def of(cls, asked: Elicitation) -> "Told":
+    def of(cls, asked: Elicitation) -> "ReceivedQuestion":
         terms = asked.asked.terms
         gives = traits_of(asked.kind).gives
         price, provider = None, None
@@ -89,7 +89,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class ReceivedResult:
     """The result that the model sees: its text, and its code if the result is one of our errors."""
 
     text: str
@@ -99,7 +99,7 @@ class Heard:
     result: types.CallToolResult = field(repr=False)
 
     @classmethod
-    def of(cls, result: types.CallToolResult) -> "Heard":
+    def of(cls, result: types.CallToolResult) -> "ReceivedResult":
         parts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         text = "\n".join(parts)
         code = (result.meta or {}).get("errorId")
@@ -113,19 +113,19 @@ class Heard:
 
 
 class UnexpectedQuestion(AssertionError):
-    """A tool asked a question that the test did not expect. `told` is the question."""
+    """A tool asked a question that the test did not expect. `question` is the question."""
 
-    def __init__(self, told: Told, *, planned: str | None) -> None:
-        self.told = told
-        traits = traits_of(told.kind)
+    def __init__(self, question: ReceivedQuestion, *, planned: str | None) -> None:
+        self.question = question
+        traits = traits_of(question.kind)
         hint = 'types_key("...")' if traits.takes_key else _HINTS.get(traits.page, "accepts()")
         if traits.is_anothers:
             hint = "approves(), person.refuses()"
         instead = f" The next action that the test planned is: {planned}." if planned else ""
         super().__init__(
-            f"The tool {told.tool} asked a question of kind {told.kind}, and the test planned no "
-            f"answer to it: {told.message!r}.{instead} Plan the answer before the call, "
-            f"on the person of elicit_person: person.{hint}, person.declines() or "
+            f"The tool {question.tool} asked a question of kind {question.kind}, and the test "
+            f"planned no answer to it: {question.message!r}.{instead} Plan the answer before the "
+            f"call, on the person of elicit_person: person.{hint}, person.declines() or "
             "person.never_comes()."
         )
 
@@ -157,19 +157,19 @@ class NeverAsked(AssertionError):
 class StillOpen(AssertionError):
     """A question is still open: the test's own client left it, or the person did not end it."""
 
-    def __init__(self, told: Told, *, is_done: bool, last_call: str) -> None:
-        self.told = told
+    def __init__(self, question: ReceivedQuestion, *, is_done: bool, last_call: str) -> None:
+        self.question = question
         if is_done:
             super().__init__(
-                f"The person did the planned action, and the question {told.message!r} of the tool "
-                f"{told.tool} is still open. Nothing has completed it: call "
+                f"The person did the planned action, and the question {question.message!r} of the "
+                f"tool {question.tool} is still open. Nothing has completed it: call "
                 "complete_elicitation(...) in your route, or plan person.completes(...).\n"
                 f"{last_call}"
             )
             return
         super().__init__(
-            f"The tool {told.tool} asked {told.message!r}, and the test's client did not pass the "
-            "question to the person. Create the client with "
+            f"The tool {question.tool} asked {question.message!r}, and the test's client did not "
+            "pass the question to the person. Create the client with "
             "elicitation_callback=person.elicitation_callback (FastMCP: "
             "elicitation_handler=person.elicitation_handler), or open the link that the client "
             f"received: await person.follows(link).\n{last_call}"
@@ -225,8 +225,8 @@ class LastCall(logging.Filter):
         lines = [f"The last call returned: {self._result_text[:_CHARACTERS_AT_MOST]}"]
         if self._raised is not None:
             says, at = str(self._raised), raised_at(self._raised)
-            is_heard = not says or says in self._result_text
-            its_own = "" if is_heard else f": {says[:_CHARACTERS_AT_MOST]}"
+            is_in_result = not says or says in self._result_text
+            its_own = "" if is_in_result else f": {says[:_CHARACTERS_AT_MOST]}"
             where = f" at {at}" if at else ""
             lines.append(f"The tool raised {type(self._raised).__name__}{where}{its_own}")
         return lines

@@ -215,10 +215,10 @@ def _of_server(frame: FrameType | None) -> int:
     """Return the worker count of the server whose code calls this frame."""
     number = 1
     while frame is not None:
-        kept = _SERVERS.get(frame.f_globals.get("__name__", ""))
-        if kept is not None:
-            told = getattr(frame.f_locals.get("self"), kept, None)
-            number = max(number, getattr(told, "workers", None) or 1)
+        attribute = _SERVERS.get(frame.f_globals.get("__name__", ""))
+        if attribute is not None:
+            server = getattr(frame.f_locals.get("self"), attribute, None)
+            number = max(number, getattr(server, "workers", None) or 1)
         frame = frame.f_back
     return number
 

@@ -18,7 +18,13 @@ from flows.oauth.declaration_checks import LABEL_AT_MOST
 from flows.oauth.provider import NAME
 from flows.origin import is_origin
 from flows.payments.checkout_page import PACE
-from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
+from flows.payments.declared.mapping import (
+    DEFAULT_FETCHED,
+    DEFAULT_OPENED,
+    DEFAULT_WEBHOOK,
+    Holding,
+    Reading,
+)
 from flows.payments.declared.templates import fill_text, names_in, place_faults
 from flows.payments.gateway import fits_a_header
 from flows.payments.receipt import Dispute, RefundStatus
@@ -93,9 +99,9 @@ class ProviderDeclaration:
     create: str = "POST /checkouts"
     create_body: Json = field(default_factory=_checkout)
     idempotency: str | None = "Idempotency-Key"
-    created: Reading = OURS_OPENED
+    created: Reading = DEFAULT_OPENED
     fetch: str | None = "GET /checkouts/{session}"
-    fetched: Reading = OURS
+    fetched: Reading = DEFAULT_FETCHED
     pace: tuple[timedelta, ...] = PACE  # polling intervals if no webhook reaches us
     close: str | None = "POST /checkouts/{session}/close"
     close_body: Json = None
@@ -116,7 +122,7 @@ class ProviderDeclaration:
     event_type: str = "type"
     events: tuple[str, ...] = ("checkout.updated",)
     settles: bool = True
-    told: Reading = OURS_TOLD
+    told: Reading = DEFAULT_WEBHOOK
     news: Mapping[str, Dispute | None] = field(default_factory=dict[str, Dispute | None])
 
     def __post_init__(self) -> None:
@@ -256,7 +262,7 @@ class ProviderDeclaration:
             places |= {
                 f"{part}.{key}": getattr(reading, key) for key in keys if key not in _NO_PLACES
             }
-            if isinstance(reading, Reading) and reading.is_ours:
+            if isinstance(reading, Reading) and reading.has_own_session_ids:
                 del places[f"{part}.session"]
         faults += [f"{name}: required." for name in NEEDED if places[name] is None]
         return faults + place_faults(places)

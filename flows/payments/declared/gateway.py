@@ -41,7 +41,7 @@ from flows.payments.responses import (
     written,
 )
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
-from flows.webhooks.signatures import Delivery, Scheme
+from flows.webhooks.signatures import Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
@@ -135,15 +135,15 @@ class DeclaredGateway:
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
-        theirs = payment_of(payment, self.seller)
+        payment_id = payment_of(payment, self.seller)
         if self._declared.refund is None:
             advice = f" Refund it there: {self._declared.manage}." if self._declared.manage else ""
             raise Failed(f"{self.seller.label} cannot make refunds for this server.{advice}")
-        given, remaining = yield from self._refunded_so_far(payment, theirs)
+        given, remaining = yield from self._refunded_so_far(payment, payment_id)
         total = payment.amount if up_to is None else up_to
         if given >= total:
             price = Money.from_minor_units(total, payment.currency)
-            return Refund(id=theirs, price=price, status=RefundStatus.SUCCEEDED)
+            return Refund(id=payment_id, price=price, status=RefundStatus.SUCCEEDED)
         rest = Money.from_minor_units(total - given, payment.currency)
         key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
@@ -154,7 +154,7 @@ class DeclaredGateway:
         values: Values = {
             **self.seller.own,
             **self._money(named),
-            "payment": theirs,
+            "payment": payment_id,
             "reason": (reason or "")[:REASON_AT_MOST] or None,
             **_keys(key),
         }
@@ -162,10 +162,7 @@ class DeclaredGateway:
         reply = yield self._request(self._declared.refund, values, body=body, key=key)
         return refund_in(reply, self.seller, price=rest)
 
-    def read_notice(self, delivery: Delivery) -> Notice:
-        return self.stored_notice(delivery.body)
-
-    def stored_notice(self, body: bytes) -> Notice:
+    def read_notice(self, body: bytes) -> Notice:
         return notice_in(body, self.seller)
 
     def trace(self, payment: str) -> Talk[str | None]:
@@ -188,7 +185,7 @@ class DeclaredGateway:
         }
         return asking(fill(self._declared.create_body, values), until=expires_at)
 
-    def _refunded_so_far(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
+    def _refunded_so_far(self, payment: Payment, payment_id: str) -> Talk[tuple[int, int | None]]:
         """Return the amount refunded so far, and the amount left to refund if it is known.
 
         Fetch the amounts from the provider if the declaration says how (see `Holding`). Otherwise
@@ -202,7 +199,7 @@ class DeclaredGateway:
             call = fetch
         else:
             return payment.refunded, None
-        values: Values = {**self.seller.own, "payment": theirs, "session": payment.session}
+        values: Values = {**self.seller.own, "payment": payment_id, "session": payment.session}
         reply = yield self._request(call, values)
         data = answer_in(reply, self.seller, doing=GIVING_BACK)
         try:
@@ -222,14 +219,14 @@ class DeclaredGateway:
         try:
             id = (
                 text_at(data, reading.reference)
-                if reading.is_ours
+                if reading.has_own_session_ids
                 else id_at(data, reading.session)
             )
             found = None if reading.amount is None else session_in(data, reading, self.seller)
             url = text_at(data, reading.url)
         except Malformed:
             raise unreadable(self.seller, doing=OPENING) from None
-        if id is None or (reading.is_ours and id != key):
+        if id is None or (reading.has_own_session_ids and id != key):
             raise unreadable(self.seller, doing=OPENING)
         return found or ProviderSession(
             id=id,

@@ -42,7 +42,7 @@ class Reading:
     closes_at: str | None = None
 
     @property
-    def is_ours(self) -> bool:
+    def has_own_session_ids(self) -> bool:
         """True if sessions are identified by our own key."""
         return self.session == "{key}"
 
@@ -62,9 +62,9 @@ class Holding:
     left: str | None = None
 
 
-OURS: Final = Reading(refunded="refunded", charged_back="charged_back")
-OURS_OPENED: Final = Reading(url="url", closes_at="closes_at")
-OURS_TOLD: Final = Reading(
+DEFAULT_FETCHED: Final = Reading(refunded="refunded", charged_back="charged_back")
+DEFAULT_OPENED: Final = Reading(url="url", closes_at="closes_at")
+DEFAULT_WEBHOOK: Final = Reading(
     session="data.id",
     states={f"data.state={state}": state for state in SessionStatus},
     amount="data.amount",

@@ -85,7 +85,7 @@ def session_in(data: Json, reading: Reading, seller: DeclaredAccount) -> Provide
 def named_in(data: Json, reading: Reading) -> tuple[str | None, str | None]:
     """Return the session and the elicitation that the data names, if any. Raises Malformed."""
     reference = text_at(data, reading.reference)
-    if not reading.is_ours:
+    if not reading.has_own_session_ids:
         is_known = reference is not None and _REFERENCE.fullmatch(reference)
         return id_at(data, reading.session), reference if is_known else None
     key = _KEY.fullmatch(reference or "")

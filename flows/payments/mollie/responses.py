@@ -202,8 +202,8 @@ def refunds_in(
     """Return all refunds of the payment, those requested by us first. Raises Failed."""
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=field_in)
     found = listed.embedded.refunds
-    ours = [one for one in found if one.receipt == payment.id]
-    return [*ours, *(one for one in found if one not in ours)]
+    of_payment = [one for one in found if one.receipt == payment.id]
+    return [*of_payment, *(one for one in found if one not in of_payment)]
 
 
 def read_refund(

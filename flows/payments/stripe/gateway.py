@@ -30,7 +30,6 @@ from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
-    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -70,7 +69,7 @@ from flows.payments.stripe.messages import (
     session_in,
     sessions_in,
 )
-from flows.webhooks.signatures import Delivery, Scheme
+from flows.webhooks.signatures import Scheme
 
 STRIPE_API = "https://api.stripe.com"
 STRIPE_CHECKOUT = "https://checkout.stripe.com"
@@ -212,6 +211,7 @@ class StripeGateway:
 
     scheme = STRIPE
     pace = PACE
+    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
@@ -321,12 +321,6 @@ class StripeGateway:
         reply = yield self._get(f"{_DISPUTES}?{query}")
         return claims_in(reply, intent, self.seller)
 
-    def read_notice(self, delivery: Delivery) -> Notice:
-        return notice_in(delivery.body)
-
-    def stored_notice(self, body: bytes) -> Notice:
-        return notice_in(body)
-
     def trace(self, payment: str) -> Talk[str | None]:
         """Return the elicitation of a payment. A dispute names only the payment."""
         reply = yield self._get(_path(_INTENTS, payment))
@@ -408,7 +402,7 @@ def examined(
             says=f"{seller.label} rejects the key.",
             fix=f"set {_KEY} to a secret key from {_KEYS}",
         )
-        return SetupReport(findings=(wrong,), told_at=reported_at)
+        return SetupReport(findings=(wrong,), reported_at=reported_at)
     found = [_of_account(reply, seller)]
     tried: dict[str, int] = {}
     for right, (method, path) in RIGHTS.items():
@@ -418,7 +412,7 @@ def examined(
     if url is not None:
         listed = yield request("GET", "/v1/webhook_endpoints?limit=100")
         found += _of_endpoints(listed, url, seller)
-    return SetupReport(findings=tuple(found), told_at=reported_at)
+    return SetupReport(findings=tuple(found), reported_at=reported_at)
 
 
 def _of_rights(tried: Mapping[str, int], charge_status: int, seller: StripeAccount) -> SetupFinding:
@@ -467,8 +461,8 @@ def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> lis
     except msgspec.MsgspecError:
         says = f"{seller.label} does not list its webhook endpoints (HTTP {reply.status_code})."
         return [SetupFinding(says=says, fix=f"check them at {_PAGE}", is_wrong=False)]
-    ours = [one for one in listed if one.url == url]
-    if not ours:
+    of_server = [one for one in listed if one.url == url]
+    if not of_server:
         others = ", ".join(sorted(one.url for one in listed)) or "none"
         return [
             SetupFinding(
@@ -477,7 +471,7 @@ def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> lis
                 f"{_SECRET} to its signing secret",
             )
         ]
-    enabled = [one for one in ours if one.status == "enabled"]
+    enabled = [one for one in of_server if one.status == "enabled"]
     if not enabled:
         return [
             SetupFinding(

@@ -25,7 +25,7 @@ from flows.payments import responses as gateway_replies
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import MerchantAccount, Notice, ProviderSession
 from flows.payments.listing import SessionPage
-from flows.payments.money import Money, checked_units
+from flows.payments.money import Money, check_minor_units
 from flows.payments.receipt import Dispute, Payment, PaymentChange, Refund, RefundChange
 from flows.payments.responses import GIVING_BACK, ProviderRefund, refund_made, unreadable
 from flows.payments.session import REFERENCE_KEY, Id, Malformed, SessionStatus
@@ -98,7 +98,8 @@ def charged_units(amount: int, currency: str) -> int:
     minor_units, rest = divmod(amount * divisor, multiplier)
     if rest:
         raise InvalidQuestion(f"{amount} is not a valid amount in {currency}.")
-    return checked_units(minor_units, currency)
+    check_minor_units(minor_units, currency)
+    return minor_units
 
 
 class CheckoutSession(Struct, frozen=True, kw_only=True):
@@ -155,7 +156,7 @@ def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
     can write its metadata.
     """
     named, metadata = data.get("client_reference_id"), data.get("metadata")
-    ours = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
+    reference = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
     if not isinstance(named, str):
         return None
     try:
@@ -165,8 +166,8 @@ def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
     until, closes_at = data.get("expires_at"), None
     if isinstance(until, int) and 0 <= until <= _LATEST_TIME:
         closes_at = datetime.fromtimestamp(until, UTC)
-    is_ours = ours == named and data.get("payment_link") is None
-    return replace(session, closes_at=closes_at, is_made_by_us=is_ours)
+    is_made_by_us = reference == named and data.get("payment_link") is None
+    return replace(session, closes_at=closes_at, is_made_by_us=is_made_by_us)
 
 
 def id_of(value: Json) -> Json:
@@ -288,7 +289,7 @@ def _notice_of(event: _Event) -> Notice:
     is_payment = about.get("object") == "payment_intent"
     change, session, transition = None, None, None
     if event.type in SETTLING_EVENTS:
-        session = _session_in(about, event.type, is_ours=reference is not None)
+        session = _session_in(about, event.type, is_made_by_us=reference is not None)
         transition = f"{subject} {event.type} {about.get('payment_status')}"
     elif (change := _changes(event.type, about, at=at)) is not None:
         refund = "" if change.refund is None else f" {about.get('status')}"
@@ -310,12 +311,14 @@ def _notice_of(event: _Event) -> Notice:
     )
 
 
-def _session_in(about: Mapping[str, Json], kind: str, *, is_ours: bool) -> ProviderSession | None:
+def _session_in(
+    about: Mapping[str, Json], kind: str, *, is_made_by_us: bool
+) -> ProviderSession | None:
     """Read the session of an event; None if it names no question. Raises Malformed."""
     try:
         found = read_session(about)
     except Malformed:
-        if is_ours or about.get("object") != "checkout.session":
+        if is_made_by_us or about.get("object") != "checkout.session":
             raise
         return None
     return neutral(found, has_failed=kind == PAYMENT_FAILED, is_now=False)
@@ -343,8 +346,8 @@ def _of_refund(about: Mapping[str, Json], *, at: datetime) -> PaymentChange | No
     amount, currency = _money(about.get("amount"), about.get("currency"))
     has_ended = status in REFUND_ENDED
     metadata = about.get("metadata")
-    is_ours = isinstance(metadata, Mapping) and REFERENCE_KEY in metadata
-    if id is None or not (has_ended or is_ours):
+    is_made_by_us = isinstance(metadata, Mapping) and REFERENCE_KEY in metadata
+    if id is None or not (has_ended or is_made_by_us):
         return None
     refund = RefundChange(id=id, stands=not has_ended, is_done=status == "succeeded", amount=amount)
     return PaymentChange(refund=refund, currency=currency, at=at)

@@ -13,7 +13,7 @@ from flows.elicitation.states import (
     LEASE,
     MONEY_RETURNED,
     NOT_ARRIVED,
-    RECORD_KEPT,
+    RECORD_RETENTION,
     TRANSITIONS,
     Asked,
     Attempt,
@@ -190,7 +190,7 @@ def test_late_acceptance_clears_claim_on_earlier_outcome() -> None:
     )
     late = states.settle_late(no, now=NOON, content={}, holds_key=True)
     assert (late.take, late.delivered_at, late.why) == (None, None, None)
-    assert states.claim(late, run="other", leg="other", now=NOON).take is not None
+    assert states.claim(late, run="other", request_id="other", now=NOON).take is not None
 
 
 def test_eleventh_attempt_is_refused() -> None:
@@ -230,65 +230,67 @@ def test_question_cannot_be_opened_from_expiry_on() -> None:
 
 @pytest.mark.parametrize("status", sorted(OPEN))
 def test_newer_request_replaces_waiting_request(status: Status) -> None:
-    joined = states.join(elicitation(status), leg="leg-2", run="run-2")
+    joined = states.join(elicitation(status), request_id="leg-2", run="run-2")
     assert (joined.waiter, joined.status) == ("leg-2", status)
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_waiting_for_ended_question_is_refused(status: Status) -> None:
     with pytest.raises(NotPossible):
-        states.join(elicitation(status), leg="leg-2", run="run-2")
+        states.join(elicitation(status), request_id="leg-2", run="run-2")
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
 def test_open_question_cannot_be_claimed_or_released(status: Status) -> None:
     with pytest.raises(NotPossible):
-        states.claim(elicitation(status), run="r", leg="l", now=NOON)
+        states.claim(elicitation(status), run="r", request_id="l", now=NOON)
     with pytest.raises(NotPossible):
         states.release_key(elicitation(status))
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_outcome_is_claimed_by_a_single_request_at_a_time(status: Status) -> None:
-    claimed = states.claim(elicitation(status), run="r1", leg="l1", now=NOON)
+    claimed = states.claim(elicitation(status), run="r1", request_id="l1", now=NOON)
     assert claimed.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
     for run in ("r1", "r2"):
         with pytest.raises(NotPossible):
-            states.claim(claimed, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
+            states.claim(
+                claimed, run=run, request_id="l2", now=NOON + LEASE - timedelta(microseconds=1)
+            )
 
 
 def test_settling_can_claim_outcome_for_waiting_request() -> None:
     take = Lease(run="r1", leg="leg-1", until=NOON + LEASE)
-    settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, take=take)
+    settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, lease=take)
     assert settled.take == take
     with pytest.raises(NotPossible):
-        states.claim(settled, run="r2", leg="l2", now=NOON)
+        states.claim(settled, run="r2", request_id="l2", now=NOON)
 
 
 def test_expired_lease_frees_the_outcome() -> None:
-    other = states.claim(accepted(leg="l1"), run="r2", leg="l2", now=NOON + LEASE)
+    other = states.claim(accepted(leg="l1"), run="r2", request_id="l2", now=NOON + LEASE)
     assert other.take == Lease(run="r2", leg="l2", until=NOON + 2 * LEASE)
     with pytest.raises(NotPossible):
-        states.renew(other, leg="l1", now=NOON + LEASE)
+        states.renew(other, request_id="l1", now=NOON + LEASE)
     with pytest.raises(NotPossible):
-        states.release(other, leg="l1")
+        states.release(other, request_id="l1")
 
 
 def test_renewed_lease_lasts_from_its_renewal() -> None:
-    renewed = states.renew(accepted(leg="l1"), leg="l1", now=NOON + LEASE / 2)
+    renewed = states.renew(accepted(leg="l1"), request_id="l1", now=NOON + LEASE / 2)
     assert renewed.take is not None
     assert renewed.take.until == NOON + LEASE / 2 + LEASE
     with pytest.raises(NotPossible):
-        states.claim(renewed, run="r2", leg="l2", now=NOON + LEASE)
+        states.claim(renewed, run="r2", request_id="l2", now=NOON + LEASE)
 
 
 def test_released_outcome_can_be_claimed_at_once() -> None:
-    released = states.release(accepted(leg="l1"), leg="l1")
-    assert states.claim(released, run="r2", leg="l2", now=NOON).take is not None
+    released = states.release(accepted(leg="l1"), request_id="l1")
+    assert states.claim(released, run="r2", request_id="l2", now=NOON).take is not None
     with pytest.raises(NotPossible):
-        states.renew(released, leg="l1", now=NOON)
+        states.renew(released, request_id="l1", now=NOON)
     with pytest.raises(NotPossible):
-        states.release(released, leg="l1")
+        states.release(released, request_id="l1")
 
 
 def test_only_claiming_run_can_deliver_outcome() -> None:
@@ -303,7 +305,7 @@ def test_delivered_outcome_cannot_be_claimed_again() -> None:
     assert (delivered.content, delivered.holds_key, delivered.due_at) == (None, False, None)
     for leg in ("l1", "l2"):
         with pytest.raises(NotPossible):
-            states.claim(delivered, run="r1", leg=leg, now=NOON + 2 * LEASE)
+            states.claim(delivered, run="r1", request_id=leg, now=NOON + 2 * LEASE)
 
 
 def test_letting_go_releases_key_and_wipes_answer() -> None:
@@ -357,7 +359,7 @@ def test_renewed_lease_delays_wiping() -> None:
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
     )
     looked, _ = swept(before, until=out - timedelta(seconds=1))
-    renewed = states.renew(looked, leg="l", now=out - timedelta(seconds=1))
+    renewed = states.renew(looked, request_id="l", now=out - timedelta(seconds=1))
     assert swept(renewed, until=out + LEASE - timedelta(seconds=2))[0].content == {"n": 1}
     assert swept(renewed, until=out + LEASE)[0].content is None
 
@@ -375,20 +377,20 @@ def test_repeated_fall_due_ends_with_no_due_time() -> None:
 
 
 def test_record_is_stored_thirty_days_after_its_end() -> None:
-    assert timedelta(days=30) == RECORD_KEPT
-    assert elicitation().erase_at == NOON + LIFE + RECORD_KEPT
+    assert timedelta(days=30) == RECORD_RETENTION
+    assert elicitation().erase_at == NOON + LIFE + RECORD_RETENTION
     late = states.settle_late(
         elicitation(Status.EXPIRED), now=NOON + timedelta(days=2), content={}, holds_key=True
     )
-    assert late.erase_at == NOON + timedelta(days=2) + RECORD_KEPT
+    assert late.erase_at == NOON + timedelta(days=2) + RECORD_RETENTION
 
 
 def test_changes_leave_unrelated_fields_unchanged() -> None:
     before = accepted(leg="l1", run="r1")
     stored = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
     for after in (
-        states.renew(before, leg="l1", now=NOON),
-        states.release(before, leg="l1"),
+        states.renew(before, request_id="l1", now=NOON),
+        states.release(before, request_id="l1"),
         states.deliver(before, run="r1", now=NOON),
         states.release_key(before),
     ):
@@ -402,7 +404,7 @@ def test_open_checkout_is_due_as_soon_as_question_ends() -> None:
     later = NOON + timedelta(seconds=9)
     assert states.settle(opened, Status.DECLINED, now=later).due_at == later
     assert states.settle(opened, Status.ACCEPTED, now=later).due_at != later
-    twice = attempts.open_attempt(opened, browser="b", kept={"n": 2}, now=NOON)
+    twice = attempts.open_attempt(opened, browser="b", attempt_data={"n": 2}, now=NOON)
     paid = states.settle(twice, Status.ACCEPTED, now=later)
     assert paid.due_at == later, "the other attempt's checkout must close"
     assert attempts.close(paid).due_at != later

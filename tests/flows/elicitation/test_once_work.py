@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, computed_field
 
 from flows.elicitation.once_work import OnceWork
-from flows.errors import InvalidQuestion, ResultNotKept
+from flows.errors import InvalidQuestion, ResultNotStored
 
 
 class Order(BaseModel):
@@ -168,7 +168,7 @@ def nothing() -> None:
 async def test_result_of_another_type_is_stored_and_refused(work, stored, words):
     doing = OnceWork("work", work, None)
     assert await doing("the key") == stored
-    with pytest.raises(ResultNotKept, match=words):
+    with pytest.raises(ResultNotStored, match=words):
         doing.typed(stored)
 
 

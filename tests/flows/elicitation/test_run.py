@@ -5,8 +5,8 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from flows.elicitation import run as runs
-from flows.elicitation.run import RESULT_KEPT, AskedStep, Run, Step
-from flows.elicitation.states import RECORD_KEPT
+from flows.elicitation.run import RESULT_RETENTION, AskedStep, Run, Step
+from flows.elicitation.states import RECORD_RETENTION
 from tests.support.clock import NOON
 
 OPEN_UNTIL = NOON + timedelta(minutes=10)
@@ -82,21 +82,21 @@ def test_elicitation_of_a_question_can_be_replaced() -> None:
 
 def test_open_run_is_due_when_joining_ends() -> None:
     assert run().due_at == OPEN_UNTIL
-    assert run().erase_at == OPEN_UNTIL + RECORD_KEPT
+    assert run().erase_at == OPEN_UNTIL + RECORD_RETENTION
     assert (run().status, run().holds_key) == ("open", True)
 
 
 def test_result_is_stored_for_ten_minutes() -> None:
     done = runs.finish(run(), result="{}", now=NOON)
-    assert timedelta(minutes=10) == RESULT_KEPT
-    assert (done.status, done.result, done.due_at) == ("finished", "{}", NOON + RESULT_KEPT)
+    assert timedelta(minutes=10) == RESULT_RETENTION
+    assert (done.status, done.result, done.due_at) == ("finished", "{}", NOON + RESULT_RETENTION)
     assert done.holds_key
 
 
 def test_delivered_run_releases_key_for_new_call() -> None:
     over = runs.deliver(runs.finish(run(), result="{}", now=NOON), now=NOON)
     assert (over.status, over.result, over.holds_key) == ("delivered", "{}", False)
-    assert over.due_at == NOON + RESULT_KEPT
+    assert over.due_at == NOON + RESULT_RETENTION
 
 
 def test_wiped_run_is_never_due_again() -> None:

@@ -47,7 +47,7 @@ def _asked(arguments: object, *, gate: Gate | None = None, tool: str = "delete")
         tool=tool,
         arguments=json.dumps(arguments, sort_keys=True),
         shown=cast("Mapping[str, Any]", arguments),
-        can_be_kept=True,
+        can_be_stored=True,
     )
 
 
@@ -235,7 +235,7 @@ def test_different_arguments_make_a_different_question() -> None:
 def test_approval_also_covers_shown_values() -> None:
     # finding: S8
     one, other = (
-        gate_question(Gate(), tool="delete", arguments="{}", shown={"n": n}, can_be_kept=True)
+        gate_question(Gate(), tool="delete", arguments="{}", shown={"n": n}, can_be_stored=True)
         for n in (1, 2)
     )
     assert _request(one).covers != _request(other).covers, "a default that changed since"

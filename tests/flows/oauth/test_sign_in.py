@@ -137,7 +137,7 @@ def test_userinfo_never_determines_the_subject() -> None:
         ({"iss": "https://evil.example"}, "another issuer answers"),
         ({"error": "access_denied"}, "both a code and an error"),
         ({"code": None}, "neither a code nor an error"),
-        ({"code": "x" * 5000}, "the code is none"),
+        ({"code": "x" * 5000}, "the code is not valid"),
     ],
 )
 def test_invalid_callback_is_refused(changes: dict[str, str | None], reason: str) -> None:

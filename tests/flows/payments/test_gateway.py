@@ -207,19 +207,18 @@ def event(**changes: Any) -> Any:
 def test_refund_event_is_read_as_payment_change() -> None:
     charge = {"id": "ch_1", "payment_intent": "pi_1", "amount_refunded": 400, "currency": "eur"}
     delivery = event(type="charge.refunded", data={"object": charge})
-    notice = STRIPE.read_notice(delivery)
+    notice = STRIPE.read_notice(delivery.body)
     at = datetime.fromtimestamp(1, UTC)
     assert notice.news == PaymentChange(returned=400, currency="EUR", at=at)
     assert (notice.payment, notice.session) == ("pi_1", None)
     assert (notice.subject, notice.transition) == ("ch_1", "ch_1 charge.refunded 400 None")
-    assert STRIPE.stored_notice(delivery.body) == notice
 
 
 @pytest.mark.parametrize("created", [253402300800, 10**18, 10**19])
 def test_event_with_time_too_late_for_a_date_is_refused_or_ignored(created: int) -> None:
     with pytest.raises(Malformed):
-        STRIPE.read_notice(event(created=created))
-    ignored = STRIPE.read_notice(event(created=created, type="charge.captured"))
+        STRIPE.read_notice(event(created=created).body)
+    ignored = STRIPE.read_notice(event(created=created, type="charge.captured").body)
     assert ignored == Notice(id="evt_1", type="charge.captured", is_live=False)
 
 
@@ -269,7 +268,8 @@ def test_stripe_session_status_is_mapped_to_session_state(
         ("checkout.session.completed", state),
         ("checkout.session.async_payment_failed", failed),
     ):
-        notice = STRIPE.read_notice(event(type=kind, data={"object": session_of(**changes)}))
+        delivered = event(type=kind, data={"object": session_of(**changes)})
+        notice = STRIPE.read_notice(delivered.body)
         assert notice.session is not None
         assert notice.session.state is wanted
 

@@ -18,7 +18,7 @@ from flows.payments import claims, refunds
 from flows.payments import receipt as receipts
 from flows.payments.money import Money
 from flows.payments.receipt import (
-    RECEIPT_KEPT,
+    RECEIPT_RETENTION,
     TRANSITIONS,
     Dispute,
     Payment,
@@ -144,7 +144,7 @@ def test_receipt_is_stored_for_ten_years() -> None:
         at = NOON.replace(year=2024 + year, month=2, day=28) + timedelta(days=1)
         erase_at = paid(paid_at=at).erase_at
         assert erase_at >= at.replace(year=at.year + 10, day=1, month=3)
-        assert erase_at - at == RECEIPT_KEPT
+        assert erase_at - at == RECEIPT_RETENTION
 
 
 def test_receipt_is_due_while_automatic_refund_is_planned() -> None:

@@ -1,4 +1,4 @@
-"""Types that pydantic can say and a form cannot show: what to write instead, in words of Python."""
+"""Types that pydantic supports and a form cannot show: the error says what to write instead."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
@@ -161,12 +161,12 @@ def test_class_without_fields_is_no_model() -> None:
         schema_of(Plain)
 
 
-def test_name_that_is_not_defined_is_named() -> None:
+def test_error_names_a_type_that_is_not_defined() -> None:
     with pytest.raises(InvalidSchema, match="Nowhere is not defined where the model is"):
         schema_of(new_model("Model", x=("Nowhere", ...)))
 
 
-def test_default_of_a_secret_names_the_field() -> None:
+def test_error_for_the_default_of_a_secret_names_the_field() -> None:
     asked = schema_of(new_model("Model", token=(str, "sesame")))
     with pytest.raises(InvalidSchema, match="The field 'token' is a secret, so it has no default"):
         with_secrets(asked)

@@ -99,7 +99,7 @@ async def test_late_payment_stays_with_newer_request_when_older_request_was_canc
     current = await ask.now(first)
     assert current.delivered_at is None
     assert current.take is not None
-    assert current.take.leg == newer.leg
+    assert current.take.leg == newer.request_id
     await newer.finish(lambda: '"done"')
     await newer.delivered()
     assert await shop.ledger() == ["spent"]

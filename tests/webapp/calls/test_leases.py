@@ -34,7 +34,7 @@ class Slow:
 async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> None:
     # finding: T4
     slow = Slow()
-    used = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    used = CallUse(slow, request_id="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(used.claim(current, run="run"))
     await slow.began.wait()
@@ -49,7 +49,7 @@ async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> Non
 
 async def test_claim_that_ends_in_the_turn_of_a_cancellation_is_released() -> None:
     slow = Slow()
-    used = CallUse(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
+    used = CallUse(slow, request_id="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(used.claim(current, run="run"))
     await slow.began.wait()
@@ -71,7 +71,7 @@ async def test_request_of_run_does_not_release_claim_extended_by_other_request()
         await service.completing.complete(question.id, {})
         current = await elicitations.get(question.id)
         assert current is not None
-        first, second = [CallUse(elicitations, leg="run", is_shared=True) for _ in range(2)]
+        first, second = [CallUse(elicitations, request_id="run", is_shared=True) for _ in range(2)]
         for one in (first, second):
             claimed = await one.claim(current, run="run")
             assert claimed is not None

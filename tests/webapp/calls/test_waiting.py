@@ -62,10 +62,10 @@ async def test_completion_claims_outcome_for_waiting_request_in_same_write(here:
     assert after is not None
     assert after.version == before.version + 1
     assert after.take is not None
-    assert after.take.leg == call.leg
+    assert after.take.leg == call.request_id
     assert call.has_claimed, "before the body goes on, a disconnect leaves it alone"
     with pytest.raises(NotPossible):
-        await here.elicitations.claim(after.id, run="r", leg="another")
+        await here.elicitations.claim(after.id, run="r", request_id="another")
     await soon(waiting)
 
 
@@ -84,7 +84,7 @@ async def test_completion_in_another_process_wakes_waiter(
     result = await there.elicitations.get(id_of(presenter))
     assert result is not None
     assert result.take is not None
-    assert result.take.leg == call.leg
+    assert result.take.leg == call.request_id
 
 
 async def test_open_list_of_a_person_sees_question_of_another_process(

@@ -61,6 +61,15 @@ def test_help_option_of_every_command_prints_usage(arguments, capsys):
     assert capsys.readouterr().out.startswith("usage: elicit")
 
 
+@pytest.mark.parametrize("arguments", [*((name,) for name in cli.COMMANDS), ("audit", "verify")])
+def test_help_option_of_every_command_says_what_the_command_does(arguments, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--help"])
+    _, first, *_ = capsys.readouterr().out.split("\n\n")
+    assert first.endswith(".")
+    assert not first.startswith(("options:", "positional arguments:", "commands:"))
+
+
 def test_invalid_demo_url_is_refused(capsys):
     assert urlsplit("nonsense").hostname is None
     assert cli.main(["demo", "--url", "nonsense"]) == 2

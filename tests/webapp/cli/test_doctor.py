@@ -252,8 +252,8 @@ async def test_header_removed_by_proxy_is_reported(tmp_path: Path, httpx_mock: H
     ],
 )
 def test_slow_response_is_not_mistaken_for_a_wrong_clock(seconds: int, says: str) -> None:
-    told_at = format_datetime(NOW + timedelta(seconds=seconds))
-    found = clock_finding(told_at, "Acme", between=(NOW, NOW + timedelta(seconds=50)))
+    reported_at = format_datetime(NOW + timedelta(seconds=seconds))
+    found = clock_finding(reported_at, "Acme", between=(NOW, NOW + timedelta(seconds=50)))
     assert found is not None
     assert found.says == says
 

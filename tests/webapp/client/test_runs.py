@@ -13,7 +13,7 @@ from flows import (
     AlreadyDone,
     Declined,
     Processing,
-    ResultNotKept,
+    ResultNotStored,
     elicit,
 )
 from flows.elicitation.states import Elicitation, Json
@@ -373,7 +373,7 @@ async def test_step_with_unserializable_result_is_not_repeated(
         return result  # type: ignore[no-any-return]  # the set is deliberately not JSON
 
     for _ in range(2):
-        with pytest.raises(ResultNotKept, match=words):
+        with pytest.raises(ResultNotStored, match=words):
             await shop.done(work)
     assert len(done) == 1
 

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from flows import elicit
 from flows.crypto.tokens import Tokens
-from flows.elicitation.states import RECORD_KEPT, Completion, Elicitation, Json, Status, release_key
+from flows.elicitation.states import (
+    RECORD_RETENTION,
+    Completion,
+    Elicitation,
+    Json,
+    Status,
+    release_key,
+)
 from flows.elicitation.traits import traits_of
 from flows.errors import (
     InvalidQuestion,
@@ -280,7 +287,7 @@ async def test_acceptance_after_expiry_is_late_before_sweeper_ran(
 async def test_record_is_erased_thirty_days_after_end(here: Service, clock: Clock) -> None:
     elicitation = await asked(here)
     await here.completing.complete(elicitation.id, {"n": 1})
-    clock.tick(seconds=(MINUTES + RECORD_KEPT).total_seconds() - 1)
+    clock.tick(seconds=(MINUTES + RECORD_RETENTION).total_seconds() - 1)
     await sweep(here)
     assert (await now_of(here, elicitation)).status is Status.ACCEPTED
     clock.tick(seconds=1)
@@ -705,7 +712,7 @@ class Behind(MemoryStore):
 async def test_stale_cache_never_overrides_store(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
-    behind = Behind(beside=store)
+    behind = Behind(shares_with=store)
     async with process(behind, clock) as other:
         elicitation = await asked(other)
         await other.elicitations.open_attempt(elicitation.id, browser="b")
@@ -714,10 +721,10 @@ async def test_stale_cache_never_overrides_store(
         assert done is Completion.ALREADY_SETTLED
         with pytest.raises(NotPossible):
             await other.elicitations.open_attempt(elicitation.id, browser="b")
-        claimed = await other.elicitations.claim(elicitation.id, run="r", leg="l")
+        claimed = await other.elicitations.claim(elicitation.id, run="r", request_id="l")
         assert claimed.content == {"n": 1}
         with pytest.raises(NotPossible):
-            await here.elicitations.claim(elicitation.id, run="r2", leg="l2")
+            await here.elicitations.claim(elicitation.id, run="r2", request_id="l2")
 
 
 NAMED = elicit.form("Which size?", elicitation_id="order-8")

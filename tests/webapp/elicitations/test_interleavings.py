@@ -79,7 +79,9 @@ class Table:
     def is_quiet(self) -> None:
         """Check that every unfinished program has a reason to sleep, since none can run."""
         legs = {
-            self.calls[name].leg: name for name in self.presenters if not self.tasks[name].done()
+            self.calls[name].request_id: name
+            for name in self.presenters
+            if not self.tasks[name].done()
         }
         for record in held_in(self.store):
             if record.kind != "elicitation":

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from flows.elicitation import states
-from flows.elicitation.states import LEASE, RECORD_KEPT, Completion, Elicitation, Status
+from flows.elicitation.states import LEASE, RECORD_RETENTION, Completion, Elicitation, Status
 from flows.errors import ElicitError, NotPossible, TooManyAttempts
 from tests.support.clock import NOON, Clock
 from tests.support.hand_loop import HandLoop
@@ -61,7 +61,7 @@ class Modelled:
 
     def end(self, status: str, now: datetime, content: dict[str, int] | None = None) -> None:
         self.status, self.content, self.leg = status, content, None
-        self.erase_at = max(now, self.expires_at) + RECORD_KEPT
+        self.erase_at = max(now, self.expires_at) + RECORD_RETENTION
 
 
 class ServiceBesideModel(RuleBasedStateMachine):
@@ -112,7 +112,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
             return holder
         fresh = self.loop.run_until_complete(asked(self.here, join=join))
         self.model[fresh.id] = Modelled(
-            join=join, expires_at=fresh.expires_at, erase_at=fresh.expires_at + RECORD_KEPT
+            join=join, expires_at=fresh.expires_at, erase_at=fresh.expires_at + RECORD_RETENTION
         )
         return fresh.id
 
@@ -190,7 +190,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
     def take(self, id: str, who: str) -> None:
         known = self.model.get(id)
         run, leg = who.split()
-        work = self.here.elicitations.claim(id, run=run, leg=leg)
+        work = self.here.elicitations.claim(id, run=run, request_id=leg)
         if known is None:
             self.refused(work, KeyError)
         elif known.is_open or known.is_delivered or not self.is_free(known, who):
@@ -203,14 +203,14 @@ class ServiceBesideModel(RuleBasedStateMachine):
     @rule(id=ids, who=legs)
     def renew(self, id: str, who: str) -> None:
         known = self.model.get(id)
-        self.each(id, lambda e: states.renew(e, leg=who.split()[1], now=self.clock()))
+        self.each(id, lambda e: states.renew(e, request_id=who.split()[1], now=self.clock()))
         if known is not None and known.leg == who:
             known.until = self.clock() + LEASE
 
     @rule(id=ids, who=legs)
     def release(self, id: str, who: str) -> None:
         known = self.model.get(id)
-        self.each(id, lambda e: states.release(e, leg=who.split()[1]))
+        self.each(id, lambda e: states.release(e, request_id=who.split()[1]))
         if known is not None and known.leg == who:
             known.leg = None
 

@@ -218,7 +218,7 @@ async def test_very_large_write_succeeds_and_events_above_limit_are_counted(
     many = [question_in_store(here, join=str(number)) for number in range(300)]
     await here.elicitations.write(*many)
     assert len(await events_of(here)) == 100
-    assert here.events.backlog.not_kept == {"crm": 200}
+    assert here.events.backlog.not_stored == {"crm": 200}
     assert "events.not_stored" in caplog.messages
 
 

@@ -11,7 +11,7 @@ from tests.support.clock import Clock
 from tests.support.living import living
 from tests.support.service_env import process
 from webapp.identity.api_keys import (
-    KEPT,
+    KEY_RETENTION,
     PREFIX,
     ApiKeyRefused,
     KeyScope,
@@ -79,7 +79,7 @@ async def test_key_revoked_by_other_process_is_refused_immediately(clock: Clock)
         with pytest.raises(ApiKeyRefused):
             await one.identity.api_keys.of(text)
         (stored,) = await one.identity.api_keys.all()
-        assert (stored.status, stored.erase_at) == ("revoked", clock() + KEPT)
+        assert (stored.status, stored.erase_at) == ("revoked", clock() + KEY_RETENTION)
 
 
 async def test_last_use_of_key_is_written_once_per_minute(service: Service, clock: Clock) -> None:

@@ -52,7 +52,7 @@ async def test_session_ends_after_eight_hours_without_visit(
 
 
 @pytest.mark.parametrize(("hours", "is_known"), [(-2, True), (2, True), (8, False)])
-async def test_changed_clock_ends_session_like_eight_hours(
+async def test_session_ends_only_if_the_clock_jumps_eight_hours(
     sessions: Sessions, clock: Clock, hours: int, is_known: bool
 ) -> None:
     # finding: H2

@@ -48,7 +48,7 @@ async def passes(call: Call, *, tool: str = "t") -> None:
             tool=tool,
             arguments=call.tool.arguments,
             shown=json.loads(call.tool.arguments),
-            can_be_kept=True,
+            can_be_stored=True,
         )
 
 

@@ -14,8 +14,8 @@ from tests.support.cli import log_as_before
 from tests.support.work import is_at_most
 from webapp.command import quieten
 from webapp.logs.events import (
+    CHARACTERS_AT_MOST,
     FORMER_EVENTS,
-    LETTERS_AT_MOST,
     TOOL_LOGGERS,
     Events,
     JsonEvents,
@@ -108,7 +108,7 @@ def test_long_text_of_caller_is_truncated() -> None:
     # finding: R9
     # finding: S30
     said = Events().format(failed(ValueError("x" * 40_000)))
-    assert len(said) < 2 * LETTERS_AT_MOST
+    assert len(said) < 2 * CHARACTERS_AT_MOST
     assert "more characters]" in said
 
 

@@ -20,7 +20,7 @@ from webapp.limits import CallLimits
 Ask: TypeAlias = Callable[[str], Awaitable[Any]]
 LOGIN = "https://example.org/login"
 # No request waits, so a question that the body has left out cannot come late.
-AT_ONCE = CallLimits(leg=timedelta(), request_at_least=timedelta(), link=timedelta())
+AT_ONCE = CallLimits(retry=timedelta(), request_at_least=timedelta(), link=timedelta())
 
 
 async def visit(message: str) -> Json:

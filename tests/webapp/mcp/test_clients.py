@@ -251,7 +251,7 @@ async def test_newer_of_two_identical_calls_gets_the_answer(server, bodies, revi
 
 @pytest.mark.parametrize("rounds", [1, 10])
 async def test_client_retrying_without_delay_finally_gets_still_waiting(bodies, server, rounds):
-    limits = CallLimits(leg=timedelta(), request_at_least=timedelta(), rounds=rounds)
+    limits = CallLimits(retry=timedelta(), request_at_least=timedelta(), rounds=rounds)
     async with caller_of(server, MODERN, limits=limits) as (env, caller):
         result = await caller.result("sign_in")
         assert "Still waiting" in text_of(result)

@@ -139,7 +139,7 @@ async def test_same_call_is_asked_to_repeat_while_once_takes_too_long(server, re
     # finding: R14
     work = Work(server, asks=False)
     brief = timedelta(seconds=0.2)
-    limits = CallLimits(call=brief, leg=brief, request_at_least=brief, link=brief)
+    limits = CallLimits(call=brief, retry=brief, request_at_least=brief, link=brief)
     async with caller_of(server, revision, limits=limits) as (env, caller):
         first = caller.call("buy", once=True)
         await eventually(lambda: work.log == ["work"])

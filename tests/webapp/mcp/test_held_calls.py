@@ -309,7 +309,7 @@ async def test_call_waiting_for_another_calls_tool_is_answered_in_time(server, h
 def test_all_default_wait_limits_are_below_55_seconds():
     # finding: R4
     limits = CallLimits()
-    assert limits.leg < limits.call < timedelta(seconds=55)
+    assert limits.retry < limits.call < timedelta(seconds=55)
     assert limits.link < limits.call
 
 

@@ -142,7 +142,7 @@ async def test_token_exchange_past_the_timeout_is_awaited_without_busy_reads(ser
         return str((await connected(timeout=timedelta(minutes=1))).label)
 
     hour = timedelta(hours=1)
-    limits = CallLimits(progress=hour, leg=hour, call=hour)
+    limits = CallLimits(progress=hour, retry=hour, call=hour)
     async with caller_at_sandbox(server, revision, store=store, limits=limits) as (at, caller):
         await at.plan(next="slow")
         call = caller.call("read")

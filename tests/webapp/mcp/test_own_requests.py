@@ -9,7 +9,7 @@ from tests.support.own_requests import size_form
 from webapp.limits import CallLimits
 
 LOGIN = "https://example.org/login"
-SHORT = CallLimits(leg=timedelta(milliseconds=50), request_at_least=timedelta(milliseconds=50))
+SHORT = CallLimits(retry=timedelta(milliseconds=50), request_at_least=timedelta(milliseconds=50))
 
 
 class Shop:

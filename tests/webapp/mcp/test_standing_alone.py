@@ -111,7 +111,7 @@ class LateNews(MemoryStore):
     """A second connection to a store that receives other processes' changes only after `hear()`."""
 
     def __init__(self, others: MemoryStore) -> None:
-        super().__init__(beside=others)
+        super().__init__(shares_with=others)
         self._kept_back: list[Record] = []
         self._is_late = True
 

@@ -35,7 +35,7 @@ from tests.support.mcp_server import (
 from webapp.limits import CallLimits
 
 AT_ONCE = CallLimits(link=timedelta())
-SHORT = CallLimits(leg=timedelta(), request_at_least=timedelta())
+SHORT = CallLimits(retry=timedelta(), request_at_least=timedelta())
 NAME = {"response": "Ada"}
 
 
@@ -356,7 +356,7 @@ async def test_changed_together_questions_are_an_error(server):
 
 
 async def test_result_after_the_last_round_has_all_links(server):
-    limits = CallLimits(rounds=1, leg=timedelta(), request_at_least=timedelta())
+    limits = CallLimits(rounds=1, retry=timedelta(), request_at_least=timedelta())
     async with caller_of(server, MODERN, limits=limits, declares=URL) as (env, caller):
         first = await caller.asked("visit_both")
         last = await caller.answered("visit_both", after=first)

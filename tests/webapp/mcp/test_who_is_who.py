@@ -201,7 +201,7 @@ async def test_live_status_is_sent_on_change(revision):
             lines = live.aiter_lines()
             assert await anext(lines) == "data: pending"
             elicitations = here.env.service.elicitations
-            await elicitations.change(asked.id, lambda one: join(one, leg="newer", run="r"))
+            await elicitations.change(asked.id, lambda one: join(one, request_id="newer", run="r"))
             assert "visit" in (await alice.visit(link)).text  # the live page got the change
             await here.env.complete(link)
             assert await anext(line async for line in lines if line) == "data: accepted"

@@ -12,7 +12,7 @@ from webapp.notifications.tables import NotifyTable
 from webapp.sweeper import fall_due
 
 # The call is held while the reminder becomes due.
-HELD = CallLimits(call=timedelta(hours=9), leg=timedelta(hours=9), link=timedelta(hours=9))
+HELD = CallLimits(call=timedelta(hours=9), retry=timedelta(hours=9), link=timedelta(hours=9))
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])

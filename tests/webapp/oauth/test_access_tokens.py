@@ -291,7 +291,7 @@ async def test_concurrent_changes_survive_refresh() -> None:
             await asyncio.sleep(0)
         account = await the_one(service)
         await service.kinds.accounts.connections.unshare(account.owner, account.id, "another")
-        await service.elicitations.write_afresh(lambda: allowed(service))
+        await service.elicitations.write_rebuilt(lambda: allowed(service))
         gate.set()
         await unasked(asked)
         account = await the_one(service)
@@ -412,7 +412,7 @@ async def test_tool_without_sharing_does_not_receive_refreshed_token() -> None:
         assert await unshared.renew(account.id, account.access_token) is None
         assert network.refreshes == 0
         # After another tool has renewed the token, this tool still does not get the new token.
-        await service.elicitations.write_afresh(lambda: allowed(service))
+        await service.elicitations.write_rebuilt(lambda: allowed(service))
         export = reach_of(service, account.owner, tool="export")
         assert await export.renew(account.id, account.access_token) == ("key-1.1-of-octocat", None)
         assert await unshared.renew(account.id, account.access_token) is None

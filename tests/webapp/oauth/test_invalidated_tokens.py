@@ -49,7 +49,7 @@ async def test_account_without_refresh_token_is_asked_for_again() -> None:
     async with serving_accounts(network, clock=clock) as service:
         await connect(service, "repo")
         account = await the_one(service)
-        await service.elicitations.write_afresh(lambda: without_refresh_token(service))
+        await service.elicitations.write_rebuilt(lambda: without_refresh_token(service))
         clock.tick(minutes=5)
         await (await again(service, "first")).invalidate()
         asked = Asking(service, "repo", arguments="second")

@@ -386,7 +386,7 @@ async def test_calls_sharing_answer_continue_with_their_own_account() -> None:
         await connect(service, "repo", tool="list", account="hubber", arguments="x")
 
         async def gets(run: str) -> object:
-            claimed = await service.elicitations.claim(yes.id, run=run, leg="leg")
+            claimed = await service.elicitations.claim(yes.id, run=run, request_id="leg")
             content = await service.kinds.accounts.answer(claimed)
             assert isinstance(content, Mapping)
             return content["label"]

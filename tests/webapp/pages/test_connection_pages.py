@@ -278,7 +278,7 @@ def test_connections_page_names_assistants_which_can_use_account(
     assert "Claude its own name, not verified https://app.example verified by its sign-in" in said
     assert "Save for octocat" in said
     assert "Allow all my assistants" not in said
-    stored = shown(_with(overview, replace(one, is_kept_to_some=True))).main_text()
+    stored = shown(_with(overview, replace(one, is_limited_to_some=True))).main_text()
     assert "Only the selected assistants. Any other asks you first." in stored
     assert "Allow all my assistants to use octocat" in stored
 

@@ -52,13 +52,13 @@ def test_approval_page_names_assistant_and_its_verification(
     assert "This is its own name, not verified." in by_name
     nameless = shown(replace(view, client_id=None, client=None, client_title=None)).main_text()
     assert "Which assistantan unnamed assistant, and no other" in nameless
-    assert "Which assistant" not in shown(replace(view, can_be_kept=False)).main_text()
+    assert "Which assistant" not in shown(replace(view, can_be_stored=False)).main_text()
 
 
 def test_approval_which_cannot_be_stored_has_no_checkboxes(
     shown: Shown, view: StartConfirm
 ) -> None:
-    once = replace(view, can_be_kept=False)
+    once = replace(view, can_be_stored=False)
     for asked in (once, replace(once, is_gate=False)):
         assert "checkbox" not in shown(asked).html
         assert "15 minutes" not in shown(asked).main_text()

@@ -201,17 +201,19 @@ def test_failed_payment_does_not_promise_nothing_was_charged(shown: Shown) -> No
     assert "Tell the operator of this server before you pay again." in said
 
 
-@pytest.mark.parametrize(("kept", "words"), [(True, "doesn't ask again"), (False, "it is deleted")])
+@pytest.mark.parametrize(
+    ("is_stored", "words"), [(True, "doesn't ask again"), (False, "it is deleted")]
+)
 def test_saved_secret_page_says_how_long_secret_is_stored(
-    kept: bool,
+    is_stored: bool,
     words: str,
     shown: Shown,
 ) -> None:
-    page = shown(DoneSecret(server="my tools", kept=kept))
+    page = shown(DoneSecret(server="my tools", is_stored=is_stored))
     assert page.text("h1") == "Saved"
     assert words in page.main_text()
     assert (
-        "None of them sees it." if kept else "Your assistant does not see it."
+        "None of them sees it." if is_stored else "Your assistant does not see it."
     ) in page.main_text()
 
 

@@ -28,7 +28,7 @@ OTHERS = (Home, Pair, Paired, PairUsed, SignInFailed, SignedOut, Closed)
 AS_FOR_USERS = {
     "for_user": True,
     "is_gate": False,
-    "can_be_kept": False,
+    "can_be_stored": False,
     "is_by_model": False,
     "sign_in": None,
     "words": USERS_PAGE_WORDS,

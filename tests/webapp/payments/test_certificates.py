@@ -19,17 +19,17 @@ from webapp.elicitations.waiters import Waiters
 from webapp.http.rate_limit import TooOften
 from webapp.payments.certificates import (
     BETWEEN_FETCHES_OF_ONE,
+    CERTIFICATE_RETENTION,
     FETCHES_AT_ONCE,
     FETCHES_OF_ONE,
-    KEPT,
     Certificates,
     Shelf,
 )
 from webapp.records.owners import SERVICE, open_owners
-from webapp.records.values import KINDS, KeptCertificate
+from webapp.records.values import KINDS, StoredCertificate
 from webapp.stores.memory import MemoryStore
 
-KIND = KINDS[KeptCertificate]
+KIND = KINDS[StoredCertificate]
 WEBHOOK_ID = "1JE4291016473214C"
 BODY = b'{"id":"WH-1"}'
 OURS, THEIRS = "192.0.2.1", "198.51.100.7"
@@ -174,4 +174,4 @@ async def test_stored_certificate_is_encrypted_and_has_an_erase_date(host: Host)
     (record,) = await host.store.list(KIND)
     assert record.owner == SERVICE
     assert b"CERTIFICATE" not in record.sealed
-    assert record.erase_at == host.clock() + KEPT
+    assert record.erase_at == host.clock() + CERTIFICATE_RETENTION

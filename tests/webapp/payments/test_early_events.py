@@ -39,11 +39,11 @@ from tests.support.webhook_log import only, replayed
 from webapp.calls.verbs import Verbs
 from webapp.cli.payments import end_payment
 from webapp.cli.webhooks import list_hooks
-from webapp.payments.events import BODY_BYTES_KEPT, Webhooks
+from webapp.payments.events import BODY_BYTES_STORED, Webhooks
 from webapp.records.ids import fresh_id
 from webapp.sweeper import fall_due
 
-EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES_KEPT + 1)}}
+EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES_STORED + 1)}}
 
 
 async def erased(payment_env: PaymentEnv, asked: Elicitation) -> None:
@@ -71,7 +71,7 @@ async def test_dispute_ends_even_if_its_evidence_is_longer_than_the_stored_body(
             assert await claimed(shop, payment) == "disputed"
         assert await claimed(shop, payment, CLOSED, status=ends, **EVIDENCE) == stands
         hook = next(hook for hook in await shop.webhooks() if hook.type == CLOSED)
-        assert (hook.is_whole, hook.status, len(hook.body)) == (False, "applied", BODY_BYTES_KEPT)
+        assert (hook.is_whole, hook.status, len(hook.body)) == (False, "applied", BODY_BYTES_STORED)
         assert (await replayed(shop, hook)).endswith("  applied")
         assert await shop.ledger() == [stands]
 
@@ -94,7 +94,7 @@ async def test_long_event_that_arrives_before_the_checkout_reply_waits_for_the_r
 ) -> None:
     async def overtake(checkout: dict[str, Any]) -> None:
         acme.before_it_answers = None
-        event = acme.pay(checkout["id"], note="x" * BODY_BYTES_KEPT)
+        event = acme.pay(checkout["id"], note="x" * BODY_BYTES_STORED)
         assert await received(await tell(payment_env, event)) == "waiting"
 
     acme.before_it_answers = overtake

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flows import Money, elicit
-from flows.elicitation.states import Status, is_kept
+from flows.elicitation.states import Status, can_still_be_stored
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError, NotPossible
 from flows.question import asking
@@ -581,7 +581,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         ids = {
             one.id
             for one in await self.shop.asked()
-            if self.topic_of.get(one.id) == topic and is_kept(one, now)
+            if self.topic_of.get(one.id) == topic and can_still_be_stored(one, now)
         }
         payments = [p for p in await self.shop.payments() if p.elicitation_id in ids]
         return bool(payments) and all(

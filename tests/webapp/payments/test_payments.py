@@ -754,12 +754,12 @@ async def test_superseded_request_cannot_spend_the_payment(shop: Shop) -> None:
         # This process was paused for 31 seconds, so the same call continues in another process.
         shop.clock.tick(seconds=31)
         elicitations, ledger = shop.service.elicitations, shop.service.kinds.payments.ledger
-        await elicitations.claim(asked.id, run=asked.take.run, leg="of another process")
+        await elicitations.claim(asked.id, run=asked.take.run, request_id="of another process")
         gate.set()
         assert "delivered" not in await buy.result()
         assert await shop.ledger() == ["open"]
         run, leg = asked.take.run, "of another process"
-        spent = await ledger.spend(payment.owner, payment.id, run=run, leg=leg)
+        spent = await ledger.spend(payment.owner, payment.id, run=run, request_id=leg)
         assert spent.status == "spent"
 
 

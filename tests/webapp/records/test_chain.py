@@ -57,7 +57,7 @@ async def test_audit_of_question_records_four_changes_with_proof_and_digest(
 
 async def test_lease_is_not_recorded_in_audit(here: Service) -> None:
     question = await asked(here)
-    await here.elicitations.change(question.id, lambda e: states.join(e, leg="2", run="r"))
+    await here.elicitations.change(question.id, lambda e: states.join(e, request_id="2", run="r"))
     assert len(await audit_entries_of(here, question.owner)) == 1
 
 

@@ -14,7 +14,7 @@ from tests.support.rotation import Interrupted, local
 from tests.support.service_env import asked, process
 from webapp.cli.audit import export_chain, verify_chains
 from webapp.cli.keys import Keys, rotate
-from webapp.cli.resealing import HEARD_AFTER, is_under_way
+from webapp.cli.resealing import PROCESSES_NOTIFIED_AFTER, is_under_way
 from webapp.elicitations.watcher import listen
 from webapp.records.owners import DATA_KEY, SERVICE, Locker, Row, pages, unwrapped
 from webapp.records.values import KINDS
@@ -82,7 +82,7 @@ async def test_old_secret_and_old_copy_decrypt_nothing_after_recovery(file, cloc
         later = [await asked(serving, join="later"), await asked(serving, subject="bob")]
         assert await data_keys(command, *leaked) == []
         assert await opened_by(command, known) == []
-        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
         said = await after_leak(command, file, clock)
         assert "Old data keys deleted: 1." in said
         for each in (before, *later):
@@ -110,7 +110,7 @@ async def test_running_processes_lose_nothing_during_recovery(file, clock, openi
         *served, _ = await asyncio.gather(
             *(serve(number) for number in range(20, 120)), after_leak(command, file, clock)
         )
-        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
         *more, _ = await asyncio.gather(
             *(serve(number) for number in range(120, 160)), after_leak(command, file, clock)
         )
@@ -128,18 +128,18 @@ async def test_running_processes_lose_nothing_during_recovery(file, clock, openi
 async def test_record_written_by_uninformed_process_is_encrypted_again_by_second_run(
     file, clock, openings
 ):
-    deaf, _, command = openings
-    async with process(deaf, clock, ring=file.ring()) as serving:
+    uninformed, _, command = openings
+    async with process(uninformed, clock, ring=file.ring()) as serving:
         await asked(serving)
         known = await data_keys(command, *[secret.value for secret in file.read()])
         await after_leak(command, file, clock)
-        unheard = await asked(serving, join="another")
-        assert await opened_by(command, known) == [unheard.id]
-        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        written = await asked(serving, join="another")
+        assert await opened_by(command, known) == [written.id]
+        clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
         said = await after_leak(command, file, clock)
         assert "New data keys: 0. Records encrypted again: 1." in said
         assert await opened_by(command, known) == []
-        assert await serving.elicitations.get(unheard.id) is not None
+        assert await serving.elicitations.get(written.id) is not None
 
 
 async def test_old_data_keys_stay_until_every_process_received_new_keys(file, clock):
@@ -197,7 +197,7 @@ async def test_recovery_with_secrets_of_environment_uses_first_secret(clock):
         assert "remove those secrets everywhere now" in said[-1]
         assert await opened_by(store, known) == []
         assert await after.elicitations.get(question.id) is not None
-        clock.tick(seconds=HEARD_AFTER.total_seconds())
+        clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
         await rotate(keys, now=clock(), after_leak=True)
         assert await rotate(keys, now=clock(), after_leak=True) == [
             f"0 keys of the store encrypted again with {ring.newest.hex()}.",
@@ -233,7 +233,7 @@ async def test_audit_from_before_leak_is_exported_unchanged(
         question = await asked(service)
     for _ in range(2):
         await after_leak(openings[2], file, clock)
-        clock.now += HEARD_AFTER
+        clock.now += PROCESSES_NOTIFIED_AFTER
     async with audited(openings[1], clock, ring=file.ring()) as service:
         await asked(service, join="after")
         rows = (await export_chain(service, question.owner)).rows

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.elicitation.states import RECORD_KEPT
+from flows.elicitation.states import RECORD_RETENTION
 from tests.support.clock import Clock
 from tests.support.service_env import asked, process
 from webapp.settings.quotas import PolicySettings
@@ -18,7 +18,7 @@ from webapp.stores.memory import MemoryStore
     [
         ("url", 2, 2),
         ("url", 90, 90),
-        ("payment", 2, RECORD_KEPT.days),
+        ("payment", 2, RECORD_RETENTION.days),
         ("payment", 90, 90),
     ],
 )

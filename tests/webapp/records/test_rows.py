@@ -151,7 +151,7 @@ async def test_process_which_lost_race_for_key_uses_winning_key() -> None:
 
     store = MemoryStore()
     first = await open_owners(store=store, ring=RING)
-    late = Late(beside=store)
+    late = Late(shares_with=store)
     second = await open_owners(store=late, ring=RING)
     assert first.tag(issuer="i", subject="s") == second.tag(issuer="i", subject="s")
     alias = Alias(id="a", owner="o" * 20, elicitation_id="e", erase_at=Clock()())

@@ -263,7 +263,7 @@ async def test_head_whose_list_has_expired_verifies_nothing() -> None:
             await verify_chains(service)
 
 
-async def test_heads_expired_under_shorter_retention_are_not_missed() -> None:
+async def test_heads_that_expired_under_shorter_retention_are_not_reported_as_missing() -> None:
     # finding: XD5
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as service:

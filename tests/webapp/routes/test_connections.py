@@ -194,7 +194,7 @@ async def test_accounts_of_other_servers_are_listed_under_their_names() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 30, 300])
-async def test_long_list_of_accounts_is_paged_filtered_and_folded(number: int) -> None:
+async def test_long_list_of_accounts_is_paged_filtered_and_collapsed(number: int) -> None:
     # finding: XP13
     def both(settings: Settings, sandbox: Sandbox) -> Settings:
         hub = replace(github.at(sandbox.url), name="hub", label="Hub", manage=APPS)
@@ -419,7 +419,7 @@ async def test_next_call_uses_account_switched_to() -> None:
         assert not again.has_asked
 
 
-async def test_single_inactive_account_is_not_described_as_behind_another() -> None:
+async def test_page_says_that_no_account_is_in_use_after_that_one_is_disconnected() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")

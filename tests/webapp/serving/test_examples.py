@@ -9,7 +9,7 @@ from tests.support.cli import PROJECT, serving
 from tests.support.programs import client_of, elicit_stdio, started_by_client
 from webapp.demo.client import text_of
 
-KEPT = "A key of 4 letters is kept."
+SAYS = "The service answers to a key of 4 characters."
 EXAMPLES = PROJECT / "examples"
 REVISIONS = ("legacy", "2026-07-28")
 
@@ -19,7 +19,7 @@ async def test_example_is_served_over_http(tmp_path, server):
     async with serving(server, home=tmp_path, cwd=EXAMPLES) as served:
         for revision in REVISIONS:
             async with client_of(served.url, revision) as (client, person):
-                assert text_of(await client.call_tool("keep_key", {})) == KEPT
+                assert text_of(await client.call_tool("use_key", {})) == SAYS
                 assert len(person.links) == 1
 
 
@@ -30,7 +30,7 @@ async def test_example_is_served_on_stdio(tmp_path, free_port, server, revision)
     async with started_by_client(
         *elicit_stdio(server, "--port", str(free_port)), revision=revision, home=tmp_path
     ) as (client, _, said):
-        assert text_of(await client.call_tool("keep_key", {})) == KEPT
+        assert text_of(await client.call_tool("use_key", {})) == SAYS
     assert "No provider of accounts or payments is set up; --sandbox simulates them." in said.text()
 
 

@@ -25,7 +25,7 @@ from tests.support.serving import bound
 from webapp import add_pages
 from webapp.demo.client import text_of
 
-KEPT = "A key of 4 letters is kept."
+SAYS = "The service answers to a key of 4 characters."
 SDK, FASTMCP = (
     str(PROJECT / "examples/runs_itself.py"),
     str(PROJECT / "examples/fastmcp_runs_it.py"),
@@ -55,10 +55,10 @@ async def test_tool_awaits_person_on_own_port_over_http(tmp_path, free_port, lib
         assert program.url == f"http://127.0.0.1:{free_port}"
         for revision in ("legacy", "2026-07-28"):
             async with client_of(program.url, revision) as (client, person):
-                assert text_of(await client.call_tool("keep_key", {})) == KEPT
+                assert text_of(await client.call_tool("use_key", {})) == SAYS
                 assert [link.startswith(f"{program.url}/e/") for link in person.links] == [True]
         async with httpx.AsyncClient() as browser:
-            assert "keep_key" in (await browser.get(program.url)).text
+            assert "use_key" in (await browser.get(program.url)).text
             evil = await browser.get(program.url, headers={"host": "evil.example"})
             assert evil.status_code == 421
         program.process.send_signal(signal.SIGINT)
@@ -72,7 +72,7 @@ async def test_pages_are_served_on_local_port_over_stdio(tmp_path, free_port, li
     async with started_by_client(
         *over_stdio(library), revision=revision, home=tmp_path, extra={"ELICIT_URL": url}
     ) as (client, person, said):
-        assert text_of(await client.call_tool("keep_key", {})) == KEPT
+        assert text_of(await client.call_tool("use_key", {})) == SAYS
         assert person.links[0].startswith(f"{url}/e/")
     assert f"The pages at {url} are served by this process." in said.text()
 

@@ -19,7 +19,13 @@ from flows.payments.declared.declaration import (
     DeclaredAccount,
     ProviderDeclaration,
 )
-from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holding, Reading
+from flows.payments.declared.mapping import (
+    DEFAULT_FETCHED,
+    DEFAULT_OPENED,
+    DEFAULT_WEBHOOK,
+    Holding,
+    Reading,
+)
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
@@ -137,7 +143,11 @@ def test_api_and_checkout_origins_are_sufficient() -> None:
         checkout_origins=("https://pay.acme.example",),
     )
     assert (acme.scheme, acme.events) == (STANDARD_WEBHOOKS, ("checkout.updated",))
-    assert (acme.created, acme.fetched, acme.told) == (OURS_OPENED, OURS, OURS_TOLD)
+    assert (acme.created, acme.fetched, acme.told) == (
+        DEFAULT_OPENED,
+        DEFAULT_FETCHED,
+        DEFAULT_WEBHOOK,
+    )
 
 
 def test_account_provider_can_have_same_name() -> None:
@@ -214,11 +224,11 @@ def test_every_key_is_read_into_declaration() -> None:
         told=Reading(
             session="data.id",
             handle="event.handle",
-            states=OURS_TOLD.states,
+            states=DEFAULT_WEBHOOK.states,
             amount="data.amount",
             currency="data.currency",
             reference="data.reference",
-            live=OURS_TOLD.live,
+            live=DEFAULT_WEBHOOK.live,
             payment="data.payment",
             refunded="data.refunded",
         ),
@@ -231,7 +241,7 @@ def test_every_key_is_read_into_declaration() -> None:
     )
 
 
-CLOSES = OURS_OPENED.closes_at
+CLOSES = DEFAULT_OPENED.closes_at
 
 
 def test_a_scheme_can_be_described() -> None:
@@ -275,7 +285,7 @@ def test_false_in_place_of_a_name_means_none(key: str) -> None:
 def test_false_in_table_means_response_has_no_such_field(key: str) -> None:
     acme = merchant_of(SMALL + f"[sellers.acme.fetched]\n{key} = false\n")
     assert getattr(acme.fetched, key) is None
-    assert acme.fetched.states == OURS.states
+    assert acme.fetched.states == DEFAULT_FETCHED.states
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))

@@ -33,7 +33,7 @@ def test_value_which_is_not_utf_8_is_reported(name: str) -> None:
 def test_sign_in_is_disabled_without_settings() -> None:
     found, problems = read({})
     assert problems == []
-    assert (found.client, found.issuer, found.knows_people) == (None, None, False)
+    assert (found.client, found.issuer, found.can_ask_people) == (None, None, False)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_registration_at_issuer_is_no_provider_credential() -> None:
 @pytest.mark.parametrize("allowed", [ISSUER, {"ELICIT_BIND": "code"}, {"ELICIT_ANONYMOUS": "code"}])
 def test_exposed_server_must_identify_people(allowed: dict[str, str]) -> None:
     assert variables_in(problems_in(PUBLIC, host="0.0.0.0")) == ["ELICIT_EXPOSE"]
-    assert read_settings(PUBLIC | allowed, host="0.0.0.0").identity.knows_people
+    assert read_settings(PUBLIC | allowed, host="0.0.0.0").identity.can_ask_people
 
 
 def test_model_answers_setting_accepts_only_1_and_0() -> None:

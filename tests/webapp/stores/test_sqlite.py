@@ -41,7 +41,7 @@ async def test_store_files_and_created_folders_are_private(tmp_path):
 
 async def test_overwritten_value_is_removed_from_write_ahead_log(path, monkeypatch):
     # finding: S24
-    monkeypatch.setattr("webapp.stores.sqlite_writer.LOG_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("webapp.stores.sqlite_writer.LOG_RETENTION_SECONDS", 0.0)
     secret = b"open sesame" * 20
 
     def places() -> list[str]:

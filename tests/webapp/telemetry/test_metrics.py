@@ -291,12 +291,14 @@ async def test_outcome_claimed_after_expired_lease_is_counted_as_takeover() -> N
     ) as service:
         one, elicitations = await asked(service), service.elicitations
         await elicitations.settle(one.id, Status.DECLINED)
-        await elicitations.claim(one.id, run="run", leg="gone")
-        await elicitations.claim(one.id, run="run", leg="gone")  # the same owner claims again
+        await elicitations.claim(one.id, run="run", request_id="gone")
+        await elicitations.claim(
+            one.id, run="run", request_id="gone"
+        )  # the same owner claims again
         samples = parsed(metrics.page({}).decode())
         assert value(samples, "elicit_leases_taken_over_total") == 0
         clock.tick(minutes=1)
-        await elicitations.claim(one.id, run="run", leg="next")
+        await elicitations.claim(one.id, run="run", request_id="next")
     samples = parsed(metrics.page({}).decode())
     assert value(samples, "elicit_leases_taken_over_total") == 1
 

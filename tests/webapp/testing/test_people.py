@@ -13,7 +13,13 @@ from flows import complete_elicitation, elicit
 from tests.support.mcp_server import new_server
 from tests.webapp.testing.conftest import DECLARES, a_test
 from webapp.settings.settings import BadSettings
-from webapp.testing import NeverAsked, StillOpen, Told, UnexpectedQuestion, elicit_person
+from webapp.testing import (
+    NeverAsked,
+    ReceivedQuestion,
+    StillOpen,
+    UnexpectedQuestion,
+    elicit_person,
+)
 
 pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
 
@@ -268,7 +274,7 @@ async def test_exception_of_continues_fails_test_unchanged(office, revision, dec
 async def test_visit_that_nothing_completes_is_named(office, revision):
     async with elicit_person(office, revision=revision) as person:
 
-        async def wait_in_vain(asked: Told) -> None:
+        async def wait_in_vain(asked: ReceivedQuestion) -> None:
             kit: Any = person
             await kit.is_awaited(asked.id, at_most=timedelta())
 

@@ -161,7 +161,7 @@ async def test_unanswered_question_fails_test_immediately(shop, revision, declar
     words = r"elicit_person: person\.pays\(\)"
     with pytest.raises(UnexpectedQuestion, match=words) as raised:
         await a_test(shop, tool="buy_tea", arguments={"cups": 1}, **options)
-    assert raised.value.told.price == TEA
+    assert raised.value.question.price == TEA
 
 
 async def test_unexpected_kind_of_question_names_both(shop):

@@ -1,7 +1,7 @@
 """The choice of a presenter for a call, by protocol revision and the client's declaration."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any
@@ -18,11 +18,10 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.callers import Declared
-from webapp.mcp.forms import may_be_asked
 from webapp.mcp.presenters.hold import Hold, HoldForm
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
-from webapp.mcp.presenters.on_stream import ClientAsks
+from webapp.mcp.presenters.on_stream import ConnectionAsks
 from webapp.mcp.presenters.retry import Retry
 from webapp.mcp.request_state import Chain
 from webapp.mcp.results import Result
@@ -38,7 +37,7 @@ def presenter_of(
     service: Service,
     has_result_tool: bool,
     dismissed: str | None,
-    asks: ClientAsks,
+    connections: ConnectionAsks,
     task_id: str | None = None,
 ) -> Presenter:
     """Return the presenter of a call. `dismissed` is the id of a question to stop waiting for.
@@ -64,32 +63,33 @@ def presenter_of(
     )
     if not declared.is_modern:
         is_patient = task_id is not None or patience.is_patient(caller, name=declared.name)
+        asks, unless_patient = connections.of(context), None if is_patient else held_until
         links: Presenter = in_result
         if shows:
             links = Hold(
-                context,
+                context=context,
                 modes=modes,
                 client=client,
                 in_result=in_result,
                 asks=asks,
-                held_until=None if is_patient else held_until,
+                held_until=unless_patient,
                 task_id=task_id,
                 unread_until=held_until,
                 progress=limits.progress,
                 user_codes=user_codes,
             )
+        forms = links
         if declared.asks:
             forms = HoldForm(
-                context,
+                context=context,
                 modes=modes,
                 client=client,
                 in_result=in_result,
                 asks=asks,
-                held_until=None if is_patient else held_until,
+                held_until=unless_patient,
                 task_id=task_id,
             )
-            return ByKind(forms=forms, links=links, waits=in_result, in_form=in_form)
-        return ByKind(forms=links, links=links, waits=in_result, in_form=in_form)
+        return ByKind(forms=forms, links=links, waits=in_result, in_form=in_form)
     if not (shows or declared.asks):
         return ByKind(forms=in_result, links=in_result, waits=in_result, in_form=in_form)
     retry = Retry(
@@ -98,7 +98,7 @@ def presenter_of(
         modes=modes,
         client=client,
         in_result=in_result,
-        request_until=Deadline(limits.leg, ticks=ticks),
+        request_until=Deadline(limits.retry, ticks=ticks),
         held_until=held_until,
         limits=limits,
         user_codes=user_codes,
@@ -127,6 +127,7 @@ def in_task_of(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ByKind:
     """A presenter that shows some questions in a form and the others as links.
 
@@ -134,21 +135,13 @@ class ByKind:
     waits for a while, and its result says who decides.
     """
 
-    def __init__(
-        self,
-        *,
-        forms: Presenter,
-        links: Presenter,
-        waits: Presenter,
-        in_form: Callable[[str], bool],
-    ) -> None:
-        self._forms = forms
-        self._links = links
-        self._waits = waits
-        self._in_form = in_form
+    forms: Presenter
+    links: Presenter
+    waits: Presenter
+    in_form: Callable[[str], bool]
 
     def can(self, mode: str) -> bool:
-        return self._links.can(mode)
+        return self.links.can(mode)
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return self._of(kind).asks_in_client(kind, arguments)
@@ -157,29 +150,29 @@ class ByKind:
         return self._of(kind).limit(kind, now=now, timeout=timeout)
 
     def busy(self) -> object:
-        return self._links.busy()
+        return self.links.busy()
 
     def carry(self, call: Call, state: object) -> object:
-        return self._forms.carry(call, state)
+        return self.forms.carry(call, state)
 
     async def apply_client_answers(self, call: Call) -> None:
-        await self._forms.apply_client_answers(call)
+        await self.forms.apply_client_answers(call)
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
         asked = shown.elicitation
         if traits_of(asked.kind).is_anothers:
-            return await self._waits.wait(call, replace(shown, is_again=True), waiter)
-        in_client = self._in_form(asked.kind) and self._forms.asks_in_client(
+            return await self.waits.wait(call, replace(shown, is_again=True), waiter)
+        in_client = self.in_form(asked.kind) and self.forms.asks_in_client(
             asked.kind, arguments_in(asked)
         )
-        return await (self._forms if in_client else self._links).wait(call, shown, waiter)
+        return await (self.forms if in_client else self.links).wait(call, shown, waiter)
 
     def _of(self, kind: str) -> Presenter:
         if traits_of(kind).is_anothers:
-            return self._waits
-        return self._forms if self._in_form(kind) else self._links
+            return self.waits
+        return self.forms if self.in_form(kind) else self.links
 
 
 def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedClient:
@@ -198,7 +191,13 @@ def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
     # If the owner has to use a paired browser, a client's form may not accept gates: any program
     # could fill it in.
     with_gates = not service.identity.pairs_for_yes(caller.owner)
-    return cache(partial(may_be_asked, with_gates=with_gates))
+
+    @cache
+    def may_be_asked(kind: str) -> bool:
+        traits = traits_of(kind)
+        return traits.fits_client_form and (with_gates or not traits.is_gate)
+
+    return may_be_asked
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:

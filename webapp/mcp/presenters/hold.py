@@ -6,19 +6,18 @@ client's own form, the answer comes from the client.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
-from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
 from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import CHAT_WORDS
 from webapp.calls.call import Call
-from webapp.calls.clients import FORM, LINK, AskedClient, Deed
+from webapp.calls.clients import FORM, LINK, Deed
 from webapp.calls.presenter import REQUIRED, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
@@ -31,60 +30,33 @@ from webapp.mcp.forms import (
     agreed,
     fits,
     is_valid,
-    may_be_asked,
     message_of,
     schema_of,
     user_code_in,
 )
-from webapp.mcp.presenters.link import LinkInResult
-from webapp.mcp.presenters.on_stream import Asking, ClientAnswer, ClientAsks, OnStream
+from webapp.mcp.presenters.on_stream import Asking, ClientAnswer, OnStream
 
 UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
 # the maximum of forms for one user code, because some clients fill them in automatically
 FORMS_AT_MOST = 60
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold(OnStream):
-    """Presents questions with a server-to-client request on the call's own stream."""
+    """Presents questions with a server-to-client request on the call's own stream.
+
+    `unread_until` limits the wait after the client accepted a link sooner than a person can read.
+    """
 
     mode = LINK
-
-    def __init__(
-        self,
-        context: ServerRequestContext[Any, Any],
-        *,
-        modes: frozenset[str],
-        client: AskedClient,
-        in_result: LinkInResult,
-        asks: ClientAsks,
-        held_until: Deadline | None,
-        task_id: str | None,
-        unread_until: Deadline,
-        progress: timedelta,
-        user_codes: UserCodes,
-    ) -> None:
-        """Create the presenter.
-
-        `unread_until` limits the wait after the client accepted a link sooner than a person can
-        read.
-        """
-        super().__init__(
-            context,
-            modes=modes,
-            client=client,
-            in_result=in_result,
-            asks=asks,
-            held_until=held_until,
-            task_id=task_id,
-        )
-        self._user_codes = user_codes
-        self._progress = progress
-        self._unread_until = unread_until
+    unread_until: Deadline
+    progress: timedelta
+    user_codes: UserCodes
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        if not self._context.session.can_send_request:
+        if not self.context.session.can_send_request:
             part = Prompt(shown=shown)
             parts = await shown.group.collect_prompts(part, ending=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
@@ -98,10 +70,10 @@ class Hold(OnStream):
             if current is not None:
                 self._leave_to_newer(call, current, asking)
         if current is not None and current.status.is_final:
-            await self._context.session.send_elicit_complete(
-                current.id, related_request_id=self._context.request_id
+            await self.context.session.send_elicit_complete(
+                current.id, related_request_id=self.context.request_id
             )
-            self._asks.end(current.id)
+            self.asks.end(current.id)
         return current
 
     async def _wait(
@@ -115,11 +87,11 @@ class Hold(OnStream):
         current = shown.elicitation
         is_answered = is_unread = False
         while call.is_waiting_for(current):
-            until = self._at_most(call.clock() + self._progress, now=call.clock())
-            if silence is not None and self._client.is_out(current.id):
+            until = self._at_most(call.clock() + self.progress, now=call.clock())
+            if silence is not None and self.client.is_out(current.id):
                 until = min(until, silence.at(call.clock()))
             if is_unread:
-                until = min(until, self._unread_until.at(call.clock()))
+                until = min(until, self.unread_until.at(call.clock()))
             is_new = partial(self._stops, shown, None if is_answered else asking)
             current = await call.hold(current, waiter, until=until, stops=is_new)
             if not call.is_waiting_for(current):
@@ -134,15 +106,15 @@ class Hold(OnStream):
                 await self._must_be_usable(call, shown, answer)
                 if answer.action == "cancel":
                     return None
-                is_unread = silence is not None and self._client.is_too_soon(answer.after)
+                is_unread = silence is not None and self.client.is_too_soon(answer.after)
                 current = await self._acted(call, current, answer)
-            elif silence is not None and silence.has_ended and self._client.is_out(current.id):
-                await self._client.drew_nothing(current, self.mode, Deed.SILENT)
+            elif silence is not None and silence.has_ended and self.client.is_out(current.id):
+                await self.client.drew_nothing(current, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
             elif (
                 shown.group.has_nobodys
                 or self._is_held_enough
-                or (is_unread and self._unread_until.has_ended)
+                or (is_unread and self.unread_until.has_ended)
             ):
                 await self._still_waiting(call, shown, asking)
             else:
@@ -173,14 +145,14 @@ class Hold(OnStream):
     async def _ask(self, call: Call, shown: PresentedQuestion) -> ClientAnswer:
         """Return the client's answer: an accept only after the user code, if the link needs one."""
         asked = shown.elicitation
-        if self._asks.has_accepted(asked.id):
+        if self.asks.has_accepted(asked.id):
             return ClientAnswer(action="accept")
         answer = await self._send(call, _link_to(shown))
         if answer.action == "accept" and asked.is_by_code:
-            await self._client.answered(asked, self.mode, after=answer.after)
+            await self.client.answered(asked, self.mode, after=answer.after)
             answer = await self._ask_user_code(call, asked)
         if answer.action == "accept":
-            self._asks.accept(asked.id)
+            self.asks.accept(asked.id)
         return answer
 
     async def _ask_user_code(self, call: Call, asked: Elicitation) -> ClientAnswer:
@@ -193,14 +165,14 @@ class Hold(OnStream):
             typed = user_code_in(answer.content)
             if not typed:
                 return replace(answer, action=UNFIT)
-            wrong = await self._user_codes.wrong(asked, typed)
+            wrong = await self.user_codes.wrong(asked, typed)
             if wrong is None:
                 return answer
             words = wrong
         return replace(answer, action="cancel")
 
     async def _report(self, step: float, current: Elicitation) -> None:
-        await self._context.session.report_progress(
+        await self.context.session.report_progress(
             step, None, f"Waiting for the person: {current.asked.message}"
         )
 
@@ -211,7 +183,7 @@ class HoldForm(OnStream):
     mode = FORM
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return may_be_asked(kind) and fits(arguments)
+        return traits_of(kind).fits_client_form and fits(arguments)
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
@@ -246,9 +218,9 @@ class HoldForm(OnStream):
             if not asking.done():
                 await self._unless_draining(call, shown, is_out=True)
                 if silence is not None and silence.has_ended:
-                    await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
+                    await self.client.drew_nothing(asked, self.mode, Deed.SILENT)
                 elif silence is None and self._is_held_enough:
-                    await self._client.was_silent(asked, self.mode)
+                    await self.client.was_silent(asked, self.mode)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
             if answer is not None:

@@ -5,6 +5,7 @@ does not become a task for the question, and the result has the link, as for any
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from webapp.mcp.presenters.on_stream import ACTIONS
 from webapp.mcp.results import Result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InTask:
     """Presents questions for polling: the request ends at the first unanswered question.
 
@@ -27,37 +29,28 @@ class InTask:
     the call waits, and the client can repeat the call.
     """
 
-    def __init__(
-        self,
-        *,
-        modes: frozenset[str],
-        client: AskedClient,
-        in_form: Callable[[str], bool],
-        created: Callable[[Call], Result],
-        is_long: Callable[[Elicitation], bool],
-        otherwise: Presenter | None,
-    ) -> None:
-        self._modes = modes
-        self.client = client
-        self._in_form = in_form
-        self._created = created
-        self._is_long = is_long
-        self._otherwise = otherwise
-        self.dismissed = set[str]()  # names of questions that the client no longer waits for
+    modes: frozenset[str]
+    client: AskedClient
+    in_form: Callable[[str], bool]
+    created: Callable[[Call], Result]
+    is_long: Callable[[Elicitation], bool]
+    otherwise: Presenter | None
+    # names of questions that the client no longer waits for
+    dismissed: set[str] = field(default_factory=set[str], init=False)
 
     def can(self, mode: str) -> bool:
-        return mode in self._modes
+        return mode in self.modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return self._in_form(kind) and "form" in self._modes and fits(arguments)
+        return self.in_form(kind) and "form" in self.modes and fits(arguments)
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        if self._otherwise is None:
+        if self.otherwise is None:
             return now
-        return self._otherwise.limit(kind, now=now, timeout=timeout)
+        return self.otherwise.limit(kind, now=now, timeout=timeout)
 
     def busy(self) -> object:
-        return {} if self._otherwise is None else self._otherwise.busy()
+        return {} if self.otherwise is None else self.otherwise.busy()
 
     def carry(self, call: Call, state: object) -> object:
         return state
@@ -73,11 +66,11 @@ class InTask:
         current = await call.hold(shown.elicitation, waiter, until=call.clock())
         if not call.is_waiting_for(current):
             return current
-        if self._otherwise is not None and not await self._makes_a_task(call, current):
-            return await self._otherwise.wait(call, shown, waiter)
+        if self.otherwise is not None and not await self._makes_a_task(call, current):
+            return await self.otherwise.wait(call, shown, waiter)
         await call.links.prove()
         await shown.group.collect_prompts(Prompt(shown=shown), ending=RETRY, is_urgent=True)
-        return call.interrupt(self._created(call))
+        return call.interrupt(self.created(call))
 
     def mode_of(self, asked: Elicitation) -> Mode:
         return FORM if self.asks_in_client(asked.kind, arguments_in(asked)) else LINK
@@ -126,7 +119,7 @@ class InTask:
         return True
 
     async def _makes_a_task(self, call: Call, asked: Elicitation) -> bool:
-        is_long = self._is_long(asked) and call.run.can_go_on
+        is_long = self.is_long(asked) and call.run.can_go_on
         return is_long and not await self._goes_by_link(asked)
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:

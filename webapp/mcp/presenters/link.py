@@ -5,7 +5,7 @@ The model can wait or give up, and cannot accept for the person.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from flows.elicitation.states import Elicitation, Json
@@ -18,28 +18,19 @@ from webapp.mcp.results import Result, busy_result, form_result, link_result
 from webapp.payments.verification import ON_ITS_WAY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkInResult:
     """Presents questions with an ordinary result."""
 
-    def __init__(
-        self,
-        *,
-        modes: frozenset[str],
-        client: AskedClient,
-        held: timedelta,
-        held_until: Deadline,
-        has_result_tool: bool,
-        dismissed: str | None,
-    ) -> None:
-        self._modes = modes
-        self._client = client
-        self._held = held
-        self._held_until = held_until
-        self._has_result_tool = has_result_tool
-        self._dismissed = dismissed
+    modes: frozenset[str]
+    client: AskedClient
+    held: timedelta  # how long one request waits for one question
+    held_until: Deadline
+    has_result_tool: bool
+    dismissed: str | None  # id of a question to stop waiting for
 
     def can(self, mode: str) -> bool:
-        return mode in self._modes
+        return mode in self.modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
@@ -51,7 +42,7 @@ class LinkInResult:
         pass  # the client only gets a link and sends no answers
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        return min(now + self._held, self._held_until.at(now))
+        return min(now + self.held, self.held_until.at(now))
 
     def busy(self) -> Result:
         return busy_result()
@@ -59,10 +50,10 @@ class LinkInResult:
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        if shown.elicitation.id == self._dismissed:
+        if shown.elicitation.id == self.dismissed:
             return None
         now = call.clock()
-        limit = self.limit(shown.elicitation.kind, now=now, timeout=self._held)
+        limit = self.limit(shown.elicitation.kind, now=now, timeout=self.held)
         limit = limit if shown.is_again else now
         current = await call.hold(
             shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
@@ -74,7 +65,7 @@ class LinkInResult:
                 part, ending=RESULT, is_urgent=not shown.is_again
             )
             call.interrupt(
-                pending_result(call, parts, self._client, has_result_tool=self._has_result_tool)
+                pending_result(call, parts, self.client, has_result_tool=self.has_result_tool)
             )
         return current
 

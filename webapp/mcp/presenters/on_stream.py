@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, ClassVar, NoReturn, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -216,36 +216,24 @@ class _Answered(BaseModel):
         return action if action in ACTIONS else "cancel"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnStream:
     """The base of stream presenters. Implements webapp.calls.call.Presenter except `wait`.
 
     `mode` is the way in which the presenter sends a question to the client.
     """
 
-    mode: Mode
-
-    def __init__(
-        self,
-        context: ServerRequestContext[Any, Any],
-        *,
-        modes: frozenset[str],
-        client: AskedClient,
-        in_result: LinkInResult,
-        asks: ClientAsks,
-        held_until: Deadline | None,
-        task_id: str | None,
-    ) -> None:
-        """Create the presenter. `held_until` is None for a client that waits as long as needed."""
-        self._context = context
-        self._modes = modes
-        self._client = client
-        self._in_result = in_result
-        self._asks = asks
-        self._held_until = held_until
-        self._task_id = task_id
+    mode: ClassVar[Mode]
+    context: ServerRequestContext[Any, Any]
+    modes: frozenset[str]
+    client: AskedClient
+    in_result: LinkInResult
+    asks: ClientAsks
+    held_until: Deadline | None  # None for a client that waits as long as needed
+    task_id: str | None
 
     def can(self, mode: str) -> bool:
-        return mode in self._modes
+        return mode in self.modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
@@ -265,14 +253,14 @@ class OnStream:
     async def _send(
         self, call: Call, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ClientAnswer:
-        if self._task_id is not None:
-            about_task = cast("RequestParamsMeta", related_task(self._task_id))
+        if self.task_id is not None:
+            about_task = cast("RequestParamsMeta", related_task(self.task_id))
             params = params.model_copy(update={"meta": about_task})
         request: Any = _AnsweredByAnything(ElicitRequest(params=params))
-        about = ServerMessageMetadata(related_request_id=self._context.request_id)
+        about = ServerMessageMetadata(related_request_id=self.context.request_id)
         ticks = call.elicitations.ticks
         sent_at = ticks()
-        given = await self._context.session.send_request(request, _Answered, metadata=about)
+        given = await self.context.session.send_request(request, _Answered, metadata=about)
         return ClientAnswer(action=given.action, content=given.content, after=ticks() - sent_at)
 
     async def _goes_by_link(self, asked: Elicitation) -> bool:
@@ -281,16 +269,16 @@ class OnStream:
         Return False for a task, because a request for the task's result waits in any case, and the
         task's status message has the link.
         """
-        if self._task_id is not None:
+        if self.task_id is not None:
             return False
-        if not self._client.has_page(asked.kind) or self._asks.has_accepted(asked.id):
+        if not self.client.has_page(asked.kind) or self.asks.has_accepted(asked.id):
             return False
-        if self._asks.is_passed_on(asked.id) and await self._client.has_answered(asked, self.mode):
+        if self.asks.is_passed_on(asked.id) and await self.client.has_answered(asked, self.mode):
             return False
         # The client was asked on this connection, and another call still waits for the answer.
-        if self._asks.is_open(asked.id):
+        if self.asks.is_open(asked.id):
             return True
-        return await self._client.needs_link(asked, self.mode)
+        return await self.client.needs_link(asked, self.mode)
 
     async def _by_link(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
@@ -301,13 +289,13 @@ class OnStream:
         several calls at the same time. This call then waits for the client's answer first.
         """
         asked = shown.elicitation
-        is_asked_now = self._asks.is_awaited(asked.id) and self._client.is_asked_now(asked)
-        shown = replace(shown, is_again=is_asked_now or self._client.has_link(asked.id))
+        is_asked_now = self.asks.is_awaited(asked.id) and self.client.is_asked_now(asked)
+        shown = replace(shown, is_again=is_asked_now or self.client.has_link(asked.id))
         try:
-            return await self._in_result.wait(call, shown, waiter)
+            return await self.in_result.wait(call, shown, waiter)
         except asyncio.CancelledError:
             if self._is_given_up:
-                self._asks.give_up(asked.id)
+                self.asks.give_up(asked.id)
             raise
 
     async def _silence(self, call: Call, asked: Elicitation) -> Deadline | None:
@@ -318,13 +306,11 @@ class OnStream:
         Return None if there is no deadline: the client was seen to let people answer, no page can
         answer this kind, or the request is a task's, whose result no model reads.
         """
-        if self._task_id is not None:
+        if self.task_id is not None:
             return None
-        if not self._client.has_page(asked.kind) or await self._client.has_answered(
-            asked, self.mode
-        ):
+        if not self.client.has_page(asked.kind) or await self.client.has_answered(asked, self.mode):
             return None
-        return Deadline(self._client.silence, ticks=call.elicitations.ticks)
+        return Deadline(self.client.silence, ticks=call.elicitations.ticks)
 
     @asynccontextmanager
     async def _asking(
@@ -344,8 +330,8 @@ class OnStream:
             waiter.wake(None)
 
         id = asked.id
-        asking = self._asks.begin(id, lambda: _answer_to(request))
-        self._client.sent(asked, now=call.clock())
+        asking = self.asks.begin(id, lambda: _answer_to(request))
+        self.client.sent(asked, now=call.clock())
         asking.add_done_callback(wake)
         try:
             yield asking
@@ -353,11 +339,11 @@ class OnStream:
             if self._is_given_up or call.is_interrupted:
                 self._leave(call, asked, asking)
             if self._is_given_up and not asking.done():
-                await self._client.drew_nothing(asked, self.mode, Deed.GAVE_UP)
+                await self.client.drew_nothing(asked, self.mode, Deed.GAVE_UP)
             raise
         finally:
             asking.remove_done_callback(wake)
-            if not self._asks.is_passed_on(id):
+            if not self.asks.is_passed_on(id):
                 asking.cancel()
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait({asking})
@@ -365,7 +351,7 @@ class OnStream:
     @property
     def _is_given_up(self) -> bool:
         """True if the client has cancelled the call. False if this process is shutting down."""
-        outbound = getattr(self._context.session, "_request_outbound", None)
+        outbound = getattr(self.context.session, "_request_outbound", None)
         cancelled = getattr(outbound, "cancel_requested", None)
         return cancelled is not None and bool(cancelled.is_set())
 
@@ -374,7 +360,7 @@ class OnStream:
     ) -> None:
         """Leave the client's request open when the call ends, so that a late answer counts."""
         late, life = partial(self._receive_late, call, asked), asked.expires_at - call.clock()
-        self._asks.leave(asked.id, asking, life=life, late=late, is_to_newer=is_to_newer)
+        self.asks.leave(asked.id, asking, life=life, late=late, is_to_newer=is_to_newer)
 
     def _leave_to_newer(self, call: Call, current: Elicitation, asking: Asking) -> None:
         """Leave the request open if a newer identical call or another question ended this call."""
@@ -396,12 +382,12 @@ class OnStream:
 
     async def _note(self, asked: Elicitation, answer: ClientAnswer, *, is_valid: bool) -> None:
         """Record how the client answered, after the answer was processed."""
-        await self._client.answered(
+        await self.client.answered(
             asked, self.mode, after=answer.after, content=answer.content, is_valid=is_valid
         )
 
     def _is_nobodys(self, asked: Elicitation, answer: ClientAnswer) -> bool:
-        return self._client.is_nobodys(
+        return self.client.is_nobodys(
             asked, self.mode, answer.action, answer.content, after=answer.after
         )
 
@@ -412,14 +398,14 @@ class OnStream:
         asked = shown.elicitation
         if not self._is_nobodys(asked, answer):
             return
-        await self._client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
+        await self.client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
         await call.links.prove()
         parts = await shown.group.collect_prompts(part, ending=AUTOMATIC, is_urgent=True)
         call.interrupt(self._still(call, parts))
 
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
-        return until if self._held_until is None else min(until, self._held_until.at(now))
+        return until if self.held_until is None else min(until, self.held_until.at(now))
 
     def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
         """Return True if the wait has to stop: an answer came, or one of the group is automatic."""
@@ -427,7 +413,7 @@ class OnStream:
 
     @property
     def _is_held_enough(self) -> bool:
-        return self._held_until is not None and self._held_until.has_ended
+        return self.held_until is not None and self.held_until.has_ended
 
     async def _still_waiting(
         self, call: Call, shown: PresentedQuestion, asking: Asking
@@ -440,7 +426,7 @@ class OnStream:
         call.interrupt(self._still(call, parts))
 
     def _still(self, call: Call, parts: Sequence[Prompt]) -> Result:
-        return pending_result(call, parts, self._client)
+        return pending_result(call, parts, self.client)
 
     async def _unless_draining(
         self, call: Call, shown: PresentedQuestion, *, is_out: bool = False
@@ -459,7 +445,7 @@ class OnStream:
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
         parts = await shown.group.collect_prompts(part, ending=RESULT, is_urgent=False)
-        call.interrupt(pending_result(call, parts, self._client))
+        call.interrupt(pending_result(call, parts, self.client))
 
 
 class _AnsweredByAnything:

@@ -249,7 +249,7 @@ class Consent:
             decision, login, csrf = (form.get(name) for name in ("decision", "person", "csrf"))
         except ValueError:
             return self.pages.trouble(_NOT_COMPLETE, "It came in a strange shape.")
-        if not self.pages.is_ours(csrf, request=request, subject=self._here(request)):
+        if not self.pages.is_valid_csrf(csrf, request=request, subject=self._here(request)):
             return self.pages.trouble(
                 "This form is not from here",
                 "It did not come from our page in this browser, or your browser keeps no cookies.",

@@ -89,7 +89,7 @@ class SandboxAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _StoredAnswer:
     asked: tuple[Any, ...]
     answer: Answer
     until: datetime
@@ -144,7 +144,7 @@ class SandboxAnswers:
     def __init__(self, api: ProviderApi) -> None:
         self.api = api
         self._deliveries = api.sales.deliveries
-        self._stored: dict[str, _Kept] = {}
+        self._stored: dict[str, _StoredAnswer] = {}
         self._troubles: deque[SandboxTrouble] = deque()
 
     def give(self, ask: Callable[[], SandboxAsked]) -> Response[Any]:
@@ -211,7 +211,9 @@ class SandboxAnswers:
         stored = self._stored.get(key.name)
         if stored is None:
             answer = asked.act()
-            self._stored[key.name] = _Kept(asked=key.asked, answer=answer, until=now + key.life)
+            self._stored[key.name] = _StoredAnswer(
+                asked=key.asked, answer=answer, until=now + key.life
+            )
             return answer, False
         if stored.asked != key.asked:
             raise key.conflict

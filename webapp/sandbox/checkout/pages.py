@@ -76,7 +76,7 @@ async def press(
         return checkout.unknown()
     sales, sale = found
     marks = parsed(body).get("csrf", [])
-    if len(marks) != 1 or not checkout.pages.is_ours(marks[0], request=request, subject=id):
+    if len(marks) != 1 or not checkout.pages.is_valid_csrf(marks[0], request=request, subject=id):
         return checkout.pages.trouble(
             "Please start from the page",
             "The form did not come from this page in this browser. Are cookies switched off?",

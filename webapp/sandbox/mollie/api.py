@@ -45,7 +45,7 @@ from webapp.sandbox.mollie.payments import (
 )
 from webapp.sandbox.settings import Sandbox
 
-_KEYS_KEPT = timedelta(hours=1)
+_KEY_RETENTION = timedelta(hours=1)
 _MORE_AT_MOST = 2500  # minor units that can be refunded beyond the price
 _LISTED_AT_MOST = 250
 _LISTED_BY_DEFAULT = 50
@@ -108,7 +108,9 @@ class MollieApi:
         return SandboxAsked(
             act=lambda: Answer(body=act(self, call), status=_STATUS.get(method, HTTPStatus.OK)),
             changes=call.changes,
-            key=Key(name=name, asked=asked, life=_KEYS_KEPT, conflict=conflict) if name else None,
+            key=Key(name=name, asked=asked, life=_KEY_RETENTION, conflict=conflict)
+            if name
+            else None,
         )
 
     def refusal(self, words: str, status: HTTPStatus) -> MollieError:

@@ -63,9 +63,9 @@ from webapp.sandbox.settings import Sandbox
 
 _PAYER = "SANDBOXPAYER1"
 _DESCRIPTION_BYTES_AT_MOST = 127
-_COMPLETED_KEPT = timedelta(days=365)
-_ORDER_KEYS_KEPT = timedelta(hours=6)
-_REFUND_KEYS_KEPT = timedelta(days=45)
+_COMPLETED_RETENTION = timedelta(days=365)
+_ORDER_KEY_RETENTION = timedelta(hours=6)
+_REFUND_KEY_RETENTION = timedelta(days=45)
 _KEY_AT_MOST = 108
 _TOKEN_LIFE = timedelta(hours=9)
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
@@ -241,7 +241,7 @@ class PayPalApi:
             self.sales.become(replace(order, was_declined=True), SaleState.OPEN)
             raise PayPalError("INSTRUMENT_DECLINED")
         state = SaleState.AWAITED if order.funding == "bank" else SaleState.PAID
-        until = self.sales.clock() + _COMPLETED_KEPT
+        until = self.sales.clock() + _COMPLETED_RETENTION
         self.sales.become(replace(order, until=until), state)
         return lambda: self._known(call.id).as_json()
 
@@ -332,7 +332,7 @@ def _key(call: ApiCall) -> Key | None:
         return None
     if not 0 < len(name) <= _KEY_AT_MOST:
         raise PayPalError("INVALID_STRING_LENGTH", status=400, name="INVALID_REQUEST")
-    life = _REFUND_KEYS_KEPT if call.path.endswith("/refund") else _ORDER_KEYS_KEPT
+    life = _REFUND_KEY_RETENTION if call.path.endswith("/refund") else _ORDER_KEY_RETENTION
     conflict = PayPalError("DUPLICATE_REQUEST_ID")
     return Key(name=f"{call.path} {name}", asked=(call.body,), life=life, conflict=conflict)
 

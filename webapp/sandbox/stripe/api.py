@@ -36,7 +36,7 @@ from webapp.sandbox.stripe.form import (
 from webapp.sandbox.stripe.sessions import StripeSession, StripeVendor
 
 _KEY_AT_MOST = 255
-_REPLIES_KEPT = timedelta(hours=24)
+_REPLY_RETENTION = timedelta(hours=24)
 _OPEN_AT_LEAST = timedelta(minutes=30)
 _OPEN_AT_MOST = timedelta(hours=24)
 _LATEST_TIME = 2**37  # before the year 9999 ends
@@ -103,8 +103,8 @@ class StripeApi:
         return SandboxAsked(act=answer, changes=call.changes, key=key)
 
     def refusal(self, words: str, status: HTTPStatus) -> StripeError:
-        is_ours = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        error_type: ErrorType = "api_error" if is_ours else "invalid_request_error"
+        is_valid_csrf = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        error_type: ErrorType = "api_error" if is_valid_csrf else "invalid_request_error"
         return StripeError(words, status=status, error_type=error_type)
 
     def headers(self, is_replayed: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
@@ -292,7 +292,7 @@ def _key(name: str, *, asked: tuple[Any, ...]) -> Key:
         "first used with. Use another key to send another request.",
         error_type="idempotency_error",
     )
-    return Key(name=name, asked=asked, life=_REPLIES_KEPT, conflict=conflict)
+    return Key(name=name, asked=asked, life=_REPLY_RETENTION, conflict=conflict)
 
 
 def _shown(session: StripeSession, *, expanded: frozenset[str]) -> Json:

@@ -399,7 +399,7 @@ def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailabl
 # disk. Each write waits for the disk anyway, for up to a second with `everysec`.
 
 _OLDEST = (7, 2)
-_KEPT = "set this in the Valkey server's configuration, or ask its operator to set it: "
+_SET_THIS = "set this in the Valkey server's configuration, or ask its operator to set it: "
 
 
 async def check_server(server: ValkeyServer) -> None:
@@ -415,7 +415,7 @@ async def check_server(server: ValkeyServer) -> None:
         if (often := config.get("appendfsync")) not in (None, "always"):
             raise StoreUnavailable(
                 f"the store {shown} can lose the writes of the last second, because its "
-                f"appendfsync is {often}: {_KEPT}appendfsync always"
+                f"appendfsync is {often}: {_SET_THIS}appendfsync always"
             )
 
 
@@ -435,23 +435,23 @@ def check_info(shown: str, info: Mapping[str, Any]) -> None:
         )
     if not info.get("aof_enabled"):
         raise StoreUnavailable(
-            f"the store {shown} loses all data when its server stops: {_KEPT}appendonly yes and "
-            "appendfsync always"
+            f"the store {shown} loses all data when its server stops: {_SET_THIS}appendonly yes "
+            "and appendfsync always"
         )
     policy = str(info.get("maxmemory_policy", ""))
     # `volatile-` policies evict only keys with a time to live, and our keys have none.
     if policy.startswith("allkeys"):
         raise StoreUnavailable(
             f"the store {shown} deletes saved records when its memory is full ({policy}): "
-            f"{_KEPT}maxmemory-policy noeviction"
+            f"{_SET_THIS}maxmemory-policy noeviction"
         )
 
 
 async def shards_of(server: ValkeyServer) -> int:
     """Return the store's number of shards. If the store is new, set that number first."""
     shards = SHARDS_OF_A_CLUSTER if server.is_cluster else 1
-    ours = f"{LAYOUT_VERSION} {shards}"
-    created, found = await server.run([("SET", LAYOUT_KEY, ours, "NX"), ("GET", LAYOUT_KEY)])
+    layout = f"{LAYOUT_VERSION} {shards}"
+    created, found = await server.run([("SET", LAYOUT_KEY, layout, "NX"), ("GET", LAYOUT_KEY)])
     for answer in (created, found):
         if isinstance(answer, StoreUnavailable):
             raise answer

@@ -150,7 +150,7 @@ def notice_of(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:
         secrets=GATEWAY.webhook_secrets,
         now=NOON,
     )
-    return GATEWAY.read_notice(delivery)
+    return GATEWAY.read_notice(delivery.body)
 
 
 def test_provider_declared_in_four_lines_can_be_paid() -> None:

@@ -46,7 +46,7 @@ def fetch(case: Case, answer: Any) -> ProviderSession:
 
 
 def read(case: Case, event: Any) -> Notice:
-    return case.gateway.read_notice(case.delivered(event))
+    return case.gateway.read_notice(case.delivered(event).body)
 
 
 def refunding(case: Case, *replies: httpx.Response, **changes: Any) -> Any:
@@ -205,7 +205,7 @@ def test_failure_shows_provider_error_code_but_not_its_message(case: Case) -> No
 @EVERY
 def test_malformed_session_id_is_refused(case: Case) -> None:
     created = case.seller.declaration.created
-    places = [created.reference if created.is_ours else created.session, created.handle]
+    places = [created.reference if created.has_own_session_ids else created.session, created.handle]
     for place in places:
         id: Any
         for id in ("..", ".", "", "a b", "a\n", "x" * 300, {}, 2.5):
@@ -301,9 +301,9 @@ def test_unreadable_fetch_reply_raises_failed(case: Case, bad: httpx.Response) -
 @EVERY_FETCHED
 def test_reply_about_another_session_raises_failed(case: Case) -> None:
     fetched = case.seller.declaration.fetched
-    place = fetched.reference if fetched.is_ours else fetched.session
+    place = fetched.reference if fetched.has_own_session_ids else fetched.session
     assert place is not None
-    another = f"{ID}:2" if fetched.is_ours else "another"
+    another = f"{ID}:2" if fetched.has_own_session_ids else "another"
     answer = put(case.fetched(case.open_word), place, another)
     with pytest.raises(Failed, match="report the status of the payment"):
         fetch(case, answer)
@@ -563,7 +563,7 @@ def odd(data: Any) -> st.SearchStrategy[Any]:
 def test_random_event_is_parsed_or_raises_our_errors(pair: tuple[Case, Any]) -> None:
     case, event = pair
     with suppress(Malformed):
-        notice = case.gateway.stored_notice(msgspec.json.encode(event))
+        notice = case.gateway.read_notice(msgspec.json.encode(event))
         if notice.session is not None:
             with suppress(Mismatch):
                 assert verify_notice(case.begun(), notice, seller=case.seller) in SessionStatus
@@ -572,7 +572,7 @@ def test_random_event_is_parsed_or_raises_our_errors(pair: tuple[Case, Any]) -> 
 @given(st.sampled_from(CASES), st.binary())
 def test_random_event_bytes_are_parsed_or_raise_our_errors(case: Case, body: bytes) -> None:
     with suppress(Malformed):
-        assert case.gateway.stored_notice(body).session is None
+        assert case.gateway.read_notice(body).session is None
 
 
 @given(
@@ -650,7 +650,7 @@ def test_event_with_invalid_type_or_id_is_malformed(case: Case, word: Any) -> No
         if place is not None:
             event = msgspec.json.encode(put(case.event(case.paid_event), place, word))
             with pytest.raises(Malformed):
-                case.gateway.stored_notice(event)
+                case.gateway.read_notice(event)
 
 
 def test_known_refund_counts_before_provider_reports_refund() -> None:

@@ -23,7 +23,9 @@ HOST = "127.0.0.1"
 
 
 @asynccontextmanager
-async def sandbox_beside(*, serves: str, clock: Callable[[], datetime]) -> AsyncGenerator[Sandbox]:
+async def embedded_sandbox(
+    *, serves: str, clock: Callable[[], datetime]
+) -> AsyncGenerator[Sandbox]:
     """Serve a sandbox for the application at `serves`.
 
     Raises:
