@@ -400,9 +400,8 @@ class Questions:
         """Return the elicitation to join, or None and the ended ones that own its key."""
         if standing is not None and not standing.open:
             return None, ()  # if a question that has ended owns the key, the write conflicts
-        current = None
-        if known is not None:
-            current = await self._elicitations.get_written(known.elicitation_id)
+        written = self._elicitations.get_written
+        current = None if known is None else await written(known.elicitation_id)
         if current is not None and not self._is_still_asked(current):
             current = None
         is_answered = current is not None and current.status is Status.ACCEPTED
