@@ -50,7 +50,7 @@ from webapp.http.exchange import ASGIApp
 from webapp.identity.bearer_auth import protected
 from webapp.identity.sessions import Sessions
 from webapp.server import HostedServer
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 GOOD = token()
 CLIENT = {"name": "an assistant", "version": "1"}

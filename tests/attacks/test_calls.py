@@ -29,7 +29,7 @@ from webapp.limits import CallLimits
 from webapp.mcp.request_state import read_chain
 from webapp.mcp.results import RESULT_TOOL
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 SHORT = CallLimits(retry=timedelta(milliseconds=50), request_at_least=timedelta(milliseconds=50))

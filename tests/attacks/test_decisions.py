@@ -11,7 +11,7 @@ from tests.support.approving import (
 )
 from tests.support.mcp_server import Person, link_in
 from webapp.identity.approvers import Approver
-from webapp.records.waiting import InboxItem
+from webapp.records.ids import InboxItem
 
 LEGAL = Approver(name="legal", subjects=frozenset({"lea"}))
 

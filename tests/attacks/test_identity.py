@@ -28,10 +28,9 @@ from webapp.http.browser import Browser
 from webapp.http.exchange import PEER_KEY
 from webapp.identity.identity import Access, Caller, Identity, IdentityRules, Subject
 from webapp.identity.local_peer import Peer
-from webapp.identity.pairing import Pairing, address_of, key_of
-from webapp.identity.sessions import LOCAL_ISSUER, Sessions
+from webapp.identity.sessions import LOCAL_ISSUER, Pairing, Sessions, address_of, key_of
 from webapp.records.owners import open_owners
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 HERE = "http://127.0.0.1:8765"
 OUR_UID, ANOTHER_UID, UNKNOWN = 1000, 1001, 0

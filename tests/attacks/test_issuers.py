@@ -30,7 +30,7 @@ from tests.support.signed_in_people import HER_WORDS, add_visit
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.sessions import Sessions
 from webapp.settings.identity import operators_of
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 OUR_TENANT, OTHER_TENANT, STRANGERS = (
     f"{digit * 8}-1111-1111-1111-{digit * 12}" for digit in "abc"

@@ -22,9 +22,9 @@ from tests.support.clock import Clock
 from tests.support.issuer import CLIENT_ID, CLIENT_SECRET, Issuing, issuing
 from tests.support.mcp_server import Person
 from tests.support.shared_stores import STORES
-from webapp.identity.logout import ID_TOKEN
-from webapp.stores.memory import MemoryStore
+from webapp.identity.sign_in import ID_TOKEN
 from webapp.stores.opening import open_store
+from webapp.stores.sqlite import MemoryStore
 
 EVENT = "http://schemas.openid.net/event/backchannel-logout"
 SID = "s-1"

@@ -26,7 +26,7 @@ from tests.support.processes import error_of, killed, start
 from tests.support.programs import running
 from tests.support.serving import bound, free_port
 from webapp.connecting import utc_now
-from webapp.identity.pairing import address_of, key_of
+from webapp.identity.sessions import address_of, key_of
 
 SECRET = "s" * 44
 MODULE = "tests.hosts.shop"

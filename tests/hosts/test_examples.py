@@ -15,7 +15,7 @@ from tests.support.cli import log_as_before
 from tests.support.mcp_server import MODERN, CutOffCaller
 from tests.support.serving import transport_to
 from webapp.http.exchange import Message
-from webapp.identity.pairing import key_of
+from webapp.identity.sessions import key_of
 from webapp.settings.settings import read_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -22,7 +22,7 @@ from tests.support.service_env import Holding, call_of, process
 from tests.support.shop_env import buying, open_shop
 from webapp.calls.verbs import Verbs
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Counting(MemoryStore):

@@ -39,7 +39,7 @@ from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox
 from webapp.settings.identity import IdentitySettings
 from webapp.stores import Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 KEY = "an-open-sesame-of-30-letters.."

@@ -35,7 +35,7 @@ from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings

@@ -49,7 +49,7 @@ from webapp.sandbox.checkout.deliveries import Deliver
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TOKEN_PATHS = ("/github/login/oauth/access_token", "/oidc/token")
 

@@ -55,7 +55,7 @@ from webapp.service import Service
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:

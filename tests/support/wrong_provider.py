@@ -27,7 +27,7 @@ from webapp.app import open_app
 from webapp.http.client import Outbound
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.settings import Settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 HUB = "https://hub.example"
 ID, SECRET = "our-id", "our secret: with/signs, and long enough"

@@ -20,16 +20,15 @@ from flows.oauth.access_token import Resource, introspected, verify
 from flows.oauth.declaration import TokenExchange
 from flows.oauth.device_flow import start
 from flows.oauth.discovery import discover
-from flows.oauth.id_token import verified_claims
-from flows.oauth.logout import EVENT, verified_logout
+from flows.oauth.id_token import owner_of_token, verified_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import refresh
 from flows.oauth.registered_client import RegisteredClient
 from flows.oauth.registration import examined
 from flows.oauth.requests import ApiAccess
 from flows.oauth.revocation import revoke
+from flows.oauth.sign_in import EVENT, verified_logout
 from flows.oauth.token_exchange import SubjectToken, exchanged
-from flows.oauth.userinfo import owner_of_token
 from flows.providers import dropbox, github, notion, slack
 from tests.support.account_life import PLAIN, a_connection
 from tests.support.clock import NOON

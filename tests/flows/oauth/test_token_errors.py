@@ -6,7 +6,7 @@ from flows.elicitation.flow import RedirectContext
 from flows.errors import Denied, Failed
 from flows.oauth.provider import Provider
 from flows.providers.github import github
-from flows.providers.microsoft import microsoft
+from flows.providers.openid import microsoft
 from tests.support.clock import NOON
 from tests.support.oauth_flow import CALLBACK, a_flow, arrived, departed, parameters_of, talked
 from tests.support.oauth_flow import an_elicitation as an_elicitation_of

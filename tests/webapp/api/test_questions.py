@@ -30,7 +30,7 @@ from webapp.api.asking import owner_of_user
 from webapp.api.paging import LISTED_AT_MOST, PAGES_READ_AT_MOST
 from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def test_link_shows_question_to_its_user_and_to_no_other(

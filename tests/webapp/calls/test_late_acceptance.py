@@ -16,7 +16,7 @@ from tests.support.shop_env import Shop
 from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 SHORT = timedelta(seconds=5)
 

@@ -11,7 +11,7 @@ from tests.support.service_env import asked, process
 from webapp.calls import once
 from webapp.calls.leases import CallUse
 from webapp.records.values import DoneOnce
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Slow:

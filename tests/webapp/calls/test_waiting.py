@@ -20,7 +20,7 @@ from webapp.elicitations.watcher import listen
 from webapp.records.ids import owner_of
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 

@@ -21,7 +21,7 @@ from webapp.cli.connect import (
     open_questions,
     plain,
 )
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 

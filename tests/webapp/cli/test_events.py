@@ -31,7 +31,7 @@ from webapp.operations.history import show
 from webapp.records.ids import tail_of
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 WEEK = timedelta(days=7)
 

@@ -51,7 +51,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import Alias
 from webapp.service import Service, open_service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 COOKIE = "c" * 32

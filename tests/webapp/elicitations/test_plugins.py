@@ -42,7 +42,7 @@ from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.deadline import NOON
 from webapp.elicitations.plugins import HOOKS_AT_ONCE, NOT_ASKED, NOT_CHECKED, Plugins
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TOOL = ToolCall(server="s", tool="delete", client="c", arguments="{}")
 SCHEMA = schema_of({"type": "object", "properties": {"note": {"type": "string", "minLength": 2}}})

@@ -22,7 +22,7 @@ from tests.support.hand_loop import HandLoop
 from tests.support.service_env import HOLD, asked, process
 from webapp.deadline import UNSURE
 from webapp.stores import Conflict
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:

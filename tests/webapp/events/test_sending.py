@@ -37,7 +37,7 @@ from webapp.elicitations.complete import complete_elicitation
 from webapp.events.addresses import EventAddress
 from webapp.events.sender import CLAIMED, JITTER, LANES, SCHEDULE
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 # A timeout longer than all retries, so that no question expires while events are retried.
 WEEK = timedelta(days=7)

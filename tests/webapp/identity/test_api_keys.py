@@ -21,7 +21,7 @@ from webapp.identity.api_keys import (
 from webapp.records.owners import SERVICE
 from webapp.records.values import ApiKey
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ASK = [KeyScope.ASK]
 QUARTER = timedelta(days=90)

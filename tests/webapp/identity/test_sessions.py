@@ -10,8 +10,7 @@ from tests.support.clock import Clock
 from tests.support.sessions import ATTEMPT_DATA, ISSUER, LOCAL, URL, jar, sessions_of, signed_in
 from webapp.identity.sessions import ENDED, Sessions
 from webapp.records.owners import SERVICE
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 
 
 @pytest.fixture

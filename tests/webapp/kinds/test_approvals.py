@@ -28,7 +28,7 @@ from webapp.cli.table import lines_of
 from webapp.command import CommandRefused
 from webapp.records.values import Approval
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FIVE = {"count": 5}
 

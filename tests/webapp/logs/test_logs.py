@@ -22,8 +22,15 @@ from webapp.logs.events import (
     mask_secrets,
     show_events,
 )
-from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
-from webapp.logs.memory_log import LINES_AT_MOST, RecentLines
+from webapp.logs.lines import (
+    LINES_AT_MOST,
+    SOUGHT_SECONDS,
+    WINDOW_SECONDS,
+    Counted,
+    Lines,
+    LogSettings,
+    RecentLines,
+)
 
 
 def line(message: str, **extra: object) -> str:

@@ -30,7 +30,7 @@ from tests.support.mcp_server import (
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ from tests.support.task_client import task_client, tasks_env
 from webapp.elicitations.watcher import listen
 from webapp.kinds.rules import ASKED_AGAIN_AT_MOST, CHECKED_WITHIN, NOT_CHECKED
 from webapp.records.values import Check
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TAKEN = "The attic is taken. Choose another room."
 WRONG: dict[str, Json] = {"room": "attic", "nights": 3}

@@ -33,7 +33,7 @@ from tests.support.mcp_server import (
 )
 from webapp.identity.approvers import Approver
 from webapp.settings.identity import IdentitySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 

@@ -12,7 +12,7 @@ from tests.support.clock import NOON, Clock
 from tests.support.hand_loop import HandLoop
 from tests.support.service_env import call_of, process
 from webapp.calls.running import ENDING_SECONDS, RunningTools
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def end_together(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:

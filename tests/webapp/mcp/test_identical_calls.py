@@ -20,7 +20,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 RELAYED = {"x-forwarded-for": "203.0.113.9"}

@@ -23,7 +23,7 @@ from tests.support.mcp_server import (
 )
 from webapp.limits import CallLimits
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 SHOP = "https://shop.example"

@@ -25,7 +25,7 @@ from tests.support.mcp_server import (
 )
 from webapp.http.exchange import PEER_KEY, Scope
 from webapp.identity.local_peer import Peer
-from webapp.identity.pairing import address_of, key_of
+from webapp.identity.sessions import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 

@@ -22,7 +22,7 @@ from tests.support.mcp_server import (
     server_env,
     text_of,
 )
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ACCEPT = types.ElicitResult(action="accept")
 ANN = types.ElicitResult(action="accept", content={"response": "Ann"})

@@ -30,7 +30,7 @@ from tests.support.service_env import asked, process
 from webapp.elicitations.watcher import listen
 from webapp.kinds.rules import ANSWERED_WITHIN, NOT_CHECKED
 from webapp.records.values import Check
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Stay(BaseModel):

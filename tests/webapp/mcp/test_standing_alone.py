@@ -23,7 +23,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.records import held_in
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 

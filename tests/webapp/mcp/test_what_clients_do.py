@@ -33,7 +33,7 @@ from webapp.calls.clients import FORM as FORM_MODE
 from webapp.calls.clients import ClientName, Deed
 from webapp.mcp.callers import LIBRARY_NAMES
 from webapp.settings.quotas import ListedClient, PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 if TYPE_CHECKING:
     import asyncio

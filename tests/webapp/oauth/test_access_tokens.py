@@ -45,7 +45,7 @@ from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
 from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Record, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FIFTY = 50
 

@@ -34,7 +34,7 @@ from tests.support.hand_loop import HandLoop
 from tests.support.service_env import URL
 from webapp.elicitations.question_kind import AskedBy
 from webapp.sandbox import new_sandbox
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 

@@ -23,7 +23,7 @@ from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion
 from flows.oauth.connection import Connection, allow
 from flows.oauth.provider import PersonProbe, Provider, Revocation, TokenExchange
-from flows.providers.microsoft import on_behalf_of
+from flows.providers.openid import on_behalf_of
 from flows.requests import AccountRequest
 from tests.support.api_people import PeopleEnv
 from tests.support.api_program import program_at

@@ -21,7 +21,7 @@ from tests.support.renewing import HUB, Renewing, connected, the_one
 from webapp.oauth.access_tokens import PAGE_AGAIN_AFTER, REFUSED_AGAIN_AFTER
 from webapp.service import Service
 from webapp.stores import open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 SECOND_LOOK = REFUSED_AGAIN_AFTER + timedelta(seconds=1)

@@ -15,7 +15,7 @@ from tests.support.tenant_sites import BOOKS, FORCE, SHOP, Sites
 from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart, returned
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ALL = {each.name: each for each in (SHOP, BOOKS, FORCE)}
 KEYS = dict.fromkeys(ALL, ("our-id", "our-secret-that-is-long"))

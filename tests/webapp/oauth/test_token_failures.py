@@ -31,7 +31,7 @@ from webapp.cli.doctor import examine_registrations
 from webapp.oauth.token_failures import STANDS
 from webapp.records.values import OutgoingEvent, RefusedRegistration
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry

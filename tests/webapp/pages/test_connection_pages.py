@@ -10,13 +10,13 @@ from tests.support.markup import Page
 from tests.support.page_views import NOW, SIGN_IN, Shown, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import AccountName, Scope
-from webapp.pages.views_connections import (
+from webapp.pages.views_openers import Closed
+from webapp.pages.views_own import (
     AccountGroup,
     Connected,
     ConnectionsPage,
     Disconnected,
 )
-from webapp.pages.views_openers import Closed
 
 APPS = "https://github.com/settings/applications"
 AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}

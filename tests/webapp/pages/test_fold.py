@@ -14,8 +14,7 @@ from tests.support.page_views import usual
 from webapp.pages.form import form_of
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import StartUrl, View
-from webapp.pages.views_decisions import Decide
-from webapp.pages.views_forms import StartConfirm, StartForm
+from webapp.pages.views_forms import Decide, StartConfirm, StartForm
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

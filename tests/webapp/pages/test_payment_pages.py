@@ -21,9 +21,8 @@ from webapp.pages.views import (
     View,
 )
 from webapp.pages.views_forms import Decided, Decision, DoneSecret
-from webapp.pages.views_home import Home
 from webapp.pages.views_openers import Closed
-from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage, Stays
+from webapp.pages.views_own import Home, NotGivenBack, PaymentOver, PaymentsPage, Stays
 from webapp.settings.brand import Brand
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)

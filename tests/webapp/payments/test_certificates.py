@@ -27,7 +27,7 @@ from webapp.payments.certificates import (
 )
 from webapp.records.owners import SERVICE, open_owners
 from webapp.records.values import KINDS, StoredCertificate
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 KIND = KINDS[StoredCertificate]
 WEBHOOK_ID = "1JE4291016473214C"

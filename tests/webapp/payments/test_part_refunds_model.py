@@ -24,7 +24,7 @@ from tests.support.clock import Clock
 from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
 from webapp.service import Service, open_service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:

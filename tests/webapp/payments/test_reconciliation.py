@@ -20,7 +20,7 @@ from webapp.command import CommandRefused
 from webapp.records.values import Reconciliation
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 LISTING = "GET /stripe/v1/checkout/sessions"

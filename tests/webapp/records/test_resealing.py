@@ -20,8 +20,7 @@ from webapp.records.owners import DATA_KEY, SERVICE, Locker, Row, pages, unwrapp
 from webapp.records.values import KINDS
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 
 OLD, NEW = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2"))
 

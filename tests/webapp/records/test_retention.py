@@ -10,7 +10,7 @@ from tests.support.clock import Clock
 from tests.support.service_env import asked, process
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import BadSettings, read_settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 @pytest.mark.parametrize(

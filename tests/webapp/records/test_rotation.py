@@ -19,8 +19,7 @@ from webapp.cli.keys import Keys, list_keys, retire, rotate
 from webapp.command import CommandRefused
 from webapp.records.owners import SERVICE, count_wrapped, must_be_servable, open_owners, rewrap
 from webapp.stores import Record, Store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 
 OLD, NEW, NEWER = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2", "3"))
 

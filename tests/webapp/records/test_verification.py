@@ -31,7 +31,7 @@ from webapp.records.owners import DATA_KEY, rewrap
 from webapp.records.verification import verify
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 QUESTIONS, PEOPLE = 1000, 4

@@ -48,7 +48,7 @@ from webapp.limits import CallLimits
 from webapp.sandbox.settings import Sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 

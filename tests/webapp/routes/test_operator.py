@@ -29,8 +29,7 @@ from tests.support.shop_env import REFUND, Shop, buying
 from tests.support.signed_in_people import signed_in_env
 from webapp.identity.operators import OperatorRules
 from webapp.operations.catalog import LISTS
-from webapp.operations.lists import each_row, listed
-from webapp.operations.rows import OWNER_CHARACTERS
+from webapp.operations.rows import OWNER_CHARACTERS, each_row, listed
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, StoredWebhook
 from webapp.settings.identity import operators_of

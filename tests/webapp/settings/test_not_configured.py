@@ -17,7 +17,7 @@ from webapp.calls.verbs import Verbs
 from webapp.identity.approvers import Approver
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FILE = "/home/ann/.config/elicit-url/elicit.toml"
 RELEASE = Approver(name="release", is_local=True)

@@ -14,9 +14,8 @@ from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import HOLD, NOW, record, scanned
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
-from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import observed
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.store import OtherFence
 from webapp.telemetry.families import Observer
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.support.postgres_server import fresh_database
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 owners = st.sampled_from("ab")

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from flows.errors import StoreUnavailable
 from tests.support.records import record
 from webapp.stores import Record, open_store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.sqlite_rows import ROWS_AT_MOST, must_be_new_enough
 from webapp.stores.store import Conflict
 

@@ -21,8 +21,7 @@ from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
 from webapp.stores import Look, Record, Store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.store import Watch
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry
