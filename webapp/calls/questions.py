@@ -300,9 +300,8 @@ class Questions:
             self._elicitations.have_moved(*superseded)
             if run is not before:
                 self._run.value = replace(run, version=run.version + 1)
-            if changed[0] is current:
-                return replace(current, version=current.version + 1)
-            return current
+            is_written = changed[0] is current
+            return replace(current, version=current.version + 1) if is_written else current
         raise Contended(str(step))
 
     def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
