@@ -217,7 +217,7 @@ class OauthFlow:
             )
         else:
             url = authorize_url(provider.authorize, parameters)
-        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(stored)))
+        return Redirect(url=url, attempt_data=cast("Json", msgspec.to_builtins(stored)))
 
     def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
         """Return the code from the callback.

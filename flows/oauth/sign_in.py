@@ -130,7 +130,7 @@ class SignIn:
             client_auth=metadata.client_auth(self.client.provider.client_auth),
             now=now,
         )
-        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(leaving)))
+        return Redirect(url=url, attempt_data=cast("Json", msgspec.to_builtins(leaving)))
 
     def finish(
         self, arrival: CallbackParams, *, attempt_data: Json, metadata: Metadata, now: datetime

@@ -186,6 +186,6 @@ async def test_other_proofs_cannot_settle_an_approval():
         assert isinstance(asked, Elicitation)
         assert service.kinds.on_page(asked.kind) is None
         await here.env.complete(link)
-        said = await caller.result("elicitation_result", elicitId=id, content={}, action="accept")
-        assert said.is_error
+        result = await caller.result("elicitation_result", elicitId=id, content={}, action="accept")
+        assert result.is_error
         assert await is_open(here)

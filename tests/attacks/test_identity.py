@@ -230,10 +230,10 @@ async def test_link_bound_by_code_opens_only_in_confirmed_browser():
     hers = bindings.bind(None, browser=here.browser.hash(alices))
     shown = CODES.user_code(asked.id, hers.codes[0])
     # The victim opens the link too: a code that the asker typed for her own page is useless there.
-    theirs = bindings.bind(hers, browser=here.browser.hash(victims))
+    binding = bindings.bind(hers, browser=here.browser.hash(victims))
     for cookies in (at_alices, at_victims):
-        assert await here.access(with_binding(asked, theirs), cookies=cookies) is Access.CODE
-    confirmed = CODES.confirm(asked.id, theirs, typed=shown, now=NOON)
+        assert await here.access(with_binding(asked, binding), cookies=cookies) is Access.CODE
+    confirmed = CODES.confirm(asked.id, binding, typed=shown, now=NOON)
     assert await here.access(with_binding(asked, confirmed), cookies=at_alices) is Access.OPEN
     for cookies in ({}, at_victims):
         access = await here.access(with_binding(asked, confirmed), cookies=cookies)

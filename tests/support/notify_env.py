@@ -181,8 +181,8 @@ async def asked(
     if user is not None:
         owner = service.elicitations.owners.tag_of_user(user, application="")
         fresh = replace(fresh, owner=owner, id=service.elicitations.new_id(owner))
-    said = {**(terms or {}), **({} if approver is None else {"approver": approver})}
-    fresh = replace(fresh, asked=replace(fresh.asked, message=message, terms=said))
+    all_terms = {**(terms or {}), **({} if approver is None else {"approver": approver})}
+    fresh = replace(fresh, asked=replace(fresh.asked, message=message, terms=all_terms))
     await service.elicitations.write(fresh)
     return fresh
 

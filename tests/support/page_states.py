@@ -407,8 +407,8 @@ def _connection_variants() -> dict[str, View]:
     of_team = replace(
         ending, id="x7", team="Research", members=(TeamUse(name="Hubot", used_at=NOW),)
     )
-    theirs = replace(of_team, id="x8", is_managed=False)
-    team = AccountGroup(name="my tools", connected=(ending, of_team, theirs))
+    unmanaged = replace(of_team, id="x8", is_managed=False)
+    team = AccountGroup(name="my tools", connected=(ending, of_team, unmanaged))
     groups = (group, AccountGroup(name="other tools", connected=others))
     return {
         "Connections of many": made(ConnectionsPage, {**USUAL, "groups": groups}),

@@ -255,7 +255,7 @@ class SigningIn:
         metadata = await place.issuer.metadata()
         talk = place.flow.begin(metadata, now=self._clock(), switches=switches)
         departure = await self._outbound.run(talk)
-        cookie = self._sessions.leave(departure.kept, back=back, at=at)
+        cookie = self._sessions.leave(departure.attempt_data, back=back, at=at)
         return Gone(url=departure.url, cookie=cookie)
 
     def back_of(self, cookies: Mapping[str, str]) -> str:

@@ -315,16 +315,15 @@ class Middleware:
             if responses is not None:
                 params["inputResponses"] = responses
 
-        async def body() -> HandlerResult:
-            return await run_request(
-                call,
-                server=self._server,
-                tool=tool,
-                context=context,
-                call_next=call_next,
-                replays=service.running_tools.replays,
-            )
-
+        body = partial(
+            run_request,
+            call,
+            server=self._server,
+            tool=tool,
+            context=context,
+            call_next=call_next,
+            replays=service.running_tools.replays,
+        )
         return PreparedLeg(call=call, body=body)
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:

@@ -56,7 +56,7 @@ def start_view(
             form=form or PageForm(fields=()),
             is_gate=traits.is_gate,
             described=elicitation.asked.described,
-            can_be_stored=bool(terms_in(elicitation).get("can_be_stored")),
+            can_be_stored=bool(terms_in(elicitation).get("can_be_kept")),
         )
     kind = kinds.on_page(elicitation.kind)
     assert kind is not None, elicitation.kind

@@ -160,15 +160,15 @@ def exchanging(kind: Any) -> Any:
 def finishing(provider: Provider) -> Any:
     stored: Any = a_flow(provider).prepare(an_elicitation(provider), TRIP)
     if provider.discovers:
-        stored = departed(provider)[0].kept
-    away = an_elicitation(provider, kept=stored)
+        stored = departed(provider)[0].attempt_data
+    away = an_elicitation(provider, attempt_data=stored)
     return a_flow(provider).finish(away, code="the-code", now=NOON)
 
 
 def checking() -> Any:
     where = "https://tools.example/callback"
-    ours = RegisteredClient(client=a_client(ACME), redirect_uri=where, claim=("sub",))
-    return examined(ours, now=NOON)
+    registered = RegisteredClient(client=a_client(ACME), redirect_uri=where, claim=("sub",))
+    return examined(registered, now=NOON)
 
 
 def refreshing(provider: Provider) -> Any:

@@ -142,7 +142,7 @@ async def test_reconnected_account_keeps_its_tenant() -> None:
         assert (after.id, after.tenant) == (row.id, row.tenant)
 
 
-async def test_parameter_of_the_callback_is_kept_and_names_the_api() -> None:
+async def test_parameter_of_the_callback_is_stored_and_names_the_api() -> None:
     # finding: XO3
     async with sites(Sites()) as service:
         first = await connected(service, "books", back={"realmId": "42"})

@@ -89,9 +89,9 @@ async def test_browser_scrolls_what_has_focus_above_buttons_in_several_rows(
         for name, view in ASKING.items():
             await shown(view, pages, page, site)
             for bar in await page.locator(".actions.stay").all():
-                box, kept_free = await bar.bounding_box(), await page.evaluate(padding)
+                box, padding_bottom = await bar.bounding_box(), await page.evaluate(padding)
                 assert box is not None
-                assert box["height"] <= float(kept_free.removesuffix("px")), name
+                assert box["height"] <= float(padding_bottom.removesuffix("px")), name
 
 
 async def test_forced_colors_tell_main_button_and_decline_apart(

@@ -94,10 +94,10 @@ def test_every_form_is_post_with_csrf_token(usual_pages: Rendered) -> None:
     for name, (_, page) in usual_pages.items():
         forms = page.named("form")
         assert all(form["method"] == "post" for form in forms), name
-        ours = [form for form in forms if form.get("class") != AWAY]
+        own_forms = [form for form in forms if form.get("class") != AWAY]
         marks = [field for field in page.named("input") if field["name"] == "csrf"]
         hidden = {"type": "hidden", "name": "csrf", "value": "c5f1"}
-        assert marks == [hidden] * len(ours), name
+        assert marks == [hidden] * len(own_forms), name
         submits = [button for button in page.named("button") if button["type"] == "submit"]
         assert len(submits) == len(forms), name
 

@@ -435,7 +435,7 @@ async def buy_again(shop: Shop) -> str:
 
 
 async def _sessions(shop: Shop) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = (await shop._beside("checkout/sessions?limit=100"))["data"]
+    found: list[dict[str, str]] = (await shop._in_sandbox("checkout/sessions?limit=100"))["data"]
     return found
 
 

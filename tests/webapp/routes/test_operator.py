@@ -361,8 +361,8 @@ async def test_timeline_shows_payment_that_came_late_and_twice_and_was_refunded(
         page = await person.visit(found.location or "")
         timeline = page.text.partition("<h2>Timeline</h2>")[2].partition("<h2>Log</h2>")[0]
         words = ("Continue pressed (2)", "accepted late", "webhook checkout.session.completed")
-        for said in (*words, "refunded 9.00 EUR", "paid twice"):
-            assert said in timeline, said
+        for entry in (*words, "refunded 9.00 EUR", "paid twice"):
+            assert entry in timeline, entry
         assert timeline.count("paid 9.00 EUR") == 2
         assert "accepted, late" in page.text
 

@@ -318,9 +318,9 @@ class StoreContract:
     async def test_watch_shows_writes_of_other_connection_and_not_own_writes(self, store, other):
         watch = store.watch()
         await store.write(record("ours"))
-        (theirs,) = await other.write(record("theirs"))
+        (other_record,) = await other.write(record("theirs"))
         async with asyncio.timeout(300):
-            assert await anext(watch) == theirs
+            assert await anext(watch) == other_record
 
     async def test_several_watches_see_the_latest_version(self, store, other):
         watches = [store.watch(), store.watch()]

@@ -248,6 +248,6 @@ async def test_collector_does_not_run_without_metrics_reader() -> None:
 async def test_free_disk_space_of_store_is_reported(tmp_path: Path) -> None:
     clock, store = Clock(), await SqliteStore.open(tmp_path / "elicit.db")
     async with process(store, clock) as (_, collector):
-        room = value(await page(collector), "elicit_store_disk_free_bytes")
-    assert room is not None
-    assert room > 0
+        free_bytes = value(await page(collector), "elicit_store_disk_free_bytes")
+    assert free_bytes is not None
+    assert free_bytes > 0
