@@ -215,8 +215,8 @@ _SOURCES: tuple[tuple[str, Finder], ...] = (
             _named(name),
         )
         for name in (
-            *("_HERE_ONLY", "_PAIR", "_THEIRS_HERE_ONLY", "_THEIRS_PAIR"),
-            *("_THEIRS_APPLICATION", "_APPLICATION"),
+            *("_HERE_ONLY", "_PAIR", "_SHOWN_HERE_ONLY", "_SHOWN_TO_PAIRED"),
+            *("_SHOWN_TO_SIGNED_IN", "_APPLICATION"),
         )
     ),
     ("webapp/identity/identity.py", _named("viewer")),
