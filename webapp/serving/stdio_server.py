@@ -16,7 +16,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -47,7 +46,20 @@ _FLUSH_SECONDS = 1.0
 _PIECE_BYTES = 64 * 1024
 
 
-class Incoming:
+class _Open:
+    """A side of the connection as a context manager. The end of the process closes both sides."""
+
+    async def aclose(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Incoming(_Open):
     """The client's messages, read in a thread because reading can block for ever."""
 
     def __init__(self, connections: ClientConnections) -> None:
@@ -79,9 +91,6 @@ class Incoming:
         forget = partial(self._forget, message.id)
         return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=forget))
 
-    async def aclose(self) -> None:
-        pass
-
     def __aiter__(self) -> Self:
         return self
 
@@ -90,17 +99,6 @@ class Incoming:
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def _forget(self, request_id: int | str) -> None:
         connection = self._connections.pop(request_id)
@@ -123,7 +121,7 @@ class Incoming:
             self._loop.call_soon_threadsafe(self.end)
 
 
-class Outgoing:
+class Outgoing(_Open):
     """The server's messages, written in a thread because a client that does not read blocks."""
 
     def __init__(self, connections: ClientConnections, *, on_broken: Callable[[], None]) -> None:
@@ -163,20 +161,6 @@ class Outgoing:
             await asyncio.wait(self._unwritten, timeout=_FLUSH_SECONDS)
         for written in tuple(self._unwritten):
             written.set_result(False)
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def _speak(self, target: int) -> None:
         is_open = True
