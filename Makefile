@@ -2,8 +2,8 @@
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
-WORKERS ?= auto
-# The slow tests wait for processes much of their time: more of them at once take less, and need a quiet machine.
+# One more than there are processors: a test that waits for a disk or for another process uses none.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 SLOW_WORKERS ?= $(WORKERS)
 BIN := $(VENV)/bin
 # The tests start hundreds of processes: each would compile every module anew.
@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright types docs messages pictures bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright types docs messages pictures bench clean pins pythons environments lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -68,20 +68,23 @@ FAST := tests/flows tests/webapp/stores tests/webapp/calls tests/webapp/elicitat
 OTHERS = $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
 PYTHONS ?= $(OTHERS)
 
-# They again on every other Python that is installed, each as VERSION=PROGRAM. An installation keeps
-# one processor busy, so the environments are made side by side, before the tests of the first.
-pythons:
-	@set -e; made=; for each in $(PYTHONS); do \
-		{ "$${each#*=}" -m venv --clear $(VENV)-$${each%%=*} && \
-		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-dev.txt && \
-		$(VENV)-$${each%%=*}/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .; } & \
-		made="$$made $$!"; \
-	done; \
-	for each in $$made; do wait $$each; done; \
-	for each in $(PYTHONS); do \
+# They again on every other Python that is installed, each as VERSION=PROGRAM.
+pythons: environments
+	@set -e; for each in $(PYTHONS); do \
 		echo "Python $${each%%=*}"; \
 		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
 	done
+
+# An installation keeps one processor busy, so the environments are made side by side.
+STAMPS = $(foreach each,$(PYTHONS),$(VENV)-$(firstword $(subst =, ,$(each)))/dev.stamp)
+environments:
+	@$(if $(STAMPS),$(MAKE) --jobs $(WORKERS) PYTHONS='$(PYTHONS)' $(STAMPS))
+
+$(VENV)-%/dev.stamp: constraints-dev.txt pyproject.toml
+	$(patsubst $*=%,%,$(filter $*=%,$(PYTHONS))) -m venv --clear $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-dev.txt
+	$(VENV)-$*/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .
+	@touch $@
 
 # The site, in build/site; the pages that come from the code are written by: python -m docs.generated
 docs: $(VENV)-docs/docs.stamp

@@ -11,7 +11,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from benchmarks.ours import utc_now
+from benchmarks.in_process import utc_now
 from benchmarks.served import listening, settings_here, until_stdin_ends
 from webapp.app import create_app
 from webapp.connecting import connect

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.figure import Figure, alternate, in_rounds, summary, table
-from benchmarks.ours import open_elicitations
+from benchmarks.in_process import open_elicitations
 from benchmarks.settling import AT_ONCE, our_lifecycles, our_resumed
 
 _TIMES = 20
@@ -31,7 +31,7 @@ async def audited(folder: Path, *, seconds: float, times: int = _TIMES) -> list[
             for _ in range(times):
                 await side()
 
-        for what, baseline, ours in (
+        for what, baseline, audited_service in (
             (
                 "a question until its await returns",
                 partial(one_by_one, partial(our_resumed, without, owner)),
@@ -43,7 +43,7 @@ async def audited(folder: Path, *, seconds: float, times: int = _TIMES) -> list[
                 partial(our_lifecycles, audited, other, times * 10),
             ),
         ):
-            sides = partial(_processor, baseline), partial(_processor, ours)
+            sides = partial(_processor, baseline), partial(_processor, audited_service)
             await alternate(0, *sides, times=2)  # warm-up
             rounds = [await alternate(each, *sides, times=2) for each in in_rounds(seconds / 2)]
             figures.append(

@@ -32,11 +32,11 @@ async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
         for revision, mode in REVISIONS.items():
             async with (
                 Caller.connected(bare_url, mode=mode) as bare,
-                Caller.connected(our_url, mode=mode) as ours,
+                Caller.connected(our_url, mode=mode) as our_side,
             ):
-                await alternate(0, bare.call, ours.call, times=5)  # warm-up
+                await alternate(0, bare.call, our_side.call, times=5)  # warm-up
                 rounds = [
-                    await alternate(number, bare.call, ours.call, times=times)
+                    await alternate(number, bare.call, our_side.call, times=times)
                     for number in in_rounds(seconds / len(REVISIONS))
                 ]
             figures.append(

@@ -32,7 +32,7 @@ from mcp_types import ElicitResult
 from benchmarks import hooked
 from benchmarks.calling import REVISIONS, Caller, serving
 from benchmarks.hooking import delivered
-from benchmarks.ours import fresh, open_elicitations, utc_now
+from benchmarks.in_process import fresh, open_elicitations, utc_now
 from benchmarks.served import by_hand, listening, settings_here, until_stdin_ends, with_elicit
 from flows import elicit
 from flows.elicitation.traits import TrustedCode
@@ -121,7 +121,7 @@ def telling(app: Any) -> Any:
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/counts":
-            body = json.dumps(_told()).encode()
+            body = json.dumps(_current_counts()).encode()
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": body})
             return
@@ -130,7 +130,7 @@ def telling(app: Any) -> Any:
     return served
 
 
-def _told() -> dict[str, float]:
+def _current_counts() -> dict[str, float]:
     return {**dict.fromkeys(NAMES, 0), **_counts, "at": time.monotonic()}
 
 
@@ -248,9 +248,9 @@ def of_settles(*, times: int = TIMES) -> Counts:
                 asked = fresh(owner, now=utc_now())
                 await elicitations.write(asked)
                 await asyncio.sleep(0)
-                before = _told()
+                before = _current_counts()
                 await complete_elicitation(elicitations, asked.id, {"n": 1}, TrustedCode())
-                after = _told()
+                after = _current_counts()
                 counts.update({name: after[name] - before[name] for name in NAMES})
             return {name: counts[name] / times for name in NAMES}
 

@@ -1,6 +1,6 @@
 """A line of the table, computed from rounds of measurements.
 
-Risks: on a shared machine two runs differ more than the two sides. So baseline and ours alternate
+Risks: on a shared machine two runs differ more than the two sides. So baseline and elicit alternate
 within a round, and the ratio is the median of the ratios of all rounds.
 """
 
@@ -11,14 +11,14 @@ from time import perf_counter
 
 ROUNDS_AT_LEAST = 3
 
-Round = tuple[float, float]  # baseline, ours
+Round = tuple[float, float]  # baseline, elicit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     what: str
     baseline: str
-    ours: str
+    our_side: str
     ratio: float
     target: str  # empty if there is no target
     is_met: bool
@@ -37,7 +37,7 @@ def in_rounds(seconds: float) -> Iterator[int]:
 async def alternate(
     number: int,
     baseline: Callable[[], Awaitable[float]],
-    ours: Callable[[], Awaitable[float]],
+    our_side: Callable[[], Awaitable[float]],
     *,
     times: int = 1,
 ) -> Round:
@@ -46,11 +46,11 @@ async def alternate(
     own: list[float] = []
     for time in range(times):
         if (number + time) % 2:
-            own.append(await ours())
+            own.append(await our_side())
             bare.append(await baseline())
         else:
             bare.append(await baseline())
-            own.append(await ours())
+            own.append(await our_side())
     return median(bare), median(own)
 
 
@@ -63,12 +63,12 @@ def summary(
     at_least: float | None = None,
 ) -> Figure:
     """Return the line for these rounds. `at_most` and `at_least` limit the ratio."""
-    ratio = median(ours / baseline for baseline, ours in rounds)
+    ratio = median(our_side / baseline for baseline, our_side in rounds)
     target = "" if at_least is None else f">= {at_least}"
     return Figure(
         what=what,
         baseline=show(median(baseline for baseline, _ in rounds)),
-        ours=show(median(ours for _, ours in rounds)),
+        our_side=show(median(our_side for _, our_side in rounds)),
         ratio=ratio,
         target=target if at_most is None else f"<= {at_most}",
         is_met=(at_most is None or ratio <= at_most) and (at_least is None or ratio >= at_least),
@@ -83,7 +83,7 @@ def table(figures: Sequence[Figure]) -> str:
         (
             figure.what,
             figure.baseline,
-            figure.ours,
+            figure.our_side,
             f"{figure.ratio:.2f}",
             figure.target + ("" if figure.is_met else " MISSED"),
             str(figure.rounds),

@@ -1,4 +1,4 @@
-"""The webhook route served over HTTP, bare and ours.
+"""The webhook route served over HTTP, bare and with elicit.
 
 `python -m benchmarks.hooked bare` or `ours` prints its address and serves until its standard input
 ends. Ours prepares the questions of the deliveries, each with a waiting request, and reports
@@ -25,7 +25,7 @@ from litestar.di import Provide
 from litestar.params import FromQuery, RawBody
 
 from benchmarks.bare import BareWriter
-from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
+from benchmarks.in_process import TAKER, fresh, open_service_here, utc_now
 from benchmarks.served import until_stdin_ends
 from flows.elicitation.flow import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
@@ -56,7 +56,7 @@ def bare(writer: BareWriter) -> Litestar:
     return Litestar([take], openapi_config=None, logging_config=None)
 
 
-def ours(service: Service, owner: str) -> Litestar:
+def our_application(service: Service, owner: str) -> Litestar:
     waiters: list[Waiter] = []
 
     @get("/prepare")
@@ -120,7 +120,7 @@ async def opened(which: str, folder: Path) -> AsyncIterator[Litestar]:
             writer.close()
     else:
         async with open_service_here(folder, sellers={"stripe": SELLER}) as here:
-            yield ours(*here)
+            yield our_application(*here)
 
 
 async def serve(which: str) -> None:

@@ -20,7 +20,7 @@ import httpx
 from benchmarks.calling import serving
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
 from benchmarks.hooked import SECRET
-from benchmarks.ours import utc_now
+from benchmarks.in_process import utc_now
 from webapp.sandbox.stripe.sessions import signature_of
 
 AT_ONCE = 50
@@ -31,9 +31,9 @@ async def webhooks(*, seconds: float, times: int = 500) -> Figure:
     async with (
         serving("bare", module="benchmarks.hooked") as bare_url,
         serving("ours", module="benchmarks.hooked") as our_url,
-        httpx.AsyncClient(base_url=our_url, timeout=60) as ours,
+        httpx.AsyncClient(base_url=our_url, timeout=60) as our_client,
     ):
-        both = partial(_bare_rate, bare_url, times), partial(_our_rate, ours, times)
+        both = partial(_bare_rate, bare_url, times), partial(_our_rate, our_client, times)
         await alternate(0, *both)  # warm-up
         rounds: list[Round] = [await alternate(number, *both) for number in in_rounds(seconds)]
     return summary(
@@ -48,11 +48,11 @@ async def _bare_rate(url: str, times: int) -> float:
     return await _rate(url, [(secrets.token_urlsafe(36), "cs_bare") for _ in range(times)])
 
 
-async def _our_rate(ours: httpx.AsyncClient, times: int) -> float:
+async def _our_rate(our_client: httpx.AsyncClient, times: int) -> float:
     """Return our deliveries a second. Each delivery must wake a waiting request."""
-    opened = (await ours.get("/prepare", params={"times": times})).raise_for_status().json()
-    rate = await _rate(str(ours.base_url), opened)
-    assert (await ours.get("/woken")).json() == times
+    opened = (await our_client.get("/prepare", params={"times": times})).raise_for_status().json()
+    rate = await _rate(str(our_client.base_url), opened)
+    assert (await our_client.get("/woken")).json() == times
     return rate
 
 

@@ -32,7 +32,7 @@ import psutil  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from benchmarks.figure import Figure, alternate, in_rounds, summary, table
-from benchmarks.ours import TAKER, fresh, open_service_here, utc_now
+from benchmarks.in_process import TAKER, fresh, open_service_here, utc_now
 from flows.crypto.tokens import Ring
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
@@ -227,7 +227,7 @@ async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
             if address == "memory:":
                 await fill(service.elicitations, many)
             took = {"ready": ready, "memory": float(psutil.Process().memory_info().rss)}
-            took["room"] = await _room(service)
+            took["room"] = await _check_seconds(service)
             async with longest_turn() as longest:
                 began = perf_counter()
                 await Collector(service).read_through()
@@ -238,7 +238,7 @@ async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
     return took
 
 
-async def _room(service: Service) -> float:
+async def _check_seconds(service: Service) -> float:
     """Return the seconds of the first limit check. It counts all open questions in the store."""
     now, owner = service.clock(), service.identity.local_owner
     run = Run(id=f"{owner}run", owner=owner, key="key", created_at=now, open_until=now)
@@ -255,9 +255,9 @@ async def started(address: str, secret: bytes, many: int) -> Mapping[str, float]
         stdout=PIPE,
         cwd=_TOP,
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0, "the process that starts failed"
-    took: Mapping[str, float] = json.loads(said.splitlines()[-1])
+    took: Mapping[str, float] = json.loads(output.splitlines()[-1])
     return took
 
 
@@ -279,10 +279,10 @@ async def of_store(
             await starts_of(address, secret, side.many, times=starts)
             for address, side in zip(addresses, sides, strict=True)
         ]
-        bare, ours = (partial(side.resumed_each, 10) for side in sides)
-        resumed = [await alternate(number, bare, ours) for number in in_rounds(seconds)]
-        bare, ours = (partial(side.listed_each, 10) for side in sides)
-        listed = [await alternate(number, bare, ours) for number in in_rounds(seconds / 4)]
+        bare, our_side = (partial(side.resumed_each, 10) for side in sides)
+        resumed = [await alternate(number, bare, our_side) for number in in_rounds(seconds)]
+        bare, our_side = (partial(side.listed_each, 10) for side in sides)
+        listed = [await alternate(number, bare, our_side) for number in in_rounds(seconds / 4)]
         expired = [await expiry(side, times=times) for side in sides]
     lines = [
         *_of_start(began[0], began[1]),
@@ -327,13 +327,13 @@ def _of_expiry(few: Expiry, many: Expiry, *, number: int) -> Iterator[Figure]:
 def _line(
     what: str,
     baseline: float,
-    ours: float,
+    our_side: float,
     *,
     show: Callable[[float], str] | None = None,
     at_most: float | None = None,
     rounds: int = 1,
 ) -> Figure:
-    figure = summary(what, [(baseline, ours)], show=show or _time, at_most=at_most)
+    figure = summary(what, [(baseline, our_side)], show=show or _time, at_most=at_most)
     return dataclasses.replace(figure, rounds=rounds)
 
 
@@ -398,7 +398,7 @@ async def _table(stores: Sequence[str], *, many: int) -> str:
     figures = list[Figure]()
     async for figure in measure(stores, many=many):
         figures.append(figure)
-        print(f"{figure.what}: {figure.baseline}, {figure.ours}", file=sys.stderr)
+        print(f"{figure.what}: {figure.baseline}, {figure.our_side}", file=sys.stderr)
     return table(figures)
 
 

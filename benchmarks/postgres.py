@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary, table
-from benchmarks.ours import open_elicitations, sealed_bytes
+from benchmarks.in_process import open_elicitations, sealed_bytes
 from benchmarks.settling import AT_ONCE, blobs, our_lifecycles, rate
 from tests.support.postgres_server import PostgresServer
 from tests.support.records import record
@@ -100,12 +100,15 @@ async def _bare_lifecycles(writer: BarePostgres, contents: Iterator[bytes], time
 async def lifecycles(
     server: PostgresServer, *, is_gathered: bool, seconds: float, times: int = 1000
 ) -> Figure:
-    async with server.database() as url, open_elicitations(Path(), address=url) as (ours, owner):
+    async with (
+        server.database() as url,
+        open_elicitations(Path(), address=url) as (elicitations, owner),
+    ):
         writer = BarePostgres(url, is_gathered=is_gathered)
         await writer.start()
-        size = await sealed_bytes(ours, owner)
+        size = await sealed_bytes(elicitations, owner)
         baseline = partial(_bare_lifecycles, writer, blobs(size), times)
-        own = partial(our_lifecycles, ours, owner, times)
+        own = partial(our_lifecycles, elicitations, owner, times)
         await alternate(0, baseline, own)
         rounds = [await alternate(number, baseline, own) for number in in_rounds(seconds)]
         await writer.aclose()
@@ -118,7 +121,7 @@ async def lifecycles(
     )
 
 
-async def beside_dbos(server: PostgresServer, *, seconds: float, times: int = 300) -> Figure:
+async def compared_with_dbos(server: PostgresServer, *, seconds: float, times: int = 300) -> Figure:
     """Measure a workflow that waits for a message, and its sender, on the same server as ours."""
     packages = await asyncio.to_thread(installed)
     rounds: list[Round] = []
@@ -126,14 +129,14 @@ async def beside_dbos(server: PostgresServer, *, seconds: float, times: int = 30
         server.database() as url,
         server.database() as other,
         _process("benchmarks.dbos_process", other, str(times), packages=packages) as dbos,
-        open_elicitations(Path(), address=url) as (ours, owner),
+        open_elicitations(Path(), address=url) as (elicitations, owner),
     ):
-        await our_lifecycles(ours, owner, times)
-        await _heard(dbos)
+        await our_lifecycles(elicitations, owner, times)
+        await _next_value(dbos)
         for _ in in_rounds(seconds):
             await _tell(dbos)
-            theirs = await _heard(dbos)
-            rounds.append((float(theirs), await our_lifecycles(ours, owner, times)))
+            dbos_seconds = await _next_value(dbos)
+            rounds.append((float(dbos_seconds), await our_lifecycles(elicitations, owner, times)))
     return summary(
         f"lifecycles a second on PostgreSQL, {AT_ONCE} at once, compared with DBOS",
         rounds,
@@ -174,7 +177,7 @@ async def several(server: PostgresServer, *, rounds: int, times: int = 1000) -> 
                     what=f"{what} a lifecycle, {many} processes against 1 "
                     f"({rate_of_all:,.0f}/s in all)",
                     baseline=f"{before:.3g} {unit}".strip(),
-                    ours=f"{after:.3g} {unit}".strip(),
+                    our_side=f"{after:.3g} {unit}".strip(),
                     ratio=after / before,
                     target="" if at_most is None else f"<= {at_most}",
                     is_met=at_most is None or after / before <= at_most,
@@ -191,11 +194,11 @@ async def _together(url: str, many: int, times: int) -> list[dict[str, float]]:
             process = await stack.enter_async_context(
                 _process("benchmarks.postgres_process", "lifecycles", url, str(times))
             )
-            await _heard(process)
+            await _next_value(process)
             processes.append(process)
         for process in processes:
             await _tell(process)
-        return [await _heard(process) for process in processes]
+        return [await _next_value(process) for process in processes]
 
 
 async def wake(server: PostgresServer, *, times: int = 300) -> Figure:
@@ -204,22 +207,22 @@ async def wake(server: PostgresServer, *, times: int = 300) -> Figure:
     commits: list[float] = []
     async with (
         server.database() as url,
-        _process("benchmarks.postgres_process", "hear", url, str(times)) as process,
+        _process("benchmarks.postgres_process", "receive", url, str(times)) as process,
     ):
-        await _heard(process)
+        await _next_value(process)
         store = await open_store(url)
         for number in range(times):
             start = perf_counter()
             await store.write(record(f"a-{number}"))
             written = perf_counter()
             commits.append(written - start)
-            waits.append(await _heard(process) - written)
+            waits.append(await _next_value(process) - written)
         await store.aclose()
     found = median(waits)
     return Figure(
         what="from the return of a write until another process sees it, compared with the write",
         baseline=f"{median(commits) * 1e3:.2f} ms",
-        ours=f"{found * 1e3:.2f} ms",
+        our_side=f"{found * 1e3:.2f} ms",
         ratio=found / median(commits),
         target="<= 10 ms",
         is_met=found <= 0.010,
@@ -246,7 +249,7 @@ async def _process(
         await process.communicate()
 
 
-async def _heard(process: Process) -> Any:
+async def _next_value(process: Process) -> Any:
     assert process.stdout is not None
     while line := await process.stdout.readline():
         if line[:1] in b'"{0123456789':
@@ -270,7 +273,7 @@ def main() -> None:
         figures = [
             asyncio.run(lifecycles(server, is_gathered=False, seconds=seconds)),
             asyncio.run(lifecycles(server, is_gathered=True, seconds=seconds)),
-            asyncio.run(beside_dbos(server, seconds=seconds)),
+            asyncio.run(compared_with_dbos(server, seconds=seconds)),
             *asyncio.run(several(server, rounds=1 if seconds < 30 else 5)),
             asyncio.run(wake(server)),
         ]

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 
-from benchmarks.ours import open_elicitations
+from benchmarks.in_process import open_elicitations
 from benchmarks.settling import our_lifecycles
 from webapp.stores.postgres import PostgresStore, open_store
 
@@ -43,7 +43,7 @@ async def lifecycles(address: str, times: str) -> None:
         await asyncio.to_thread(sys.stdin.readline)
 
 
-async def hear(address: str, times: str) -> None:
+async def receive(address: str, times: str) -> None:
     """Print when each record of another process arrived, by the clock that all processes share."""
     store = await open_store(address)
     watch = store.watch()
@@ -58,7 +58,7 @@ async def hear(address: str, times: str) -> None:
 
 
 async def main(what: str, *rest: str) -> None:
-    await {"lifecycles": partial(lifecycles), "hear": partial(hear)}[what](*rest)
+    await {"lifecycles": partial(lifecycles), "receive": partial(receive)}[what](*rest)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Restate:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ours:
+class OurSide:
     client: httpx.AsyncClient
     api: str
     keys: Iterator[str]
@@ -111,7 +111,7 @@ def _number(digits: str) -> int:
     return number
 
 
-async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
+async def compared_with_restate(*, seconds: float, times: int = 200) -> list[Figure]:
     """Run rounds in which both sides alternate. Return the rates and the processor times."""
     rates, processors = list[Round](), list[Round]()
     async with AsyncExitStack() as stack:
@@ -120,8 +120,8 @@ async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
         client = httpx.AsyncClient(timeout=300, limits=limits)
         await stack.enter_async_context(client)
         restate = await stack.enter_async_context(_restate(client))
-        ours = await stack.enter_async_context(_ours(client))
-        sides: list[Side] = [restate, ours]
+        our_side = await stack.enter_async_context(_our_side(client))
+        sides: list[Side] = [restate, our_side]
         for side in sides:
             await rate(side.one, times)  # warm-up
         for number in in_rounds(seconds):
@@ -182,14 +182,16 @@ async def _restate(client: httpx.AsyncClient) -> AsyncIterator[Restate]:
 
 
 @asynccontextmanager
-async def _ours(client: httpx.AsyncClient) -> AsyncIterator[Ours]:
+async def _our_side(client: httpx.AsyncClient) -> AsyncIterator[OurSide]:
     command = (sys.executable, "-m", "benchmarks.api_process", str(_KEYS))
     async with _process(*command, env={"PYTHONPATH": str(_TOP)}) as process:
         assert process.stdout is not None
         keys = json.loads(await process.stdout.readline())
         address = (await process.stdout.readline()).decode().strip()
         each = chain.from_iterable(repeat(key, _USES_OF_A_KEY) for key in chain(keys, keys))
-        yield Ours(client=client, api=f"{address}/api/questions", keys=each, processes=(process,))
+        yield OurSide(
+            client=client, api=f"{address}/api/questions", keys=each, processes=(process,)
+        )
 
 
 @asynccontextmanager
@@ -255,7 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restate", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a rougher one")
     seconds = 10.0 if parser.parse_args().quick else 60.0
-    print(table(asyncio.run(beside_restate(seconds=seconds))))
+    print(table(asyncio.run(compared_with_restate(seconds=seconds))))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from time import perf_counter, process_time, thread_time
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks.calling import Caller, serving
-from benchmarks.ours import open_elicitations
+from benchmarks.in_process import open_elicitations
 from benchmarks.settling import our_lifecycles
 from tests.support.postgres_server import shared_server
 from tests.support.valkey_server import own_valkey
@@ -48,9 +48,9 @@ class StoreCosts:
 
     name: str
     # In our process, in addition to a call on SQLite.
-    ours_a_write: float
-    ours_a_read: float
-    ours_to_hear: float  # to receive one write of another process
+    our_write: float
+    our_read: float
+    our_receive: float  # to receive one write of another process
     # In the store: its server, or SQLite's thread.
     a_write: float
     a_read: float
@@ -69,13 +69,13 @@ class StoreCosts:
 
 
 # Measured separately, by bare clients on two virtual cores under other load. The run measures
-# `a_write` and `ours_a_write` and replaces these values.
+# `a_write` and `our_write` and replaces these values.
 STORES = (
     StoreCosts(
         name="SQLite",
-        ours_a_write=0,
-        ours_a_read=0,
-        ours_to_hear=0,
+        our_write=0,
+        our_read=0,
+        our_receive=0,
         a_write=17 * _US,
         a_read=0,
         a_notice=0,
@@ -92,9 +92,9 @@ STORES = (
     ),
     StoreCosts(
         name="PostgreSQL",
-        ours_a_write=16 * _US,
-        ours_a_read=96 * _US,
-        ours_to_hear=13 * _US,
+        our_write=16 * _US,
+        our_read=96 * _US,
+        our_receive=13 * _US,
         a_write=32 * _US,
         a_read=47 * _US,
         a_notice=70 * _US,
@@ -109,9 +109,9 @@ STORES = (
     ),
     StoreCosts(
         name="Valkey",
-        ours_a_write=19 * _US,
-        ours_a_read=88 * _US,
-        ours_to_hear=18 * _US,
+        our_write=19 * _US,
+        our_read=88 * _US,
+        our_receive=18 * _US,
         a_write=31 * _US,
         a_read=35 * _US,
         a_notice=18 * _US,
@@ -181,9 +181,9 @@ def _limits(call: CallCosts, store: StoreCosts, site: Site) -> Iterator[Limit]:
         yield Limit(name="one machine", calls=0)
         return
     processes = site.processes
-    others = call.writes * (processes - 1) * store.ours_to_hear
-    ours = call.writes * store.ours_a_write + call.reads * store.ours_a_read
-    yield Limit(name="our processors", calls=processes / (call.processor + ours + others))
+    others = call.writes * (processes - 1) * store.our_receive
+    our_time = call.writes * store.our_write + call.reads * store.our_read
+    yield Limit(name="our processors", calls=processes / (call.processor + our_time + others))
     yield Limit(name="held streams", calls=processes * site.connections / _held(site))
     yield Limit(name="open questions", calls=site.pending / site.answer)
 
@@ -246,13 +246,13 @@ async def measured_server(
         await our_lifecycles(elicitations, owner, times)
         began, all_began, server_began = perf_counter(), process_time(), _spent(server)
         await our_lifecycles(elicitations, owner, times)
-        took, ours = perf_counter() - began, process_time() - all_began
-        theirs = max(_TICK, _spent(server) - server_began)
+        took, our_time = perf_counter() - began, process_time() - all_began
+        server_time = max(_TICK, _spent(server) - server_began)
     # On a busy machine, the turn of SQLite can cost more: a write never has a negative cost.
-    alone = min(sqlite.lifecycle.processor, ours / times)
+    alone = min(sqlite.lifecycle.processor, our_time / times)
     lifecycle = replace(sqlite.lifecycle, processor=alone)
     store = replace(
-        costs, ours_a_write=(ours / times - alone) / WRITES, a_write=theirs / times / WRITES
+        costs, our_write=(our_time / times - alone) / WRITES, a_write=server_time / times / WRITES
     )
     return Measured(lifecycle=lifecycle, store=store, counted=times / took)
 
@@ -343,7 +343,7 @@ With ELICIT_CONNECTIONS={raised.connections} and ELICIT_PENDING_AT_MOST={raised.
 def _line(measured: Measured) -> str:
     store = measured.store
     return (
-        f"| {store.name} | {store.ours_a_write * 1e6:.0f} us | {store.a_write * 1e6:.0f} us "
+        f"| {store.name} | {store.our_write * 1e6:.0f} us | {store.a_write * 1e6:.0f} us "
         f"| {measured.foretold.calls:,.0f} a second | {measured.counted:,.0f} |"
     )
 

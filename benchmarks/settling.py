@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from benchmarks.bare import BareWriter, SealingWriter
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary
-from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
+from benchmarks.in_process import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
 from flows.elicitation import states
 from flows.elicitation.states import Status
 from flows.elicitation.traits import TrustedCode
@@ -40,11 +40,11 @@ async def settle_to_resumed(
         writer = BareWriter(folder / "bare.db")
         try:
             baseline = partial(_bare_resumed, writer, blobs(size))
-            ours = partial(our_resumed, elicitations, owner)
+            our_side = partial(our_resumed, elicitations, owner)
             while not _is_grown(folder, log_bytes):
-                await alternate(0, baseline, ours)
+                await alternate(0, baseline, our_side)
             rounds = [
-                await alternate(number, baseline, ours, times=times)
+                await alternate(number, baseline, our_side, times=times)
                 for number in in_rounds(seconds)
             ]
         finally:
@@ -81,11 +81,11 @@ async def lifecycles(
                 # The bare log must be full too, although it is not measured.
                 await writer.write(new_id(), bytes(log_bytes))
                 baseline = partial(stored_lifecycles, elicitations, owner, times)
-            ours = partial(our_lifecycles, elicitations, owner, times)
+            our_side = partial(our_lifecycles, elicitations, owner, times)
             while not _is_grown(folder, log_bytes):
-                await alternate(0, baseline, ours)
+                await alternate(0, baseline, our_side)
             rounds: list[Round] = [
-                await alternate(number, baseline, ours) for number in in_rounds(seconds)
+                await alternate(number, baseline, our_side) for number in in_rounds(seconds)
             ]
         finally:
             writer.close()

@@ -27,7 +27,7 @@ from time import perf_counter
 from redis.asyncio import Redis
 
 from benchmarks.figure import Figure, Round, alternate, in_rounds, summary, table
-from benchmarks.ours import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
+from benchmarks.in_process import TAKER, fresh, open_elicitations, sealed_bytes, utc_now
 from benchmarks.settling import AT_ONCE, bare_lifecycles, blobs, our_lifecycles, our_resumed
 from flows.elicitation.traits import TrustedCode
 from tests.support.valkey_server import OwnValkey, own_valkey
@@ -66,9 +66,9 @@ async def lifecycles(server: OwnValkey, folder: Path, *, seconds: float, times: 
         size = await sealed_bytes(elicitations, owner)
         new_id = partial(elicitations.new_id, owner)
         baseline = partial(bare_lifecycles, client.write, blobs(size), times, new_id=new_id)
-        ours = partial(our_lifecycles, elicitations, owner, times)
-        await alternate(0, baseline, ours)
-        rounds = [await alternate(number, baseline, ours) for number in in_rounds(seconds)]
+        our_side = partial(our_lifecycles, elicitations, owner, times)
+        await alternate(0, baseline, our_side)
+        rounds = [await alternate(number, baseline, our_side) for number in in_rounds(seconds)]
     return summary(
         f"lifecycles a second on Valkey, {AT_ONCE} at once, 4 bare scripts each",
         rounds,
@@ -92,9 +92,10 @@ async def settle_to_resumed(
             await client.write(elicitations.new_id(owner), next(values))
             return perf_counter() - start
 
-        ours = partial(our_resumed, elicitations, owner)
+        our_side = partial(our_resumed, elicitations, owner)
         rounds = [
-            await alternate(number, one_script, ours, times=times) for number in in_rounds(seconds)
+            await alternate(number, one_script, our_side, times=times)
+            for number in in_rounds(seconds)
         ]
     return summary(
         "from a settle until the await returns on Valkey, one at a time", rounds, show=_microseconds

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.figure import Figure, Round, in_rounds, summary
-from benchmarks.ours import TAKER, fresh
+from benchmarks.in_process import TAKER, fresh
 from flows.elicitation.states import Status, settle
 from webapp.elicitations.waiters import Waiter, Waiters
 
@@ -33,14 +33,14 @@ def bytes_each(*, many: int = MANY) -> Figure:
     """Compare with the smallest possible waiter: a future, a timer and an entry in a dict."""
     with asyncio.Runner() as runner:
         bare = runner.run(_bare_bytes(many))
-        ours = runner.run(_our_bytes(many))
+        our_bytes = runner.run(_our_bytes(many))
     return Figure(
         what=f"bytes of a pending waiter, {many:,} of them",
         baseline=f"{bare:.0f} B",
-        ours=f"{ours:.0f} B",
-        ratio=ours / bare,
+        our_side=f"{our_bytes:.0f} B",
+        ratio=our_bytes / bare,
         target=f"<= {BYTES_AT_MOST} B",
-        is_met=ours <= BYTES_AT_MOST,
+        is_met=our_bytes <= BYTES_AT_MOST,
     )
 
 
@@ -59,12 +59,12 @@ def register_and_wake(
         busy.run(busy_crowd.grow(many))
         for number in in_rounds(seconds):
             if number % 2:
-                ours = busy.run(busy_crowd.register_and_wake(times))
+                our_side = busy.run(busy_crowd.register_and_wake(times))
                 bare = quiet.run(quiet_crowd.register_and_wake(times))
             else:
                 bare = quiet.run(quiet_crowd.register_and_wake(times))
-                ours = busy.run(busy_crowd.register_and_wake(times))
-            rounds.append((bare, ours))
+                our_side = busy.run(busy_crowd.register_and_wake(times))
+            rounds.append((bare, our_side))
         busy_crowd.leave()
         quiet_crowd.leave()
     return summary(

@@ -31,7 +31,7 @@ from mcp_types import ElicitResult
 from benchmarks.calling import REVISIONS
 from benchmarks.hooked import opened_checkout
 from benchmarks.hooking import paid_event
-from benchmarks.ours import TAKER, fresh, utc_now
+from benchmarks.in_process import TAKER, fresh, utc_now
 from flows import complete_elicitation, elicit
 from flows.crypto.tokens import Ring
 from flows.elicitation.states import Status
@@ -163,10 +163,8 @@ async def _place(folder: Path) -> AsyncIterator[Step]:
     links: list[str] = []
     built: list[Service] = []
     async with AsyncExitStack() as stack:
-        listener, beside = (stack.enter_context(bind("127.0.0.1", 0)) for _ in range(2))
-        url, sandbox_url = (
-            f"http://127.0.0.1:{one.getsockname()[1]}" for one in (listener, beside)
-        )
+        listener, other = (stack.enter_context(bind("127.0.0.1", 0)) for _ in range(2))
+        url, sandbox_url = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (listener, other))
         sandbox = new_sandbox(url=sandbox_url, serves=url)
         app = await stack.enter_async_context(
             open_app(_settings(url, folder), _server(links), sandbox=sandbox, built=built.append)
@@ -174,7 +172,7 @@ async def _place(folder: Path) -> AsyncIterator[Step]:
         browser = await stack.enter_async_context(httpx.AsyncClient())
         outside = SandboxApp(sandbox, clock=utc_now, deliver=browser.send)
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        for its_listener, its_app in ((listener, app), (beside, outside)):
+        for its_listener, its_app in ((listener, app), (other, outside)):
             listen(its_listener)
             pages = Pages(its_app, arrivals=Arrivals())
             group.create_task(pages.serve(sockets=[its_listener]))

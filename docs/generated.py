@@ -16,13 +16,10 @@ from flows.providers.catalogue import LISTINGS, CatalogueEntry
 from webapp.cli.main import COMMANDS, parser_for
 from webapp.pages import (
     views,
-    views_connections,
-    views_decisions,
     views_forms,
-    views_home,
     views_openers,
     views_operator,
-    views_payments,
+    views_own,
 )
 from webapp.pages.views import View
 from webapp.settings.settings import TABLE
@@ -181,12 +178,8 @@ def page(name: str) -> str:
 
 
 def _views() -> set[type[View]]:
-    modules = (views, views_connections, views_decisions, views_forms, views_home, views_openers)
-    found = (
-        each
-        for module in (*modules, views_operator, views_payments)
-        for each in vars(module).values()
-    )
+    modules = (views, views_forms, views_openers, views_operator, views_own)
+    found = (each for module in modules for each in vars(module).values())
     return {
         each
         for each in found

@@ -42,9 +42,9 @@ async function send<T>(method: string, path: string, body?: object): Promise<T> 
         body: body === undefined ? null : JSON.stringify(body),
       });
       if (reply.ok) return (await reply.json()) as T; // one that is cut off is no answer
-      const told = await reply.json().catch(() => ({}));
-      const isNobody = told.code === undefined && NOBODY.has(reply.status);
-      if (!isNobody && !AGAIN.has(told.code)) throw new Refused(told.detail ?? reply.statusText);
+      const problem = await reply.json().catch(() => ({}));
+      const isNobody = problem.code === undefined && NOBODY.has(reply.status);
+      if (!isNobody && !AGAIN.has(problem.code)) throw new Refused(problem.detail ?? reply.statusText);
       const seconds = Number(reply.headers.get("retry-after")) || 0; // a date is read as nothing
       pause = Math.max(pause, 1000 * Math.min(seconds, 60));
       why = reply.status;

@@ -19,7 +19,7 @@ from webapp import ShownLink, asking, create_app, read_settings
 
 SESSION_SECRET = os.environ.get("SESSION_SECRET", "only for trying it")
 links: dict[str, str] = {}  # the link at which each user continues
-told: dict[str, str] = {}  # the result for each user
+results: dict[str, str] = {}  # the result for each user
 
 
 def user_of(request: Request) -> str | None:
@@ -48,12 +48,12 @@ async def make_report(user: str) -> None:
             account = await elicit.oauth(github, scopes=["repo"])
             receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report")
             key = await elicit.secret("The API key of your weather service, please.")
-            told[user] = (
+            results[user] = (
                 f"A report for {account.label}: {receipt.price} was paid, and the key has "
                 f"{len(key)} characters."
             )
     except ElicitError as error:  # declined, expired, or this process ends
-        told[user] = str(error)
+        results[user] = str(error)
     finally:
         links.pop(user, None)
 
@@ -92,7 +92,7 @@ async def home(request: Request) -> str:
     if user in links:
         return f'<a href="{escape(links[user])}">Go on</a>, then <a href="/">come back here</a>.'
     report = "<form method='post' action='/report'><button>Make my report</button></form>"
-    return f"<p>{escape(told.get(user, 'Hello.'))}</p>{report}"
+    return f"<p>{escape(results.get(user, 'Hello.'))}</p>{report}"
 
 
 @app.post("/report")
@@ -100,7 +100,7 @@ async def report(request: Request) -> RedirectResponse:
     """Start the report unless it already waits, and end the request."""
     user = user_of(request)
     if user is not None and user not in links:
-        told.pop(user, None)
+        results.pop(user, None)
         request.app.state.reports.create_task(make_report(user))
     return RedirectResponse("/", 303)
 

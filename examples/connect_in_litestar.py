@@ -21,7 +21,7 @@ from webapp import ShownLink, asking, create_app, read_settings
 
 SESSION_SECRET = os.environ.get("SESSION_SECRET", "only for trying!").encode()
 links: dict[str, str] = {}  # the link at which each user continues
-told: dict[str, str] = {}  # the result for each user
+results: dict[str, str] = {}  # the result for each user
 AnyRequest = Request[Any, Any, Any] | starlette.requests.Request
 
 
@@ -51,12 +51,12 @@ async def make_report(user: str) -> None:
             account = await elicit.oauth(github, scopes=["repo"])
             receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report")
             key = await elicit.secret("The API key of your weather service, please.")
-            told[user] = (
+            results[user] = (
                 f"A report for {account.label}: {receipt.price} was paid, and the key has "
                 f"{len(key)} characters."
             )
     except ElicitError as error:  # declined, expired, or this process ends
-        told[user] = str(error)
+        results[user] = str(error)
     finally:
         links.pop(user, None)
 
@@ -91,7 +91,7 @@ def home(request: Request[Any, Any, Any]) -> str:
     if user in links:
         return f'<a href="{escape(links[user])}">Go on</a>, then <a href="/">come back here</a>.'
     report = "<form method='post' action='/report'><button>Make my report</button></form>"
-    return f"<p>{escape(told.get(user, 'Hello.'))}</p>{report}"
+    return f"<p>{escape(results.get(user, 'Hello.'))}</p>{report}"
 
 
 @post("/report", status_code=303)
@@ -99,7 +99,7 @@ async def report(request: Request[Any, Any, Any]) -> Redirect:
     """Start the report unless it already waits, and end the request."""
     user = user_of(request)
     if user is not None and user not in links:
-        told.pop(user, None)
+        results.pop(user, None)
         request.app.state.reports.create_task(make_report(user))
     return Redirect("/", status_code=303)
 

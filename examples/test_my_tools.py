@@ -21,8 +21,8 @@ async def test_lunch_is_what_the_person_chose(
 ) -> None:
     async with elicit_person(my_server) as person:
         person.visits(dish="soup")
-        heard = await person.call("order_lunch")
-    assert heard.text == "The person would like soup."
+        result = await person.call("order_lunch")
+    assert result.text == "The person would like soup."
     assert [question.message for question in person.asked] == ["What would you like for lunch?"]
 
 
@@ -31,5 +31,5 @@ async def test_nobody_is_fed_who_does_not_want_to_eat(
 ) -> None:
     async with elicit_person(my_server) as person:
         person.declines()
-        heard = await person.call("order_lunch")
-    assert heard.code == "ELICITATION_DECLINED"
+        result = await person.call("order_lunch")
+    assert result.code == "ELICITATION_DECLINED"

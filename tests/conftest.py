@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Generator
 from inspect import signature
 from pathlib import Path
 
@@ -140,6 +141,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = off_the_diagonal(items) | out_of_turn(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage until all tests are collected: a fifth of the work of collecting them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -19,13 +19,13 @@ PROJECT = Path(__file__).parent.parent
 
 
 def is_measured(figure: Figure) -> bool:
-    return figure.ratio > 0 and bool(figure.baseline) and bool(figure.ours)
+    return figure.ratio > 0 and bool(figure.baseline) and bool(figure.our_side)
 
 
 def test_memory_of_pending_waiter_is_measured():
     figure = bytes_each(many=200)
     assert is_measured(figure)
-    assert figure.ours.endswith(" B")
+    assert figure.our_side.endswith(" B")
 
 
 def test_registering_and_waking_is_measured_with_few_and_with_many():

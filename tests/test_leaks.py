@@ -95,10 +95,18 @@ def test_secret_with_known_form_is_recognized(text: str) -> None:
 
 def test_each_alternative_of_a_form_is_recognized() -> None:
     starts = ("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxe-1-")
-    ours = ("ya29.", "sandbox_at_", "sandbox_rt_", "sk_test_", "sk_live_", "rk_live_", "whsec_")
+    sandbox_starts = (
+        "ya29.",
+        "sandbox_at_",
+        "sandbox_rt_",
+        "sk_test_",
+        "sk_live_",
+        "rk_live_",
+        "whsec_",
+    )
     places = ("/e/", "/pair/", "/callback/x?a=", "/return?a=", "/signin?a=", "?code=", "&state=")
     names = ("access_token=", "user_code: ", "Bearer ", "bearer ", "__Host-elicit=", "elicit_1=")
-    for start in (*starts, *ours, *places, *names):
+    for start in (*starts, *sandbox_starts, *places, *names):
         assert kinds_in(f"Say {start}a1b2c3d4e5f6g7h8i9"), start
 
 
@@ -124,7 +132,7 @@ def caught(error: Exception) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "logged",
     [
         record("who %s", "ada@shop.example"),
         record("shop.opened", who="ada@shop.example"),
@@ -134,12 +142,12 @@ def caught(error: Exception) -> tuple[Any, ...]:
     ],
     ids=["arguments", "extra", "nested", "message", "another's"],
 )
-def test_log_record_is_checked_with_all_its_arguments(said: logging.LogRecord) -> None:
+def test_log_record_is_checked_with_all_its_arguments(logged: logging.LogRecord) -> None:
     ears = Ears()
-    ears.handler.handle(said)
+    ears.handler.handle(logged)
     (found,) = ears.findings()
     assert found.endswith(": email")
-    assert said.name in found
+    assert logged.name in found
     assert "ada" not in found
 
 
@@ -151,13 +159,13 @@ def test_library_log_record_is_checked_with_its_exception() -> None:
 
 
 def test_log_record_is_not_changed_by_check() -> None:
-    said = record("broke", exc_info=caught(ValueError("it")))
-    Ears().handler.handle(said)
-    assert said.exc_text is None
+    logged = record("broke", exc_info=caught(ValueError("it")))
+    Ears().handler.handle(logged)
+    assert logged.exc_text is None
 
 
 @pytest.mark.parametrize(
-    ("name", "level", "is_heard"),
+    ("name", "level", "is_checked"),
     [
         ("webapp.app", logging.DEBUG, True),
         ("flows", logging.DEBUG, True),
@@ -169,11 +177,11 @@ def test_log_record_is_not_changed_by_check() -> None:
     ],
 )
 def test_log_records_hidden_in_production_are_not_checked(
-    name: str, level: int, is_heard: bool
+    name: str, level: int, is_checked: bool
 ) -> None:
     ears = Ears()
     ears.handler.handle(record("to ada@shop.example", name=name, levelno=level))
-    assert bool(ears.findings()) is is_heard
+    assert bool(ears.findings()) is is_checked
 
 
 def test_logger_without_propagation_is_checked() -> None:
@@ -192,7 +200,7 @@ def test_logger_without_propagation_is_checked() -> None:
 
 def test_text_logged_before_secret_was_noted_is_a_leak() -> None:
     ears = Ears()
-    ears.hear("shop", f"began with {RANDOM}")
+    ears.check("shop", f"began with {RANDOM}")
     assert not ears.findings()
     ears.secrets.note("state", RANDOM)
     with pytest.raises(LeakFound, match="leaked: shop: state"):
@@ -212,7 +220,7 @@ def test_id_with_the_form_of_a_key_is_not_a_leak() -> None:
     random = base64.urlsafe_b64decode("-gho_a1b2c3d4e5f")
     id = fresh_id("o" * OWNER_TAG_CHARACTERS, now=datetime.now(UTC), random=random)
     assert kinds_in(id) == {"key"}
-    ears.hear("standard error of elicit serve", f"elicitation.asked id={id} kind=form")
+    ears.check("standard error of elicit serve", f"elicitation.asked id={id} kind=form")
     handler.handle(record("elicitation.asked", id=id))
     assert not ears.findings()
     handler.handle(record("call.woken", call="-gho_a1b2c3d4e5f"))
@@ -245,9 +253,9 @@ async def traded(path: str, ears: Ears, *, app: ASGIApp = shop, **options: Any) 
 
 
 @pytest.mark.parametrize("path", ["/problem", "/page", "/metrics"])
-@pytest.mark.parametrize("said", ["who is ada@shop.example", f"your shop is {RANDOM}"])
-async def test_public_responses_are_checked(path: str, said: str) -> None:
-    assert await traded(path, Ears(), content=said)
+@pytest.mark.parametrize("text", ["who is ada@shop.example", f"your shop is {RANDOM}"])
+async def test_public_responses_are_checked(path: str, text: str) -> None:
+    assert await traded(path, Ears(), content=text)
 
 
 async def test_secrets_on_a_persons_own_page_are_not_a_leak() -> None:
@@ -271,14 +279,14 @@ async def test_secrets_on_a_persons_own_page_are_not_a_leak() -> None:
 async def test_secret_of_earlier_request_in_output_is_a_leak(options: Any, kind: str) -> None:
     ears = Ears()
     assert not await traded("/", ears, **options)
-    ears.hear("shop", f"knows {RANDOM[1:]}")
+    ears.check("shop", f"knows {RANDOM[1:]}")
     assert ears.findings() == [f"shop: {kind}"]
 
 
 async def test_typed_secret_in_output_is_a_leak() -> None:
     ears = Ears()
     await traded(f"/e/{TOKEN}", ears, data={"answer": "correct horse battery"})
-    ears.hear("shop", "got correct horse battery")
+    ears.check("shop", "got correct horse battery")
     assert ears.findings() == ["shop: typed"]
 
 
@@ -303,8 +311,8 @@ def test_offered_link_in_result_is_allowed_but_no_other_link() -> None:
     pending = {"elicitationPending": {"url": link}}
     content = [{"type": "text", "text": f"Open {link} now"}]
     result = {"isError": True, "_meta": pending, "content": content}
-    assert not any(kinds_in(said) for said in failures_in({"result": result}))
-    assert any(kinds_in(said) for said in failures_in({"result": {**result, "_meta": None}}))
+    assert not any(kinds_in(failure) for failure in failures_in({"result": result}))
+    assert any(kinds_in(failure) for failure in failures_in({"result": {**result, "_meta": None}}))
 
 
 def test_several_offered_links_in_result_are_allowed() -> None:
@@ -312,12 +320,12 @@ def test_several_offered_links_in_result_are_allowed() -> None:
     offered = [{"url": link} for link in links[:2]]
     meta = {"elicitationPending": offered[0], "elicitationsPending": offered}
 
-    def result(*said: str) -> dict[str, Any]:
-        content = [{"type": "text", "text": f"Open {link}"} for link in said]
+    def result(*texts: str) -> dict[str, Any]:
+        content = [{"type": "text", "text": f"Open {link}"} for link in texts]
         return {"isError": True, "_meta": meta, "content": content}
 
-    assert not any(kinds_in(said) for said in failures_in({"result": result(*links[:2])}))
-    assert any(kinds_in(said) for said in failures_in({"result": result(*links)}))
+    assert not any(kinds_in(failure) for failure in failures_in({"result": result(*links[:2])}))
+    assert any(kinds_in(failure) for failure in failures_in({"result": result(*links)}))
 
 
 SUITE = f"""
@@ -376,7 +384,7 @@ async def test_test_with_leak_fails_and_names_the_leak(tmp_path: Path) -> None:
     )
     end = await processes.ended(ran)
     assert "6 failed, 1 passed" in end.out, end.out + end.err
-    for name, said in {
+    for name, report in {
         "a_log": "leaked: INFO webapp.shop: to %s: email",
         "a_child_that_inherits": "leaked: captured stderr: email",
         "what_is_printed": "leaked: captured stdout: link",
@@ -385,7 +393,7 @@ async def test_test_with_leak_fails_and_names_the_leak(tmp_path: Path) -> None:
         "a_child_of_a_test_that_fails": "assert False",
     }.items():
         assert f"test_{name} - " in end.out
-        assert said in end.out
+        assert report in end.out
     assert "out of tea" in end.out
 
 
@@ -426,7 +434,7 @@ def leaking_program(tmp_path: Path) -> str:
     return str(program)
 
 
-def assert_heard(name: str) -> None:
+def assert_watched(name: str) -> None:
     with pytest.raises(LeakFound) as found:
         EARS.tell()
     assert str(found.value) == f"leaked: standard error of {name}: token"
@@ -434,11 +442,11 @@ def assert_heard(name: str) -> None:
 
 async def test_output_of_each_command_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
     assert (await run("keys", "list", home=tmp_path, extra=leaking)).status == 3
-    assert_heard("elicit keys")
-    with pytest.raises(AssertionError, match="it ended before it said"):
+    assert_watched("elicit keys")
+    with pytest.raises(AssertionError, match="it ended before it printed"):
         async with serving_elicit(home=tmp_path, extra=leaking):
             pass
-    assert_heard("elicit serve")
+    assert_watched("elicit serve")
 
 
 async def test_output_of_stdio_server_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
@@ -446,12 +454,12 @@ async def test_output_of_stdio_server_is_checked(tmp_path: Path, leaking: dict[s
     with pytest.raises((ExceptionGroup, MCPError)):
         async with desktop.client():
             pass
-    assert_heard("elicit stdio")
+    assert_watched("elicit stdio")
 
 
 async def test_output_of_readme_program_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
     assert not await finish_at_the_checkout(tmp_path, "4711", leaking)
-    assert_heard("finish.py")
+    assert_watched("finish.py")
 
 
 async def test_output_of_typescript_clients_is_checked(
@@ -460,22 +468,22 @@ async def test_output_of_typescript_clients_is_checked(
     with pytest.raises(AssertionError, match="the client ended"):
         async with calling(leaking_program, CLIENTS[0], "http://a", declares=None):
             pass
-    assert_heard("the client")
+    assert_watched("the client")
     with pytest.raises(AssertionError):
         await checked(leaking_program, "http://a", "2025-11-25", tmp_path)
-    assert_heard("the conformance suite")
+    assert_watched("the conformance suite")
 
 
 def test_output_of_openid_provider_is_checked(leaking_program: str) -> None:
     with pytest.raises((RuntimeError, BrokenPipeError)), OpenIdProvider(leaking_program):
         pass
-    assert_heard("the OpenID provider")
+    assert_watched("the OpenID provider")
 
 
 async def test_output_of_store_process_is_checked() -> None:
     async with contender(TOKEN, "nowhere") as process:
         await process.wait()
-    assert_heard("the contender")
+    assert_watched("the contender")
 
 
 async def test_all_output_of_killable_server_is_checked() -> None:
@@ -509,8 +517,8 @@ def test_incomplete_report_of_killed_process_is_not_a_leak() -> None:
     ears = Ears()
     written = ears.listen("the shop", passes_on=True)
     half = json.dumps({"noted": ("state", RANDOM)})[:-9]
-    said = json.dumps({"said": ("INFO webapp.shop: opened", f"for {JWT}")})
-    os.write(written.fileno(), f"\x1e{half}\x1e{said}\nit is late".encode())
+    report = json.dumps({"said": ("INFO webapp.shop: opened", f"for {JWT}")})
+    os.write(written.fileno(), f"\x1e{half}\x1e{report}\nit is late".encode())
     with pytest.raises(LeakFound, match=r"leaked: INFO webapp\.shop: opened in the shop: JWT$"):
         ears.tell()
     written.close()

@@ -84,7 +84,7 @@ async def test_every_sample_tool_returns_its_documented_result(tmp_path, library
     environment = {"ELICIT_URL": here, "ELICIT_MIN_ANSWER": "0"}
     text = one_server().replace(*FASTMCP) if library == "fastmcp" else one_server()
     (tmp_path / "shown.py").write_text(text)
-    said = list[str]()
+    texts = list[str]()
     async with (
         serving("shown:mcp", "--sandbox", home=tmp_path, port=port, extra=environment) as server,
         httpx.AsyncClient() as browser,
@@ -101,12 +101,12 @@ async def test_every_sample_tool_returns_its_documented_result(tmp_path, library
             place = sent.headers["location"]
             if place.startswith("https://example.com/terms?back="):
                 back = await browser.get(place.partition("?back=")[2])
-                said.append(Page(back.text).heading)
+                texts.append(Page(back.text).heading)
             elif place.startswith("https://example.com/till/"):
                 order = urlsplit(place).path.rpartition("/")[2]
-                said.append(await finish_at_the_checkout(tmp_path, order, environment))
+                texts.append(await finish_at_the_checkout(tmp_path, order, environment))
             else:
-                said.append((await browser.post(place)).text)
+                texts.append((await browser.post(place)).text)
 
         async def show(context, params: ElicitRequestParams) -> ElicitResult:
             if isinstance(params, ElicitRequestURLParams):
@@ -124,7 +124,7 @@ async def test_every_sample_tool_returns_its_documented_result(tmp_path, library
     assert [
         (tool, text) for tool, text in received.items() if not re.fullmatch(SAYS[tool], text)
     ] == []
-    assert said == ["Done", "Done", "accepted", "accepted"]
+    assert texts == ["Done", "Done", "accepted", "accepted"]
 
 
 async def test_two_readme_commands_call_the_tool_of_first_screen(tmp_path):
@@ -211,7 +211,7 @@ def _is_right(line: str) -> bool:
     program = words[0].removeprefix("$(which ").removesuffix(")")  # its full path
     match program.rpartition("/")[2]:
         case "elicit":
-            return _is_ours(words[1:])
+            return _is_our_command(words[1:])
         case "make":
             makefile = (PROJECT / "Makefile").read_text("utf-8")
             return all(re.search(rf"(?m)^{name}:", makefile) for name in words[1:])
@@ -229,7 +229,7 @@ def _is_right(line: str) -> bool:
             return program in OTHERS
 
 
-def _is_ours(words: list[str]) -> bool:
+def _is_our_command(words: list[str]) -> bool:
     """Return True if this command line is valid. A mention may omit required arguments."""
     if words[0].startswith("-"):
         return words == ["--version"]
@@ -246,6 +246,6 @@ def _is_ours(words: list[str]) -> bool:
     return True
 
 
-def _servers_in(told: dict[str, dict[str, dict[str, str]]]) -> Iterator[dict[str, str]]:
+def _servers_in(settings: dict[str, dict[str, dict[str, str]]]) -> Iterator[dict[str, str]]:
     for key in ("mcpServers", "servers"):
-        yield from told.get(key, {}).values()
+        yield from settings.get(key, {}).values()

@@ -50,9 +50,7 @@ class Trees(Mapping[str, ast.Module]):
 
 SOURCES = Trees("flows", "webapp")
 TESTS = Trees("tests")
-CONCRETE_STORES = tuple(
-    f"webapp.stores.{name}" for name in ("memory", "postgres", "sqlite", "valkey")
-)
+CONCRETE_STORES = tuple(f"webapp.stores.{name}" for name in ("postgres", "sqlite", "valkey"))
 SERVERS = ("webapp", "litestar", "mcp", "mcp_types", "fastmcp", "uvicorn")
 OUTSIDE = ("redis", "sqlite3", "os", "socket", "time", "pathlib", "subprocess")
 MUST_NOT_IMPORT = {
@@ -113,14 +111,14 @@ PACKAGES = (
 # A vendor's name may occur only in these packages, and in texts for people.
 VENDOR_FOLDERS = (
     *(f"flows/payments/{package}/" for package in ("stripe", "paypal", "mollie")),
-    *(f"webapp/sandbox/{package}/" for package in ("authorization", "stripe", "paypal", "mollie")),
+    *(f"webapp/sandbox/{package}/" for package in ("authorization", "stripe", "paypal")),
     *("flows/providers/", "webapp/demo/"),
-    "webapp/sandbox/app.py",  # the simulated vendors
+    *("webapp/sandbox/app.py", "webapp/sandbox/mollie.py"),  # the simulated vendors
     "webapp/sandbox/settings.py",  # the secrets of each vendor
     "flows/payments/registry.py",  # which gateway belongs to which vendor
     "webapp/settings/payments.py",  # the settings of each vendor
     "webapp/settings/config_file.py",  # a former name in elicit.toml
-    "webapp/pages/views_home.py",  # how each client adds this server
+    "webapp/pages/views_own.py",  # how each client adds this server
     "webapp/printing.py",  # the names of terminals
 )
 VENDORS = re.compile(

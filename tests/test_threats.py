@@ -26,24 +26,24 @@ class Row:
     """A row: the texts of three cells, the files in them, and the tests of the fourth cell."""
 
     id: str
-    said: tuple[str, ...]
+    cells: tuple[str, ...]
     files: tuple[str, ...]
     tests: tuple[tuple[str, str], ...]
 
 
 def row_of(line: str, *, path: str) -> Row:
-    number, *said, shown = line.removeprefix("| ").removesuffix(" |").split(" | ")
+    number, *cells, shown = line.removeprefix("| ").removesuffix(" |").split(" | ")
     tests = []
     for each in shown.split("<br>") if shown != "none" else ():
         elsewhere, name = LINKED.match(each), re.search(r"`(test_\w+)`$", each)
         assert name, each
         tests.append((elsewhere[1] if elsewhere else path, name[1]))
-    files = [found for cell in said for found in LINKED.findall(cell)]
+    files = [found for cell in cells for found in LINKED.findall(cell)]
     assert all(shown == target for shown, target in files), line
-    words = tuple(re.sub(r" \(\[.*\)$", "", cell) for cell in said)
+    words = tuple(re.sub(r" \(\[.*\)$", "", cell) for cell in cells)
     return Row(
         id=number,
-        said=words,
+        cells=words,
         files=tuple(target for _, target in files),
         tests=tuple(tests),
     )
@@ -102,11 +102,11 @@ def test_every_test_and_file_named_in_a_row_exists():
 
 
 def test_every_row_is_unique_and_written_in_sentences():
-    assert len({row.said for row in ROWS}) == len(ROWS)
+    assert len({row.cells for row in ROWS}) == len(ROWS)
     for path, rows in TABLES.items():
         for row in rows:
-            assert len(row.said) == (3 if path == NOT_STOPPED else 2), row
-            for words in row.said:
+            assert len(row.cells) == (3 if path == NOT_STOPPED else 2), row
+            for words in row.cells:
                 assert words
                 assert words.strip() == words
                 assert words.endswith("."), row
@@ -114,7 +114,7 @@ def test_every_row_is_unique_and_written_in_sentences():
 
 def test_attack_description_has_one_or_two_sentences():
     for row in ROWS:
-        assert len(re.findall(r"[.?!](?: |$)", row.said[0])) in (1, 2), row
+        assert len(re.findall(r"[.?!](?: |$)", row.cells[0])) in (1, 2), row
 
 
 def test_row_ids_count_up_from_one_with_unique_prefix():

@@ -28,6 +28,23 @@ SECTION = re.compile(r"^Raises:\n((?:    .*\n?|\n)+)", re.MULTILINE)
 QUOTED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 DOTTED = re.compile(r"(?<![\w./:@-])(?:flows|webapp)(?:\.[A-Za-z_]\w*)+")
 BY_OTHERS = {"IntegrityError", "BrokenResourceError"}  # errors of sqlite3 and anyio
+# Words of this project's former dialect. A name says what its value is: `errors`, `expires_at`.
+RETIRED = {
+    *("afresh", "anew", "beside", "hear", "heard", "hears", "kept", "knew", "knows", "leg", "legs"),
+    *("letters", "ours", "said", "theirs", "told"),
+}
+MAY_STAY = {
+    *(("flows/elicitation/states.py", name) for name in ("kept", "leg")),  # stored fields
+    ("flows/kinds/form.py", "can_be_kept"),  # a stored field
+    ("flows/payments/receipt.py", "heard"),  # a stored field
+    ("flows/payments/declared/declaration.py", "told"),  # a table of elicit.toml
+    ("webapp/identity/sessions.py", "kept"),  # a field of a cookie
+    ("webapp/mcp/leg.py", "PreparedLeg"),  # `leg` is in the glossary
+    ("webapp/mcp/leg.py", "TaskLeg"),
+    ("webapp/mcp/tasks.py", "task_leg_of"),
+    ("webapp/operations/rows.py", "is_of_ours"),  # a field of the JSON that a command prints
+    *(("webapp/records/values.py", name) for name in ("not_kept", "not_kept_at", "said")),  # stored
+}
 
 SOURCES = {
     path.relative_to(PROJECT).as_posix(): path
@@ -48,16 +65,45 @@ class Docstring(NamedTuple):
     text: str
 
 
+def bound_by(node: ast.AST) -> str:
+    """Return the name that a node binds, or "" if it binds none."""
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node.name
+        case ast.arg():
+            return node.arg
+        case ast.Name(ctx=ast.Store()):
+            return node.id
+        case ast.Attribute(ctx=ast.Store()):
+            return node.attr
+        case ast.alias(asname=str(name)) | ast.MatchAs(name=str(name)):
+            return name
+        case ast.ExceptHandler(name=str(name)):
+            return name
+        case _:
+            return ""
+
+
+def words_of(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
 @cache
-def read() -> tuple[tuple[Docstring, ...], frozenset[str]]:
-    """Return all docstrings, and every word in the code outside of docstrings and comments."""
+def read() -> tuple[tuple[Docstring, ...], frozenset[str], frozenset[tuple[str, str]]]:
+    """Return all docstrings, every word in the code outside of prose, and names with retired words.
+
+    A name with a retired word comes with the path of its module.
+    """
     docstrings = list[Docstring]()
     words = set[str]()
+    retired = set[tuple[str, str]]()
     for path in (path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py"))):
         name = path.relative_to(PROJECT).as_posix()
         source = path.read_text("utf-8")
         lines = source.splitlines()
         for node in ast.walk(tree_of(name) if name in SOURCES else ast.parse(source)):
+            if words_of(bound := bound_by(node)) & RETIRED:
+                retired.add((name, bound))
             text = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
             if text:
                 assert isinstance(node, DOCUMENTED)
@@ -66,7 +112,7 @@ def read() -> tuple[tuple[Docstring, ...], frozenset[str]]:
                 lines[first - 1 : last] = [""] * (last - first + 1)
         code = (line.split("  # ")[0] for line in lines if not line.lstrip().startswith("#"))
         words.update(re.findall(r"\w+", "\n".join(code)))
-    return tuple(docstrings), frozenset(words)
+    return tuple(docstrings), frozenset(words), frozenset(retired)
 
 
 def raised_in(text: str) -> set[str]:
@@ -82,12 +128,12 @@ def raised_in(text: str) -> set[str]:
 
 
 def test_no_docstring_begins_with_clause_pronoun_or_negation() -> None:
-    docstrings, _ = read()
+    docstrings, _, _ = read()
     assert [one for one in docstrings if CLAUSE.match(one.text)] == []
 
 
 def test_errors_raised_according_to_docstrings_exist() -> None:
-    docstrings, words = read()
+    docstrings, words, _ = read()
     known = words | set(dir(builtins)) | BY_OTHERS
     missing = [(one.place, raised_in(one.text) - known) for one in docstrings]
     assert [(place, names) for place, names in missing if names] == []
@@ -106,9 +152,33 @@ def test_raised_errors_are_read_from_sentence_and_section(text: str, names: set[
 
 
 def test_names_quoted_in_docstrings_exist() -> None:
-    docstrings, words = read()
+    docstrings, words, _ = read()
     quoted = [(one.place, found[1]) for one in docstrings for found in QUOTED.finditer(one.text)]
     assert [(place, name) for place, name in quoted if not set(name.split(".")) <= words] == []
+
+
+def test_names_have_no_retired_words() -> None:
+    *_, retired = read()
+    assert retired == MAY_STAY
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def what_she_said(): ...", {"what", "she", "said"}),
+        ("RECORD_KEPT = 1", {"record", "kept"}),
+        ("class ToldAccount: ...", {"told", "account"}),
+        ("f(told=1, other=said.heard)", set[str]()),
+        ("with a as beside: ...", {"beside"}),
+        ("self.is_ours = 1", {"is", "ours"}),
+        ("lambda theirs: 1", {"theirs"}),
+        ("import a as leg", {"leg"}),
+    ],
+)
+def test_words_of_bound_names_are_found(code: str, words: set[str]) -> None:
+    assert (
+        set[str]().union(*(words_of(bound_by(node)) for node in ast.walk(ast.parse(code)))) == words
+    )
 
 
 @cache

@@ -272,7 +272,7 @@ class App:
         if not self._has_sandbox:
             yield None
             return
-        from webapp.sandbox.embedded import embedded_sandbox  # noqa: PLC0415 - most have none
+        from webapp.sandbox.app import embedded_sandbox  # noqa: PLC0415 - most have none
 
         async with embedded_sandbox(serves=self._settings.url, clock=utc_now) as sandbox:
             yield sandbox

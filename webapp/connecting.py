@@ -13,11 +13,11 @@ import httpx
 
 from flows.elicitation.flow import SetupFinding
 from flows.oauth.access_token import Resource
+from flows.oauth.declaration import SHARED_TENANT, issuer_of_tenant
 from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client
 from flows.oauth.registered_client import RegisteredClient
 from flows.oauth.registration import examined
-from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers.catalogue import CATALOGUE
 from flows.question import asking
 from webapp.deadline import Clock

@@ -36,19 +36,18 @@ from webapp.identity.users import Users
 from webapp.kinds.page_kind import question_text
 from webapp.kinds.registry import Kinds, OwnKind
 from webapp.limits import CallLimits
-from webapp.logs.memory_log import RecentLines
-from webapp.notifications.delivery import Deliver, deliver
+from webapp.logs.lines import RecentLines
+from webapp.notifications.delivery import Deliver, NotifyTables, deliver
 from webapp.notifications.sender import Notifier
-from webapp.notifications.tables import NotifyTables
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.events import Webhooks
 from webapp.payments.webhook_log import WEBHOOK_RETENTION
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack
+from webapp.records.ids import Notification
 from webapp.records.owners import Owners, open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
-from webapp.records.waiting import Notification
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store

@@ -17,13 +17,13 @@ from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment
 from webapp.records.heads import BadHead
 from webapp.records.high_water import STEP_BACK, step_back_of
+from webapp.records.ids import InboxItem, Notification
 from webapp.records.values import (
     KINDS,
     OutgoingEvent,
     Reconciliation,
     StoredWebhook,
 )
-from webapp.records.waiting import InboxItem, Notification
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 from webapp.telemetry.work import note, working

@@ -47,11 +47,11 @@ class RedirectContext:
 class Redirect:
     """The address to which the browser goes after Continue.
 
-    `kept`, if any, replaces the attempt's stored data before the redirect.
+    `attempt_data`, if any, replaces the attempt's stored data before the redirect.
     """
 
     url: str = field(repr=False)
-    kept: Json = None
+    attempt_data: Json = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

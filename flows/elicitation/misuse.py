@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -42,29 +42,19 @@ NEEDS_MARK: Final = "__elicit_needs__"
 _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnaskedQuestion:
     """A question that a call created and has not asked or discarded yet, and its place in the code.
 
     A called async verb is tracked too, until it is awaited. `kind` is then the verb's name.
     """
 
-    __slots__ = ("_among", "in_def", "kind", "line", "path", "place")
-
-    def __init__(
-        self,
-        kind: str,
-        *,
-        path: str,
-        line: int,
-        in_def: bool,
-        among: "dict[UnaskedQuestion, None]",
-    ) -> None:
-        self.kind: str = kind
-        self.in_def: bool = in_def  # created in a function that cannot await
-        self.path: str = path
-        self.line: int = line
-        self.place: str = _place(path, line)
-        self._among = among
+    kind: str
+    path: str
+    line: int
+    place: str
+    in_def: bool  # created in a function that cannot await
+    among: "dict[UnaskedQuestion, None]" = field(repr=False)
 
     @property
     def is_verb(self) -> bool:
@@ -73,7 +63,7 @@ class UnaskedQuestion:
 
     def settle(self) -> None:
         """Mark the question as asked or discarded."""
-        self._among.pop(self, None)
+        self.among.pop(self, None)
 
 
 class Unasked:
@@ -92,9 +82,10 @@ class Unasked:
             return None
         code, line = found[0].f_code, found[1]
         question = UnaskedQuestion(
-            kind,
+            kind=kind,
             path=code.co_filename,
             line=line,
+            place=_place(code.co_filename, line),
             in_def=not code.co_flags & _CAN_AWAIT,
             among=self._questions,
         )

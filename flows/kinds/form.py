@@ -21,8 +21,8 @@ from flows.errors import InvalidQuestion, NotAccepted
 from flows.kinds.checking import AnyCheck, CheckOf, must_be_check, name_of, with_initial
 from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, verb
+from flows.schema.fields import asks_for_a_secret, looks_secret
 from flows.schema.schema import ONE_TEXT, Schema, schema_of
-from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import json_text, must_be_flat, must_be_shown
 
 T = TypeVar("T")

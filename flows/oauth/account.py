@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.misuse import Explained
 from flows.elicitation.states import Json
-from flows.oauth.carrier import Carrier
+from flows.oauth.declaration import Carrier
 from flows.oauth.dpop import HEADER, proof_of, wanted_nonce
 from flows.question import OnWire, Resources, verb
 

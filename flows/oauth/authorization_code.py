@@ -21,7 +21,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.errors import Denied, ElicitError, Failed, InvalidQuestion, NotConfigured
 from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
-from flows.oauth.id_token import fetched_keys, person_in, verified_claims
+from flows.oauth.id_token import fetched_keys, named_person, person_in, userinfo_of, verified_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import (
@@ -40,7 +40,6 @@ from flows.oauth.responses import (
     read_person,
 )
 from flows.oauth.token_errors import refusal_in_callback, refused, tokens_in
-from flows.oauth.userinfo import named_person, userinfo_of
 from flows.origin import origin_of
 
 VERIFIER_BYTES = 64
@@ -218,7 +217,7 @@ class OauthFlow:
             )
         else:
             url = authorize_url(provider.authorize, parameters)
-        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(stored)))
+        return Redirect(url=url, attempt_data=cast("Json", msgspec.to_builtins(stored)))
 
     def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
         """Return the code from the callback.

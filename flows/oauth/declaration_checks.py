@@ -12,14 +12,17 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flows.errors import InvalidQuestion
-from flows.oauth.carrier import NO_KEY_HEADERS, OUR_HEADERS
-from flows.oauth.declaration import ClientAuth, Declaration, paths_of
-from flows.oauth.templates import (
+from flows.oauth.declaration import (
+    NO_KEY_HEADERS,
+    OUR_HEADERS,
     PLACEHOLDER,
     SHARED_TENANT,
     TENANT_ID,
+    ClientAuth,
+    Declaration,
     host_pattern_fault,
     issuer_of_tenant,
+    paths_of,
     placeholders,
 )
 from flows.origin import is_origin, origin_of

@@ -18,7 +18,7 @@ from flows.errors import Denied, Failed, InvalidQuestion
 from flows.oauth.authorization_code import Grant, must_reach
 from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
-from flows.oauth.id_token import person_in
+from flows.oauth.id_token import person_in, userinfo_of
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ApiAccess, ask, ask_proven, asked_who, post
 from flows.oauth.responses import (
@@ -30,7 +30,6 @@ from flows.oauth.responses import (
     read_person,
 )
 from flows.oauth.token_errors import Refusal, refusal_in, refused, tokens_in
-from flows.oauth.userinfo import userinfo_of
 from flows.origin import origin_of
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"

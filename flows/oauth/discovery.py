@@ -14,10 +14,10 @@ import httpx
 
 from flows.elicitation.flow import Talk
 from flows.errors import Failed, InvalidQuestion
+from flows.oauth.declaration import SHARED_TENANT, issuer_of_tenant
 from flows.oauth.provider import Provider
 from flows.oauth.requests import SetupFault, ask, get
 from flows.oauth.responses import is_list, is_passing_reply, object_in
-from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log

@@ -13,8 +13,9 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.oauth.carrier import AUTHORIZATION, Carrier
 from flows.oauth.declaration import (
+    AUTHORIZATION,
+    Carrier,
     Declaration,
     KnownRefusal,
     PersonProbe,
@@ -22,6 +23,10 @@ from flows.oauth.declaration import (
     RefusalClass,
     Revocation,
     TokenExchange,
+    filled,
+    issuer_of_tenant,
+    placeholders,
+    tenant_host,
 )
 from flows.oauth.declaration_checks import (
     ADDRESSES,
@@ -31,7 +36,6 @@ from flows.oauth.declaration_checks import (
     fault_of,
     faults_of,
 )
-from flows.oauth.templates import filled, issuer_of_tenant, placeholders, tenant_host
 from flows.origin import origin_of
 
 __all__ = [

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 
 from flows.elicitation.flow import Talk
 from flows.errors import ElicitError, Failed
-from flows.oauth.connection import Connection
+from flows.oauth.connection import Connection, planned
 from flows.oauth.discovery import client_auth_now, discover
 from flows.oauth.dpop import new_key
-from flows.oauth.id_token import unsigned_claims
-from flows.oauth.keep_alive import planned
+from flows.oauth.id_token import owner_of_token, unsigned_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.requests import ApiAccess, ask_proven, post
 from flows.oauth.responses import TokenSet, members_of, read_token_reply
@@ -34,7 +33,6 @@ from flows.oauth.token_errors import (
     refusal_in,
     refused,
 )
-from flows.oauth.userinfo import owner_of_token
 
 MARGIN_AT_MOST = timedelta(seconds=60)
 AS_BEFORE = timedelta(minutes=5)  # the end has not moved if a reply changes it by less

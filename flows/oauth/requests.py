@@ -16,8 +16,8 @@ from authlib.common.urls import add_params_to_uri  # type: ignore[import-untyped
 from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
 
 from flows.errors import Failed
-from flows.oauth.carrier import Carrier
 from flows.oauth.client_assertion import TYPE, assertion_of
+from flows.oauth.declaration import Carrier
 from flows.oauth.dpop import HEADER, proof_of, thumbprint_of, wanted_nonce
 from flows.oauth.provider import Client, PersonProbe, Provider
 

@@ -17,9 +17,8 @@ import httpx
 import msgspec
 
 from flows.errors import Failed, InvalidQuestion
-from flows.oauth.declaration import paths_of
+from flows.oauth.declaration import VALUE_AT_MOST, paths_of
 from flows.oauth.provider import PersonProbe, Provider
-from flows.oauth.templates import VALUE_AT_MOST
 from flows.origin import origin_of
 
 TOKEN_BYTES_AT_MOST = 8 * 1024

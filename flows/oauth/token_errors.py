@@ -240,8 +240,8 @@ def tokens_in(
         Failed: The reply holds no token that can be used.
     """
     says = members_of(reply, provider)
-    refusal = _refusal(reply, provider, says)
-    if _is_refusal(reply, says) or refusal.is_page:
+    if _is_refusal(reply, says) or not _is_readable(reply, says):
+        refusal = _refusal(reply, provider, says)
         otherwise = f"{provider.label} did not issue an access token"
         raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     return read_token_reply(reply, provider, now=now, is_bound=is_bound)
@@ -252,16 +252,19 @@ def _is_refusal(reply: httpx.Response, says: Mapping[str, Any]) -> bool:
     return has_error or reply.status_code >= HTTPStatus.BAD_REQUEST
 
 
-def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any]) -> Refusal:
+def _is_readable(reply: httpx.Response, says: Mapping[str, Any]) -> bool:
     is_bare = reply.is_error and not reply.content
-    is_readable = bool(says) or is_bare or object_in(reply) is not None
+    return bool(says) or is_bare or object_in(reply) is not None
+
+
+def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any]) -> Refusal:
     found = _read(says, provider, status=reply.status_code)
     means = found.means
     if reply.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and means == "ended":
         means = "unsure"  # some providers send the standard's error code with status 500
     elif is_passing_reply(reply):
         means = "passing"
-    return replace(found, means=means, is_readable=is_readable)
+    return replace(found, means=means, is_readable=_is_readable(reply, says))
 
 
 def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusal:

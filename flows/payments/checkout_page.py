@@ -51,7 +51,7 @@ def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
     if opened is not None and opened.url is not None:
         return Redirect(url=opened.url)
     stored = yield from gateway.repeat(elicitation, elicitation.attempt)
-    return Redirect(url=page_in(stored, gateway.seller), kept=msgspec.to_builtins(stored))
+    return Redirect(url=page_in(stored, gateway.seller), attempt_data=msgspec.to_builtins(stored))
 
 
 def asked(

@@ -89,7 +89,7 @@ class Money(Explained):
             InvalidQuestion: The number is not an int or is negative, or the code is not current.
         """
         with reporting_errors(), _naming(number, currency):
-            check_minor_units(number, currency)
+            checked_units(number, currency)
         money = object.__new__(cls)
         money._fill(number, currency)
         return money
@@ -145,8 +145,8 @@ def _naming(amount: object, currency: object) -> Generator[None]:
         raise
 
 
-def check_minor_units(number: object, currency: str) -> None:
-    """Check that `number` can be an amount in minor units of the currency.
+def checked_units(number: object, currency: str) -> int:
+    """Return `number` if it is a possible amount in minor units of the currency.
 
     Raises InvalidQuestion.
     """
@@ -157,6 +157,7 @@ def check_minor_units(number: object, currency: str) -> None:
         raise InvalidAmount("An amount of money must not be negative.")
     if number >= 10**MINOR_UNIT_DIGITS_AT_MOST:
         raise InvalidAmount(_TOO_LARGE)
+    return number
 
 
 def digits_of(currency: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
-from flows.errors import NotConfigured
+from flows.errors import Failed, NotConfigured
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.gateway import (
@@ -55,8 +55,8 @@ class Gateways:
 
     Implements flows.elicitation.flow.Flow.
 
-    Each call goes to the gateway of its elicitation or payment, and raises NotConfigured if that
-    provider is no longer configured.
+    Each call goes to the gateway of its elicitation or payment. If that provider is no longer
+    configured, a new payment raises NotConfigured, and a stored session or payment raises Failed.
 
     - `signers`: gateways that can verify signed webhooks; `signing`: those with a webhook secret.
     - `unsigned`: gateways whose webhooks only say what to fetch.
@@ -145,22 +145,33 @@ class Gateways:
         return (yield from self.of(elicitation).begin(elicitation, context))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        return (yield from self.of(elicitation).repeat(elicitation, attempt))
+        gateway = self._asked(terms_of(elicitation).seller)
+        return (yield from gateway.repeat(elicitation, attempt))
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        return (yield from self.of(elicitation).fetch(elicitation, session))
+        gateway = self._asked(terms_of(elicitation).seller)
+        return (yield from gateway.fetch(elicitation, session))
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        return (yield from self.of(elicitation).collect(elicitation, session))
+        gateway = self._asked(terms_of(elicitation).seller)
+        return (yield from gateway.collect(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        return (yield from self.of(elicitation).close(elicitation, session))
+        gateway = self._asked(terms_of(elicitation).seller)
+        return (yield from gateway.close(elicitation, session))
 
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
-        gateway = self.named(payment.seller)
+        gateway = self._asked(payment.seller)
         return (yield from gateway.refund(payment, reason=reason, up_to=up_to))
+
+    def _asked(self, name: str) -> Gateway:
+        """Return the gateway of a provider that has a session or a payment. Raises Failed."""
+        try:
+            return self.named(name)
+        except NotConfigured as error:
+            raise Failed("The payment provider is not configured any more.") from error
 
 
 def settings_of(name: str = "stripe") -> tuple[str, ...]:

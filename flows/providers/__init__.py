@@ -6,16 +6,9 @@ Providers that depend on an address or a tenant are functions that return a decl
 from collections.abc import Mapping
 
 from flows.oauth.provider import PersonProbe, Provider, ProviderKey
-from flows.providers.atlassian import atlassian
-from flows.providers.discord import discord
-from flows.providers.dropbox import dropbox
+from flows.providers.catalogue_work import atlassian, discord, dropbox, gitlab, linear, notion
 from flows.providers.github import github, github_app
-from flows.providers.gitlab import gitlab
-from flows.providers.google import google
-from flows.providers.linear import linear
-from flows.providers.microsoft import microsoft
-from flows.providers.notion import notion
-from flows.providers.openid import openid
+from flows.providers.openid import google, microsoft, openid
 from flows.providers.slack import slack
 
 PROVIDERS: Mapping[str, Provider] = {

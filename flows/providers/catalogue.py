@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flows.oauth.provider import Provider
-from flows.providers.atlassian import atlassian
 from flows.providers.catalogue_business import (
     facebook,
     hubspot,
@@ -34,28 +33,28 @@ from flows.providers.catalogue_business import (
 from flows.providers.catalogue_work import (
     airtable,
     asana,
+    atlassian,
     box,
     calendly,
     canva,
     clickup,
+    discord,
+    dropbox,
     figma,
     github_enterprise,
+    gitlab,
+    linear,
     miro,
     monday,
+    notion,
     supabase,
     typeform,
     vercel,
     webflow,
     zoom,
 )
-from flows.providers.discord import discord
-from flows.providers.dropbox import dropbox
 from flows.providers.github import github, github_app
-from flows.providers.gitlab import gitlab
-from flows.providers.google import google
-from flows.providers.linear import linear
-from flows.providers.microsoft import microsoft
-from flows.providers.notion import notion
+from flows.providers.openid import google, microsoft
 from flows.providers.slack import slack
 
 Status = Literal["documented", "other clients"]

@@ -193,3 +193,239 @@ github_enterprise: Provider = Provider(
     person=PersonProbe(url="https://api.{tenant}/user", id="id", label=("login", "tenant")),
     refusals=(KnownRefusal(value="bad_refresh_token"),),
 )
+
+
+_ATLASSIAN_LOGIN, _ATLASSIAN = "https://auth.atlassian.com", "https://api.atlassian.com"
+
+atlassian: Provider = Provider(
+    name="atlassian",
+    label="Atlassian",
+    authorize=f"{_ATLASSIAN_LOGIN}/authorize",
+    token=f"{_ATLASSIAN_LOGIN}/oauth/token",
+    rotates=True,
+    refresh_unused_days=90,
+    manage="https://id.atlassian.com/manage-profile/apps",
+    api=_ATLASSIAN,
+    client_auth="post",
+    body="json",
+    always=("offline_access", "read:me"),
+    unmentioned=("offline_access",),
+    extra=(("audience", "api.atlassian.com"), ("prompt", "consent")),
+    person=PersonProbe(
+        url=f"{_ATLASSIAN}/me", id="account_id", label="email", name="name", picture="picture"
+    ),
+    refusals=(
+        KnownRefusal(value="unauthorized_client", description="refresh_token is invalid"),
+        KnownRefusal(value="access_denied", means="client"),  # a wrong client secret
+    ),
+    scope_words={
+        "offline_access": "Go on while you are away",
+        "read:me": "Read your profile",
+        "read:jira-user": "See the people in Jira",
+        "read:jira-work": "Read your projects and issues in Jira",
+        "write:jira-work": "Create and change issues in Jira",
+        "manage:jira-project": "Manage the settings of projects in Jira",
+        "read:confluence-content.all": "Read pages in Confluence",
+        "write:confluence-content": "Create and change pages in Confluence",
+        "search:confluence": "Search Confluence",
+    },
+    scope_writes=(
+        "write:jira-work",
+        "manage:jira-project",
+        "write:confluence-content",
+    ),
+)
+
+
+_DISCORD = "https://discord.com/api"
+
+discord: Provider = Provider(
+    name="discord",
+    label="Discord",
+    authorize="https://discord.com/oauth2/authorize",
+    token=f"{_DISCORD}/oauth2/token",
+    rotates=True,
+    revoke=Revocation(url=f"{_DISCORD}/oauth2/token/revoke"),
+    api=f"{_DISCORD}/v10",
+    always=("identify",),
+    switch=(("prompt", "consent"),),
+    person=PersonProbe(
+        url=f"{_DISCORD}/v10/users/@me", id="id", label="username", name="global_name"
+    ),
+    scope_words={
+        "identify": "See your user name and picture",
+        "email": "See your e-mail address",
+        "connections": "See the accounts that you have linked",
+        "guilds": "See which servers you are in",
+        "guilds.join": "Join servers for you",
+        "guilds.members.read": "See your roles and nicknames in your servers",
+        "openid": "Know that it is you",
+    },
+    scope_writes=("guilds.join",),
+)
+
+
+_DROPBOX = "https://api.dropboxapi.com"
+
+dropbox: Provider = Provider(
+    name="dropbox",
+    label="Dropbox",
+    authorize="https://www.dropbox.com/oauth2/authorize",
+    token=f"{_DROPBOX}/oauth2/token",
+    revoke=Revocation(url=f"{_DROPBOX}/2/auth/token/revoke", kind="bearer"),
+    manage="https://www.dropbox.com/account/connected_apps",
+    api=f"{_DROPBOX}/2",
+    api_hosts=(_DROPBOX, "https://content.dropboxapi.com"),
+    always=("account_info.read",),
+    extra=(("token_access_type", "offline"),),
+    switch=(("force_reauthentication", "true"),),
+    person=PersonProbe(
+        url=f"{_DROPBOX}/2/users/get_current_account",
+        id="account_id",
+        label="email",
+        name="name.display_name",
+        picture="profile_photo_url",
+        post="null",
+    ),
+    scope_words={
+        "account_info.read": "See your name and e-mail address",
+        "files.metadata.read": "See the names of your files and folders",
+        "files.metadata.write": "Change the names and tags of your files and folders",
+        "files.content.read": "Download your files",
+        "files.content.write": "Upload, change and delete your files",
+        "sharing.read": "See what you share and with whom",
+        "sharing.write": "Share your files and folders",
+        "file_requests.read": "See your requests for files",
+    },
+    scope_writes=(
+        "files.metadata.write",
+        "sharing.write",
+    ),
+    scope_deletes=("files.content.write",),
+)
+
+
+def gitlab(
+    base: str = "https://gitlab.com", *, name: str = "gitlab", label: str = "GitLab"
+) -> Provider:
+    """Return the provider for the GitLab at an address.
+
+    Args:
+        base: The address of the GitLab.
+        name: The name of the provider, and of its settings.
+        label: The name that people read.
+
+    Returns:
+        The provider.
+
+    Raises:
+        InvalidQuestion: The address or the name is not valid.
+    """
+    base = base.rstrip("/")
+    return Provider(
+        name=name,
+        label=label,
+        issuer=base,
+        authorize=f"{base}/oauth/authorize",
+        token=f"{base}/oauth/token",
+        rotates=True,
+        revoke=Revocation(url=f"{base}/oauth/revoke"),
+        manage=f"{base}/-/user_settings/applications",
+        device=f"{base}/oauth/authorize_device",
+        api=f"{base}/api/v4",
+        client_auth="post",
+        always=("read_user",),
+        person=PersonProbe(
+            url=f"{base}/api/v4/user",
+            id="id",
+            label="username",
+            name="name",
+            picture="avatar_url",
+        ),
+        covers={
+            "api": ("read_api", "read_user", "read_repository", "write_repository"),
+            "read_api": ("read_user",),
+            "write_repository": ("read_repository",),
+        },
+        scope_words={
+            "read_user": "Read your profile",
+            "api": "Read and change all that you can, on your behalf",
+            "read_api": "Read all that you can",
+            "read_repository": "Read your repositories",
+            "write_repository": "Read and change your repositories",
+            "openid": "Know that it is you",
+            "email": "See your e-mail address",
+        },
+        scope_writes=(
+            "api",
+            "write_repository",
+        ),
+    )
+
+
+_LINEAR = "https://api.linear.app"
+_LINEAR_VIEWER = "data.viewer"
+
+linear: Provider = Provider(
+    name="linear",
+    label="Linear",
+    authorize="https://linear.app/oauth/authorize",
+    token=f"{_LINEAR}/oauth/token",
+    rotates=True,
+    revoke=Revocation(url=f"{_LINEAR}/oauth/revoke"),
+    api=_LINEAR,
+    scope_separator=",",
+    client_auth="post",
+    always=("read",),
+    switch=(("prompt", "consent"),),
+    person=PersonProbe(
+        url=f"{_LINEAR}/graphql",
+        id=f"{_LINEAR_VIEWER}.id",
+        label=f"{_LINEAR_VIEWER}.email",
+        name=f"{_LINEAR_VIEWER}.name",
+        picture=f"{_LINEAR_VIEWER}.avatarUrl",
+        post='{"query":"{ viewer { id email name avatarUrl } }"}',
+    ),
+    covers={"write": ("issues:create", "comments:create", "timeSchedule:write")},
+    scope_words={
+        "read": "Read all that you can",
+        "write": "Read and change all that you can",
+        "issues:create": "Create issues",
+        "comments:create": "Create comments",
+        "timeSchedule:write": "Create and change time schedules",
+        "admin": "Administer the workspace",
+    },
+    scope_writes=(
+        "write",
+        "issues:create",
+        "comments:create",
+        "timeSchedule:write",
+    ),
+    scope_deletes=("admin",),
+)
+
+
+_NOTION = "https://api.notion.com/v1"
+_NOTION_OWNER = "bot.owner.user"
+
+notion: Provider = Provider(
+    name="notion",
+    label="Notion",
+    authorize=f"{_NOTION}/oauth/authorize",
+    token=f"{_NOTION}/oauth/token",
+    rotates=True,
+    revoke=Revocation(url=f"{_NOTION}/oauth/revoke", kind="json"),
+    api=_NOTION,
+    has_scopes=False,
+    body="json",
+    extra=(("owner", "user"),),
+    headers=(("Notion-Version", "2022-06-28"),),
+    person=PersonProbe(
+        url=f"{_NOTION}/users/me",
+        # One person has the same id in all workspaces.
+        id=("reply.workspace_id", f"{_NOTION_OWNER}.id"),
+        label=(f"{_NOTION_OWNER}.person.email", "reply.workspace_name"),
+        name=f"{_NOTION_OWNER}.name",
+        picture=f"{_NOTION_OWNER}.avatar_url",
+    ),
+)

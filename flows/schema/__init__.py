@@ -3,7 +3,7 @@
 A schema is a type (a pydantic model, a dataclass, a TypedDict, `str`) or JSON Schema. `schema_of`
 reads either into one Schema: its JSON for the client, its fields for a page, `typed` for the tool.
 `json_schema` refuses schemas outside the subset and names the JSON path. `fields` checks values.
-`sensitive` finds names that ask for a password. `rules` finds out whether the type has validators
+`fields` also finds names that ask for a password. `rules` finds out whether the type has validators
 that its JSON Schema does not express: such validators run when the answer arrives.
 
 Guarantees: the value that is stored, that a page or client shows, and that the tool receives are

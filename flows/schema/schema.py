@@ -21,9 +21,8 @@ from pydantic_core import ErrorDetails
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidSchema
 from flows.schema.advice import in_python, must_be_answerable, not_described, written_type
-from flows.schema.fields import TYPED, Fault, Field, Kind, Limits, fault_in
+from flows.schema.fields import TYPED, Fault, Field, Kind, Limits, fault_in, looks_secret
 from flows.schema.json_schema import SchemaReading, read
-from flows.schema.sensitive import looks_secret
 
 __all__ = [
     "CONTENT_BYTES_AT_MOST",

@@ -23,7 +23,7 @@ from webapp.logs.lines import Counted
 from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS, ApiKey
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 READING = (("GET", ""), ("GET", "/events"))
 CHANGING = (

@@ -223,7 +223,7 @@ async def test_only_allowed_provider_headers_are_passed_on(
     # finding: XS8
     httpx_mock.add_response(headers={**HOSTILE, **USEFUL}, content=b"<script>alert(1)</script>")
     answer = await called(here, shop, account)
-    ours = {
+    our_headers = {
         "cache-control": "no-store",
         "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'",
         "x-content-type-options": "nosniff",
@@ -232,7 +232,7 @@ async def test_only_allowed_provider_headers_are_passed_on(
     reported = dict(answer.headers)
     for name in ("date", "server", "content-length"):
         reported.pop(name, None)
-    assert reported == {**USEFUL, **ours}
+    assert reported == {**USEFUL, **our_headers}
 
 
 RELATIVE = {
@@ -276,9 +276,9 @@ def where(here: AskingEnv, text: str) -> str:
 
 
 async def location_of(
-    here: AskingEnv, program: Program, account: str, httpx_mock: HTTPXMock, said: list[str]
+    here: AskingEnv, program: Program, account: str, httpx_mock: HTTPXMock, locations: list[str]
 ) -> str | None:
-    pairs = [(b"location", each.encode()) for each in said]
+    pairs = [(b"location", each.encode()) for each in locations]
     httpx_mock.add_response(307, headers=pairs)
     answer = await called(here, program, account, method="POST")
     assert answer.status_code in (307, 502)  # an invalid address becomes a 502
@@ -290,18 +290,18 @@ async def test_relative_redirect_is_made_absolute(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
-    for said, meant in RELATIVE.items():
-        found = await location_of(here, shop, account, httpx_mock, [said])
-        assert found == where(here, meant), said
+    for location, meant in RELATIVE.items():
+        found = await location_of(here, shop, account, httpx_mock, [location])
+        assert found == where(here, meant), location
 
 
 async def test_redirect_to_our_own_address_is_removed(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
-    for said in OUR_NAMES:
-        found = await location_of(here, shop, account, httpx_mock, [where(here, said)])
-        assert found is None, said
+    for location in OUR_NAMES:
+        found = await location_of(here, shop, account, httpx_mock, [where(here, location)])
+        assert found is None, location
     two = ["https://codeload.example/a.zip", f"{here.url}/api/approvals"]
     for several in (two, two[::-1], [", ".join(two)]):
         assert await location_of(here, shop, account, httpx_mock, several) is None
@@ -312,12 +312,12 @@ async def test_link_header_is_made_absolute_and_links_to_our_address_are_removed
 ) -> None:
     # finding: XS2
     host = here.url.removeprefix("http://")
-    said = (
+    links = (
         '</user?page=2>; rel="next"; title="a, <b>; c", '
         f'<{here.url}/api/approvals>; rel="last", <//{host}/api>; rel="prev", '
         '<https://docs.example/a,b>; rel="help"; anchor="/api/approvals"; results="true"'
     )
-    httpx_mock.add_response(headers={"link": said, "content-location": "/user/7"})
+    httpx_mock.add_response(headers={"link": links, "content-location": "/user/7"})
     answer = await called(here, shop, account)
     provider = here.sandbox.url
     assert answer.headers["content-location"] == f"{provider}/user/7"
@@ -340,12 +340,12 @@ async def test_http_libraries_do_not_follow_redirect_when_user_token_is_sent(
         asked = await acting.asked(ACCOUNT)
         await Guest(await people.signed_in("alice", asked["url"])).connect(asked["url"])
         account = (await acting.read(asked["id"], wait=50))["account"]["id"]
-        for said, meant in (
+        for location, meant in (
             ("https://evil.example/", "https://evil.example/"),
             ("/user", f"{here.sandbox.url}/user"),
             (f"{here.url}/api/approvals", None),
         ):
-            httpx_mock.add_response(302, headers={"location": said})
+            httpx_mock.add_response(302, headers={"location": location})
             where = {"url": f"{here.sandbox.url}{PLAYED}"}
             answer = await acting.at(f"accounts/{account}/proxy", params=where)
             assert (answer.status_code, answer.headers.get("location")) == (302, None)
@@ -374,8 +374,8 @@ async def test_program_following_redirects_reaches_no_route_of_our_server(
         (307, "POST", f"/api/questions/{asked['id']}/cancel"),
         (302, "GET", f"/api/accounts/{account}/token?user=ann"),
     ):
-        for said in (path, here.url + path):
-            httpx_mock.add_response(status, headers={"location": said})
+        for location in (path, here.url + path):
+            httpx_mock.add_response(status, headers={"location": location})
             answer = await called(here, shop, account, method=method)
             found = answer.headers.get("location", "https://nowhere.example/")
             assert not found.startswith((here.url, "/"))
@@ -392,8 +392,10 @@ async def test_token_repeated_by_provider_is_redacted(
     token = await token_of(here)
 
     def repeats(request: httpx.Request) -> httpx.Response:
-        said = request.headers["authorization"]
-        return httpx.Response(status, headers={"x-said": said}, json={"you said": said})
+        authorization = request.headers["authorization"]
+        return httpx.Response(
+            status, headers={"x-said": authorization}, json={"you said": authorization}
+        )
 
     httpx_mock.add_callback(repeats)
     answer = await called(here, shop, account)

@@ -34,14 +34,23 @@ from tests.support.bearers import Door, bearer
 from tests.support.clock import NOON, Clock
 from tests.support.mcp_server import new_browser, new_server
 from tests.support.serving import serving_at
-from tests.support.sessions import ALICE, KEPT, LOCAL, RING, URL, jar, sessions_of, signed_in
+from tests.support.sessions import (
+    ALICE,
+    ATTEMPT_DATA,
+    LOCAL,
+    RING,
+    URL,
+    jar,
+    sessions_of,
+    signed_in,
+)
 from tests.support.sign_in_flow import arrived, came_back, departed
 from webapp.connecting import utc_now
 from webapp.http.exchange import ASGIApp
 from webapp.identity.bearer_auth import protected
 from webapp.identity.sessions import Sessions
 from webapp.server import HostedServer
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 GOOD = token()
 CLIENT = {"name": "an assistant", "version": "1"}
@@ -102,9 +111,9 @@ def test_token_with_changed_claims_is_refused():
 
 @settings(deadline=None, max_examples=200)
 @given(at=st.integers(min_value=0), letter=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
-def test_token_with_changed_character_is_refused(at, letter):
+def test_token_with_changed_character_is_refused(at, character):
     at %= len(GOOD)
-    changed = GOOD[:at] + letter + GOOD[at + 1 :]
+    changed = GOOD[:at] + character + GOOD[at + 1 :]
     if changed != GOOD:
         refusal(changed)
 
@@ -127,9 +136,9 @@ async def test_protocol_session_of_another_person_is_refused(library):
         return protected(served, tokens=door.tokens, name="shop")
 
     async def post(url: str, who: str, message: dict[str, Any]) -> httpx.Response:
-        said = {**headers, "authorization": f"Bearer {token(sub=who)}"}
+        sent_headers = {**headers, "authorization": f"Bearer {token(sub=who)}"}
         body = {"jsonrpc": "2.0", "id": 1, **message}
-        return await browser.post(f"{url}/mcp", json=body, headers=said)
+        return await browser.post(f"{url}/mcp", json=body, headers=sent_headers)
 
     async with serving_at(endpoint) as url, new_browser() as browser:
         opened = await post(url, "alice", {"method": "initialize", "params": hello})
@@ -383,12 +392,12 @@ async def test_stolen_cookie_is_refused_after_sign_out(
 
 
 async def test_session_of_another_server_is_refused(store: MemoryStore, clock: Clock):
-    ours = sessions_of(store, clock)
-    theirs = Ring([b"another server's secret of 32 b."])
-    of_another_key = await signed_in(sessions_of(store, clock, ring=theirs))
-    assert await ours.of(of_another_key) is None
+    sessions = sessions_of(store, clock)
+    other_ring = Ring([b"another server's secret of 32 b."])
+    of_another_key = await signed_in(sessions_of(store, clock, ring=other_ring))
+    assert await sessions.of(of_another_key) is None
     (text,) = (await signed_in(sessions_of(store, clock, public_url=LOCAL))).values()
-    assert await ours.of({ours.cookie_name: text}) is None
+    assert await sessions.of({sessions.cookie_name: text}) is None
 
 
 async def test_other_token_types_are_refused_as_session(sessions: Sessions, clock: Clock):
@@ -401,7 +410,7 @@ async def test_other_token_types_are_refused_as_session(sessions: Sessions, cloc
         text = tokens.mint(claims, now=clock.now)
         assert await sessions.of({sessions.cookie_name: text}) is None
         assert sessions.sign_in_state({sessions.leaving_name: text}) is None
-    (leaving,) = jar(sessions.leave(KEPT, back="/")).values()
+    (leaving,) = jar(sessions.leave(ATTEMPT_DATA, back="/")).values()
     assert await sessions.of({sessions.cookie_name: leaving}) is None
 
 
@@ -434,7 +443,7 @@ async def test_cookie_with_longer_expiry_still_ends_at_session_limit(
 
 def test_error_description_from_issuer_is_not_shown():
     _, stored = departed()
-    said = arrived(stored, code=None, error="x", error_description="Call +1 555 to unlock")
+    arrival = arrived(stored, code=None, error="x", error_description="Call +1 555 to unlock")
     with pytest.raises(Exception, match="refused") as failed:
-        came_back(stored, httpx.Response(500), arrival=said)
+        came_back(stored, httpx.Response(500), arrival=arrival)
     assert "555" not in str(failed.value)

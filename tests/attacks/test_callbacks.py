@@ -422,11 +422,11 @@ async def test_access_token_is_in_no_page_log_address_or_result(caplog):
     for key in [*keys, here.sandbox.client_secret]:
         assert not any(key in text for text in texts)
     # Our own log lines contain no authorization code either.
-    ours = [each for each in caplog.records if each.name.startswith(("webapp", "flows"))]
+    records = [each for each in caplog.records if each.name.startswith(("webapp", "flows"))]
     for page in pages:
         if page.location is not None and "code=" in page.location:
             code = parameter(page.location, "code")
-            assert not any(code in f"{each.getMessage()} {each.__dict__}" for each in ours)
+            assert not any(code in f"{each.getMessage()} {each.__dict__}" for each in records)
 
 
 async def answer_one(here: OAuthEnv, link: str, pages: list[Page]) -> None:
@@ -458,18 +458,18 @@ async def test_failed_exchange_reveals_no_secret(caplog):
             row = await here.row(link)
             assert row.attempt is not None
             stored: Any = row.attempt.kept
-            said = [repr(row), page.text]
+            texts = [repr(row), page.text]
             if fault not in ("500", "200-with-error"):  # these leave the question open
                 with pytest.raises(Exception, match="GitHub") as failed:
                     await asked.account()
-                said += [str(failed.value), repr(failed.value)]
-            said += [f"{each.getMessage()} {each.exc_text}" for each in caplog.records]
+                texts += [str(failed.value), repr(failed.value)]
+            texts += [f"{each.getMessage()} {each.exc_text}" for each in caplog.records]
             for secret in (
                 stored["verifier"],
                 here.sandbox.client_secret,
                 "x" * 1000,
             ):
-                assert not any(secret in text for text in said)
+                assert not any(secret in text for text in texts)
 
 
 async def test_live_registration_never_uses_sandbox_account(here):
@@ -523,8 +523,8 @@ async def test_sandbox_on_another_port_is_a_different_provider(here):
 async def test_code_and_verifier_go_to_the_original_provider(here):
     """Check that a provider whose metadata changes during the redirect receives nothing."""
     acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
-    ours = (here.sandbox.client_id, here.sandbox.client_secret)
-    here.service.kinds.accounts._clients._credentials["acme"] = ours
+    credentials = (here.sandbox.client_id, here.sandbox.client_secret)
+    here.service.kinds.accounts._clients._credentials["acme"] = credentials
     asked, person = here.ask(provider=acme), await here.person()
     link = await asked.link()
     callback = await approve(person, await person.go_on(link))
@@ -566,8 +566,10 @@ async def test_callback_is_not_an_open_redirect(here):
 async def test_error_description_on_denial_is_not_shown(here):
     asked, person = here.ask("repo"), await here.person()
     denied = await decide(person, await person.go_on(await asked.link()), "deny")
-    said = changed(denied, error_description="Call 0800 to win", error_uri="https://evil.example")
-    page = await ends(person, await person.visit(said))
+    address = changed(
+        denied, error_description="Call 0800 to win", error_uri="https://evil.example"
+    )
+    page = await ends(person, await person.visit(address))
     assert page.heading == "You declined at GitHub"
     assert "0800" not in page.text
     assert "evil" not in page.text

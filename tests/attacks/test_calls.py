@@ -10,8 +10,8 @@ import pytest
 from flows import elicit
 from flows.crypto.tokens import Claims, Purpose
 from flows.elicitation.states import Json
+from tests.support.call_requests import answer, settled_loop
 from tests.support.clock import Clock
-from tests.support.legs import answer, settled_loop
 from tests.support.mcp_server import (
     MODERN,
     ServerEnv,
@@ -29,7 +29,7 @@ from webapp.limits import CallLimits
 from webapp.mcp.request_state import read_chain
 from webapp.mcp.results import RESULT_TOOL
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 SHORT = CallLimits(retry=timedelta(milliseconds=50), request_at_least=timedelta(milliseconds=50))
@@ -69,7 +69,7 @@ async def test_accept_from_client_does_not_complete_link(content):
         assert not bought
         assert await env.status(link) == "pending"
         await env.complete(link, {"name": "ann"})
-        result = await caller.leg("buy", after=asked)
+        result = await caller.send_call("buy", after=asked)
         assert text_of(answered_in(result)) == "bought 1"
         assert bought == [{"name": "ann"}]
 

@@ -23,7 +23,7 @@ from tests.support.mcp_server import (
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as IN_FORM
 from webapp.calls.clients import ClientName, Deed, SentState
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 YES = types.ElicitResult(action="accept", content={})
 

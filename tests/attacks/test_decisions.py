@@ -11,7 +11,7 @@ from tests.support.approving import (
 )
 from tests.support.mcp_server import Person, link_in
 from webapp.identity.approvers import Approver
-from webapp.records.waiting import InboxItem
+from webapp.records.ids import InboxItem
 
 LEGAL = Approver(name="legal", subjects=frozenset({"lea"}))
 
@@ -186,6 +186,6 @@ async def test_other_proofs_cannot_settle_an_approval():
         assert isinstance(asked, Elicitation)
         assert service.kinds.on_page(asked.kind) is None
         await here.env.complete(link)
-        said = await caller.result("elicitation_result", elicitId=id, content={}, action="accept")
-        assert said.is_error
+        result = await caller.result("elicitation_result", elicitId=id, content={}, action="accept")
+        assert result.is_error
         assert await is_open(here)

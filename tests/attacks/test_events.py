@@ -22,7 +22,7 @@ from tests.support.event_env import (
 from tests.support.service_env import asked
 from webapp.elicitations.complete import complete_elicitation
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 WEEK = timedelta(days=7)
 

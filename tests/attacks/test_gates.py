@@ -69,14 +69,14 @@ async def test_model_allowed_to_answer_forms_cannot_open_gate(server, done, revi
     ) as (env, caller):
         link = await caller.link_in_result("pay", to="eve")
         about: dict[str, Any] = {"elicitId": env.id_of(link)}
-        for said in (
+        for answer in (
             {"action": "accept"},
             {"action": "accept", "content": {}},
             {"action": "accept", "content": {"approved": True, "remember": "1"}},
             {"action": "wait", "content": {}},
             {"content": {"response": "yes"}},
         ):
-            assert await caller.text("elicitation_result", **about, **said) != "paid"
+            assert await caller.text("elicitation_result", **about, **answer) != "paid"
             assert await caller.text("pay", to="eve") != "paid"
         assert not done
         assert await env.status(link) is Status.PENDING
@@ -104,8 +104,8 @@ async def test_approval_of_one_person_does_not_open_gate_for_another(server, don
                 await sign_in(stranger, await stranger.visit(link), "mallory")
                 page = await stranger.visit(link)
                 assert page.heading == "This link belongs to someone else"
-                said = {"csrf": page.csrf or "", "remember": "1"}
-                assert (await stranger.browser.post(link, data=said)).status_code >= 400
+                form = {"csrf": page.csrf or "", "remember": "1"}
+                assert (await stranger.browser.post(link, data=form)).status_code >= 400
         assert done == [["ann", 1, ""]]
 
 
@@ -131,8 +131,8 @@ async def test_approval_in_one_client_does_not_open_gate_in_another(server, done
             page = await sign_in(person, await person.visit(link), "alice")
             assert "<bdi>three</bdi>" in page.text
             assert "Approve it for my other assistants too" in page.text
-            said = {"csrf": page.csrf or "", "remember": "1"}
-            await person.browser.post(link, data=said)
+            form = {"csrf": page.csrf or "", "remember": "1"}
+            await person.browser.post(link, data=form)
             assert text_of(await soon(call)) == "burnt"
             assert await is_refused(two, "burn", to="ann")
             assert done == [["ann", 1, ""]] * 2 + [["burnt", "ann", 1]]
@@ -289,9 +289,9 @@ async def test_unlisted_tool_is_gated_too(server, done):
         assert listed == {"pay", "burn"}
         asked = await caller.asked("wipe")
         (request,) = (asked.input_requests or {}).values()
-        said: Any = request.params
-        assert said.message == "Run wipe?"
-        refused = await caller.leg("wipe", after=asked, action="decline")
+        params: Any = request.params
+        assert params.message == "Run wipe?"
+        refused = await caller.send_call("wipe", after=asked, action="decline")
         assert isinstance(refused, types.CallToolResult)
         assert refused.is_error
         assert not done

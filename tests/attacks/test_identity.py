@@ -28,10 +28,9 @@ from webapp.http.browser import Browser
 from webapp.http.exchange import PEER_KEY
 from webapp.identity.identity import Access, Caller, Identity, IdentityRules, Subject
 from webapp.identity.local_peer import Peer
-from webapp.identity.pairing import Pairing, address_of, key_of
-from webapp.identity.sessions import LOCAL_ISSUER, Sessions
+from webapp.identity.sessions import LOCAL_ISSUER, Pairing, Sessions, address_of, key_of
 from webapp.records.owners import open_owners
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 HERE = "http://127.0.0.1:8765"
 OUR_UID, ANOTHER_UID, UNKNOWN = 1000, 1001, 0
@@ -231,10 +230,10 @@ async def test_link_bound_by_code_opens_only_in_confirmed_browser():
     hers = bindings.bind(None, browser=here.browser.hash(alices))
     shown = CODES.user_code(asked.id, hers.codes[0])
     # The victim opens the link too: a code that the asker typed for her own page is useless there.
-    theirs = bindings.bind(hers, browser=here.browser.hash(victims))
+    binding = bindings.bind(hers, browser=here.browser.hash(victims))
     for cookies in (at_alices, at_victims):
-        assert await here.access(with_binding(asked, theirs), cookies=cookies) is Access.CODE
-    confirmed = CODES.confirm(asked.id, theirs, typed=shown, now=NOON)
+        assert await here.access(with_binding(asked, binding), cookies=cookies) is Access.CODE
+    confirmed = CODES.confirm(asked.id, binding, typed=shown, now=NOON)
     assert await here.access(with_binding(asked, confirmed), cookies=at_alices) is Access.OPEN
     for cookies in ({}, at_victims):
         access = await here.access(with_binding(asked, confirmed), cookies=cookies)

@@ -30,9 +30,11 @@ from tests.support.signed_in_people import HER_WORDS, add_visit
 from webapp.identity.access_tokens import IssuerTokens
 from webapp.identity.sessions import Sessions
 from webapp.settings.identity import operators_of
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
-OURS, THEIRS, STRANGERS = (f"{digit * 8}-1111-1111-1111-{digit * 12}" for digit in "abc")
+OUR_TENANT, OTHER_TENANT, STRANGERS = (
+    f"{digit * 8}-1111-1111-1111-{digit * 12}" for digit in "abc"
+)
 ISSUERS = {"https://login.example": False, "https://login.partner.example": True}
 WAY = "Somebody who signed in in another way has approved it, and you may be that person."
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -324,36 +326,36 @@ async def test_session_of_removed_issuer_is_no_session() -> None:
 
 
 async def test_tenant_outside_the_list_is_refused() -> None:
-    async with two_issuers(tenants=(OURS, THEIRS)) as two:
+    async with two_issuers(tenants=(OUR_TENANT, OTHER_TENANT)) as two:
         issuer = two.second
-        for tenant in (OURS, THEIRS):
+        for tenant in (OUR_TENANT, OTHER_TENANT):
             assert await two.is_accepted(two.token(issuer, **issuer.of_tenant(tenant)))
-        assert two.owner(issuer.of_tenant(OURS)["iss"]) != two.owner(
-            issuer.of_tenant(THEIRS)["iss"]
+        assert two.owner(issuer.of_tenant(OUR_TENANT)["iss"]) != two.owner(
+            issuer.of_tenant(OTHER_TENANT)["iss"]
         )
         for claims in (
             issuer.of_tenant(STRANGERS),
-            {**issuer.of_tenant(OURS), "tid": THEIRS},
-            {**issuer.of_tenant(OURS), "tid": STRANGERS},
-            {**issuer.of_tenant(OURS), "tid": None},
-            {**issuer.of_tenant(OURS), "tid": OURS.upper()},
-            {**issuer.of_tenant(STRANGERS), "tid": OURS},
-            {"iss": issuer.template, "tid": OURS},
-            {"iss": issuer.template.replace("{tenantid}", "organizations"), "tid": OURS},
-            {"iss": f"{issuer.url}/{OURS}/v2.0/", "tid": OURS},
-            {"iss": issuer.url, "tid": OURS},
+            {**issuer.of_tenant(OUR_TENANT), "tid": OTHER_TENANT},
+            {**issuer.of_tenant(OUR_TENANT), "tid": STRANGERS},
+            {**issuer.of_tenant(OUR_TENANT), "tid": None},
+            {**issuer.of_tenant(OUR_TENANT), "tid": OUR_TENANT.upper()},
+            {**issuer.of_tenant(STRANGERS), "tid": OUR_TENANT},
+            {"iss": issuer.template, "tid": OUR_TENANT},
+            {"iss": issuer.template.replace("{tenantid}", "organizations"), "tid": OUR_TENANT},
+            {"iss": f"{issuer.url}/{OUR_TENANT}/v2.0/", "tid": OUR_TENANT},
+            {"iss": issuer.url, "tid": OUR_TENANT},
         ):
             assert await two.status(two.token(issuer, **claims)) == 401, claims
 
 
 async def test_person_of_a_strangers_tenant_does_not_sign_in() -> None:
-    async with two_issuers(tenants=(OURS, THEIRS)) as two:
+    async with two_issuers(tenants=(OUR_TENANT, OTHER_TENANT)) as two:
         issuer = two.second
         for claims in (
             issuer.of_tenant(STRANGERS),
-            {**issuer.of_tenant(OURS), "tid": STRANGERS},
-            {**issuer.of_tenant(OURS), "tid": None},
-            {"iss": issuer.template, "tid": OURS},
+            {**issuer.of_tenant(OUR_TENANT), "tid": STRANGERS},
+            {**issuer.of_tenant(OUR_TENANT), "tid": None},
+            {"iss": issuer.template, "tid": OUR_TENANT},
         ):
             issuer.claims = claims
             person = await two.here.env.person()
@@ -361,7 +363,7 @@ async def test_person_of_a_strangers_tenant_does_not_sign_in() -> None:
             place = await leave_to_sign_in(person, page, at="partner")
             failed = await person.visit(await come_back_as(person, place, "alice"))
             assert failed.status == 502, claims
-        for tenant in (OURS, THEIRS):
+        for tenant in (OUR_TENANT, OTHER_TENANT):
             issuer.claims = issuer.of_tenant(tenant)
             person = await two.at_inbox("partner", "alice")
             cookies = {each.name: each.value or "" for each in person.browser.cookies.jar}
@@ -371,11 +373,11 @@ async def test_person_of_a_strangers_tenant_does_not_sign_in() -> None:
 
 
 async def test_key_of_one_tenant_signs_no_token_of_another() -> None:
-    async with two_issuers(tenants=(OURS, THEIRS)) as two:
+    async with two_issuers(tenants=(OUR_TENANT, OTHER_TENANT)) as two:
         issuer = two.second
-        issuer.key_issuer = issuer.of_tenant(THEIRS)["iss"]
-        assert await two.is_accepted(two.token(issuer, **issuer.of_tenant(THEIRS)))
-        assert await two.status(two.token(issuer, **issuer.of_tenant(OURS))) == 401
+        issuer.key_issuer = issuer.of_tenant(OTHER_TENANT)["iss"]
+        assert await two.is_accepted(two.token(issuer, **issuer.of_tenant(OTHER_TENANT)))
+        assert await two.status(two.token(issuer, **issuer.of_tenant(OUR_TENANT))) == 401
 
 
 async def test_store_of_one_issuer_serves_its_people_when_a_second_is_added() -> None:

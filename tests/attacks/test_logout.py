@@ -22,9 +22,9 @@ from tests.support.clock import Clock
 from tests.support.issuer import CLIENT_ID, CLIENT_SECRET, Issuing, issuing
 from tests.support.mcp_server import Person
 from tests.support.shared_stores import STORES
-from webapp.identity.logout import ID_TOKEN
-from webapp.stores.memory import MemoryStore
+from webapp.identity.sign_in import ID_TOKEN
 from webapp.stores.opening import open_store
+from webapp.stores.sqlite import MemoryStore
 
 EVENT = "http://schemas.openid.net/event/backchannel-logout"
 SID = "s-1"
@@ -161,12 +161,12 @@ async def test_forged_logout_tokens_end_nothing(site: Leaving) -> None:
     secret = OctKey.import_key(CLIENT_SECRET)
     public = site.issuer.key.as_pem(private=False)
     with_hmac = {"alg": "HS256", "kid": "one", "typ": "logout+jwt"}
-    said = jwt.decode(make(sub="frank", sid=SID), site.issuer.key).claims
+    claims = jwt.decode(make(sub="frank", sid=SID), site.issuer.key).claims
     tokens = {
         "key": make(sub="frank", key=stranger),
         "none": unsigned(site),
-        "secret": jwt.encode(with_hmac, said, secret, algorithms=["HS256"]),
-        "public": authenticated(with_hmac, said, public),
+        "secret": jwt.encode(with_hmac, claims, secret, algorithms=["HS256"]),
+        "public": authenticated(with_hmac, claims, public),
         "cut": make(sub="frank")[:-4],
         "other issuer": make(sub="frank", iss=partner.url),
         "other issuer's": partner.logout_token(sub="frank"),
@@ -201,7 +201,7 @@ async def test_forged_logout_tokens_end_nothing(site: Leaving) -> None:
         "true as event": make(sub="frank", events={EVENT: True}),
         "nonce": make(sub="frank", nonce="n"),
         "empty nonce": make(sub="frank", nonce=""),
-        "id token": site.issuer._signed({**said, "nonce": "n"}),
+        "id token": site.issuer._signed({**claims, "nonce": "n"}),
         "access token": site.issuer.token("frank", audience=CLIENT_ID),
         "access token with event": make(sub="frank", header={"typ": "at+jwt"}),
         "no token": "x",

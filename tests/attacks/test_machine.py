@@ -166,10 +166,10 @@ async def test_redirect_to_another_port_does_not_receive_access_token():
 
     async with (
         serving(recorder("other", None)) as other,
-        serving(recorder("ours", f"{other}/steal")) as ours,
-        client_of(BearerAuth(KEY, origins=(ours,))) as client,
+        serving(recorder("ours", f"{other}/steal")) as provider_url,
+        client_of(BearerAuth(KEY, origins=(provider_url,))) as client,
     ):
         client.follow_redirects = True
-        answer = await client.post(f"{ours}/user", json={})
+        answer = await client.post(f"{provider_url}/user", json={})
         assert answer.json() == "other"
     assert received == {"ours": [f"Bearer {KEY}"], "other": [""]}

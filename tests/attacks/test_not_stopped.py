@@ -194,8 +194,8 @@ async def test_row_with_moved_erase_time_stays_readable_until_erased_early(tmp_p
     store = await SqliteStore.open(place)
     async with process(store, clock) as here:
         elicitation = await asked(here)
-        with closing(sqlite3.connect(place)) as theirs, theirs:
-            theirs.execute("UPDATE records SET erase_at = 1 WHERE kind = 'elicitation'")
+        with closing(sqlite3.connect(place)) as connection, connection:
+            connection.execute("UPDATE records SET erase_at = 1 WHERE kind = 'elicitation'")
         assert await here.elicitations.get(elicitation.id) == elicitation
         await fall_due(here)
         assert await here.elicitations.get(elicitation.id) is None
@@ -215,12 +215,12 @@ async def test_restored_database_row_restores_revoked_approval(tmp_path):
         await here.elicitations.write(
             await approvals.given(gate, terms, is_wide=False, is_for_all=False)
         )
-        with closing(sqlite3.connect(place)) as theirs, theirs:
-            row = theirs.execute(columns).fetchone()
+        with closing(sqlite3.connect(place)) as connection, connection:
+            row = connection.execute(columns).fetchone()
         assert await approvals.clear() == 1
         assert await approvals.all() == []
-        with closing(sqlite3.connect(place)) as theirs, theirs:
-            theirs.execute(back, row)
+        with closing(sqlite3.connect(place)) as connection, connection:
+            connection.execute(back, row)
         assert len(await approvals.all()) == 1
     await store.aclose()
 
@@ -248,8 +248,8 @@ async def test_restored_database_rows_restore_key_session_and_open_question():
 
             kinds = {KINDS[ApiKey], KINDS[type(question)]}
             await put(store, *(record for record in before if record.kind in kinds))
-            async with store._server.connection() as theirs:
-                await theirs.execute("DELETE FROM elicit_records WHERE kind = 'ended session'")
+            async with store._server.connection() as connection:
+                await connection.execute("DELETE FROM elicit_records WHERE kind = 'ended session'")
 
             assert (await keys.of(text)).id == key.id
             assert await sessions.of(cookies) is not None

@@ -15,9 +15,8 @@ from tests.support.notify_env import (
     web_hook,
 )
 from webapp.cli.doctor import examine_notifications
-from webapp.notifications.delivery import Message, deliver
-from webapp.notifications.tables import NotifyTable
-from webapp.stores.memory import MemoryStore
+from webapp.notifications.delivery import Message, NotifyTable, deliver
+from webapp.stores.sqlite import MemoryStore
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry
 

@@ -141,13 +141,14 @@ NO_KEY = {
 
 
 @pytest.mark.parametrize(
-    ("said", "reply"), [(said, reply) for said, replies in NO_KEY.items() for reply in replies]
+    ("explanation", "reply"),
+    [(words, reply) for words, replies in NO_KEY.items() for reply in replies],
 )
-def test_reply_without_valid_token_fails_with_explanation(said, reply):
+def test_reply_without_valid_token_fails_with_explanation(explanation, reply):
     _, away = departed()
     with pytest.raises(Failed) as failed:
         granted(github, away, reply)
-    assert str(failed.value) == f"GitHub {said}"
+    assert str(failed.value) == f"GitHub {explanation}"
 
 
 def unsigned(claims: dict[str, Any]) -> str:
@@ -231,9 +232,9 @@ UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
 )
 def test_forged_id_token_connects_no_account(forge: Callable[[Elicitation], Any]):
     _, away = departed(ACME)
-    said = {"access_token": "t", "id_token": forge(away)}
+    tokens = {"access_token": "t", "id_token": forge(away)}
     with pytest.raises(Failed, match=r"sent an ID token|did not say wh"):
-        granted(ACME, away, httpx.Response(200, json=said), key_set())
+        granted(ACME, away, httpx.Response(200, json=tokens), key_set())
 
 
 @pytest.mark.parametrize(
@@ -250,18 +251,18 @@ def test_forged_id_token_connects_no_account(forge: Callable[[Elicitation], Any]
 )
 def test_id_token_is_refused_if_issuer_has_no_usable_key(keys: httpx.Response):
     _, away = departed(ACME)
-    said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
+    tokens = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
     with pytest.raises(Failed, match=r"did not send its keys|publishes no usable keys"):
-        granted(ACME, away, httpx.Response(200, json=said), keys)
+        granted(ACME, away, httpx.Response(200, json=tokens), keys)
 
 
 def test_id_token_signed_with_published_secret_is_refused():
     _, away = departed(ACME)
     forged = signed_with(SECRET, "HS256", kid="one")(away)
     keys = {"keys": [SECRET.as_dict(private=True) | {"kid": "one"}, KEY.as_dict(private=False)]}
-    said = {"access_token": "t", "id_token": forged}
+    tokens = {"access_token": "t", "id_token": forged}
     with pytest.raises(Failed, match="an ID token"):
-        granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
+        granted(ACME, away, httpx.Response(200, json=tokens), httpx.Response(200, json=keys))
 
 
 def test_broken_key_next_to_valid_key_is_ignored():
@@ -269,8 +270,8 @@ def test_broken_key_next_to_valid_key_is_ignored():
     small = {"kty": "RSA", "kid": "small", "n": "wQ", "e": "AQAB"}
     curve = {**KEY.as_dict(private=False), "kid": "curve", "crv": "brainpoolP256r1"}
     keys = {"keys": [small, curve, {"kty": "ML-KEM"}, KEY.as_dict(private=False)]}
-    said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
-    grant, _ = granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
+    tokens = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
+    grant, _ = granted(ACME, away, httpx.Response(200, json=tokens), httpx.Response(200, json=keys))
     assert grant.person.id == "sub-1"
 
 
@@ -278,12 +279,12 @@ def test_rsa_signature_of_issuer_is_accepted():
     _, away = departed(ACME)
     key = RSAKey.generate_key(2048, parameters={"kid": "rsa"})
     token = signed_with(key, "RS256", kid="rsa")(away)
-    said = {"access_token": "t", "id_token": token}
+    tokens = {"access_token": "t", "id_token": token}
     keys = {"keys": [key.as_dict(private=False)]}
     grant, _ = granted(
         ACME,
         away,
-        httpx.Response(200, json=said),
+        httpx.Response(200, json=tokens),
         httpx.Response(200, json=keys),
         httpx.Response(200, json={"sub": "sub-1", "name": "Ada"}),
     )
@@ -293,13 +294,13 @@ def test_rsa_signature_of_issuer_is_accepted():
 @pytest.mark.parametrize("sub", ["sub-2", "", None, 1])
 def test_userinfo_of_another_subject_connects_no_account(sub):
     _, away = departed(ACME)
-    said = {"access_token": "t", "id_token": id_token(away)}
+    tokens = {"access_token": "t", "id_token": id_token(away)}
     more = {"sub": sub, "email": "victim@example.com"}
     with pytest.raises(Failed, match="whose account"):
         granted(
             ACME,
             away,
-            httpx.Response(200, json=said),
+            httpx.Response(200, json=tokens),
             key_set(),
             httpx.Response(200, json=more),
         )
@@ -344,7 +345,7 @@ def test_metadata_with_foreign_or_unsafe_endpoints_is_refused(change):
 )
 def test_unreadable_metadata_fails_before_redirect(reply: httpx.Response):
     flow = a_flow(ACME)
-    going = an_elicitation(ACME, kept=flow.prepare(an_elicitation(ACME), TRIP))
+    going = an_elicitation(ACME, attempt_data=flow.prepare(an_elicitation(ACME), TRIP))
     replies = [reply, reply] if reply.status_code == 404 else [reply]
     with pytest.raises(Failed, match="does not publish its endpoints"):
         talked(flow.begin(going, TRIP), *replies)

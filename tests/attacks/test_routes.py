@@ -336,7 +336,7 @@ async def test_responses_are_not_cached_and_send_no_referrer(on):
 
 
 async def test_no_route_redirects_to_address_from_request(on):
-    ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
+    own_hosts = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
     led = []
     for name, route in ROUTES.items():
         named = await on.token(route.names) if route.names else "x"
@@ -352,7 +352,7 @@ async def test_no_route_redirects_to_address_from_request(on):
             answer = await on.send(name, named, **options)
             if location := answer.headers.get("location"):
                 led.append(location)
-                assert urlsplit(location).netloc in {"", *ours}, (name, location)
+                assert urlsplit(location).netloc in {"", *own_hosts}, (name, location)
                 assert "evil" not in location
                 assert not location.startswith(("//", "/\\"))
     assert len(led) >= 3

@@ -55,7 +55,7 @@ async def test_state_of_known_person_is_worthless_to_anonymous_caller(library):
         await env.service.completing.complete(before.id, {"card": "hers"})
         result = await hers.answered("visit", after=first)
         assert text_of(result) == "done: hers"
-        again = await soon(afar.leg("visit", after=found))
+        again = await soon(afar.send_call("visit", after=found))
         assert "hers" not in str(again)
 
 

@@ -27,7 +27,7 @@ def shop(server: Any) -> list[str]:
     return ran
 
 
-async def is_kept_out(
+async def is_refused(
     url: str,
     thiefs: Mapping[str, Any],
     owners: Mapping[str, Any],
@@ -40,7 +40,7 @@ async def is_kept_out(
     assert (await talk.head()).status == 200
     await talk.until('"elicitation/create"')
     yes = {"id": 1, "result": {"action": "accept", "content": {}}}
-    said: list[dict[str, Any]] = [
+    messages: list[dict[str, Any]] = [
         yes,
         {"method": "notifications/cancelled", "params": {"requestId": 1}},
         {"method": "notifications/initialized"},
@@ -48,7 +48,7 @@ async def is_kept_out(
         {"id": 8, "method": "ping"},
         calling("wipe", id=9),
     ]
-    for message in said:
+    for message in messages:
         refused = await answered(url, message=message, **thiefs)
         assert refused.status == 404, message
         assert session not in refused.body
@@ -78,7 +78,7 @@ async def test_another_machine_user_cannot_use_session(server):
             headers = await opened_session(url, uid=opener)
             owners, thiefs = {"uid": opener, "headers": headers}, {"uid": thief, "headers": headers}
             if opener == ME:
-                await is_kept_out(url, thiefs, owners, headers["mcp-session-id"], ran=ran)
+                await is_refused(url, thiefs, owners, headers["mcp-session-id"], ran=ran)
                 continue
             # Callers who cannot be asked anything have their own sessions too.
             assert (await answered(url, method="DELETE", **thiefs)).status == 404

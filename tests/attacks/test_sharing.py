@@ -52,12 +52,12 @@ async def disconnect_and_connect_for_another(here: OAuthEnv, person: Person) -> 
     await here.connect("repo", tool="count")
 
 
-@pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
+@pytest.mark.parametrize("lose_account", [stop_sharing, disconnect_and_connect_for_another])
 async def test_earlier_acceptance_is_void_after_tool_lost_account(
-    said: Callable[[OAuthEnv, Person], Awaitable[None]], here
+    lose_account: Callable[[OAuthEnv, Person], Awaitable[None]], here
 ):
     person = await unfetched(here, tool="list")
-    await said(here, person)
+    await lose_account(here, person)
     assert "list" not in (await the_one(here)).tools
     await refused_and_then_asked(here, tool="list")
     assert "list" not in (await the_one(here)).tools

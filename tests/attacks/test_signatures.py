@@ -297,14 +297,14 @@ def test_repeated_header_is_refused(scheme: Scheme):
 
 
 def test_header_names_of_two_families_are_not_mixed():
-    ours = signed(STANDARD_WEBHOOKS)
-    theirs = [(name.replace("webhook-", "svix-"), value) for name, value in ours]
-    assert is_accepted(STANDARD_WEBHOOKS, theirs)
+    standard = signed(STANDARD_WEBHOOKS)
+    svix = [(name.replace("webhook-", "svix-"), value) for name, value in standard]
+    assert is_accepted(STANDARD_WEBHOOKS, svix)
     for index in range(2):
-        mixed = [theirs[at] if at == index else ours[at] for at in range(3)]
+        mixed = [svix[at] if at == index else standard[at] for at in range(3)]
         assert refusal(STANDARD_WEBHOOKS, mixed) == "missing_header"
-    forged = [(name, "msg_2" if name == "webhook-id" else value) for name, value in ours]
-    assert refusal(STANDARD_WEBHOOKS, [*theirs, *forged]) == "bad_signature"
+    forged = [(name, "msg_2" if name == "webhook-id" else value) for name, value in standard]
+    assert refusal(STANDARD_WEBHOOKS, [*svix, *forged]) == "bad_signature"
 
 
 @pytest.mark.parametrize("scheme", [SQUARE, COINBASE, LEMON_SQUEEZY])
@@ -327,8 +327,12 @@ def test_repeatable_header_has_same_signature_limit():
 
 def test_delivery_signed_for_another_url_is_refused():
     for url in ("https://evil.example/webhooks/square", URL + "/", URL.replace("https", "http")):
-        theirs = signing.square(BODY, secret=SECRETS[SQUARE], url=url)
-        headers = [("Host", "evil.example"), ("X-Forwarded-Host", "evil.example"), *theirs]
+        signed_elsewhere = signing.square(BODY, secret=SECRETS[SQUARE], url=url)
+        headers = [
+            ("Host", "evil.example"),
+            ("X-Forwarded-Host", "evil.example"),
+            *signed_elsewhere,
+        ]
         assert refusal(SQUARE, headers) == "bad_signature"
 
 

@@ -168,12 +168,12 @@ async def test_error_text_from_callback_is_not_shown():
     async with asked_by_alice() as (here, link):
         alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
-        said = {
+        error = {
             "error": "<b>call</b>",
             "error_description": "Call us to unlock <script>",
             "error_uri": "https://evil.example",
         }
-        for address in (changed(back, code=None, **said), changed(back, state="x", **said)):
+        for address in (changed(back, code=None, **error), changed(back, state="x", **error)):
             page = await alice.visit(address)
             assert page.status >= 400
             for words in ("to unlock", "<b>", "<script>", "evil.example"):

@@ -159,16 +159,16 @@ def test_malformed_text_is_refused(text):
     refusal(f"{text}.{TOKEN}")
 
 
-@pytest.mark.parametrize("letter", ["é", "\u0410", "\u200b", "\ud800", "\uff0e"])
-def test_non_ascii_character_is_refused(letter):
-    refusal(TOKEN.replace(".", f"{letter}."))
-    refusal(TOKEN + letter)
+@pytest.mark.parametrize("character", ["é", "\u0410", "\u200b", "\ud800", "\uff0e"])
+def test_non_ascii_character_is_refused(character):
+    refusal(TOKEN.replace(".", f"{character}."))
+    refusal(TOKEN + character)
 
 
-@pytest.mark.parametrize("letter", ["A", "é"])
-def test_megabyte_token_is_refused_before_any_work(letter):
+@pytest.mark.parametrize("character", ["A", "é"])
+def test_megabyte_token_is_refused_before_any_work(character):
     # finding: XH10
-    long, longer = (letter * size + TOKEN for size in (MAXIMUM_TEXT_BYTES, 1 << 20))
+    long, longer = (character * size + TOKEN for size in (MAXIMUM_TEXT_BYTES, 1 << 20))
 
     def read(text):
         return lambda: refusal(text)
@@ -252,9 +252,9 @@ def test_token_signed_with_unknown_key_is_refused():
 
 
 def test_token_naming_our_key_but_signed_with_another_is_refused():
-    theirs, ours = tokens(NEW).mint(CLAIMS, now=NOON), TOKEN
-    body, signature = theirs.split(".")
-    mine = base64.urlsafe_b64decode(ours.split(".")[0] + "==")
+    foreign, own = tokens(NEW).mint(CLAIMS, now=NOON), TOKEN
+    body, signature = foreign.split(".")
+    mine = base64.urlsafe_b64decode(own.split(".")[0] + "==")
     data = bytearray(base64.urlsafe_b64decode(body + "=="))
     data[:7] = mine[:7]
     forged = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -272,9 +272,9 @@ def test_token_of_old_key_is_valid_until_key_is_removed():
 
 def test_claims_are_not_readable_in_token():
     blob = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")
-    for said in (CLAIMS.id, CLAIMS.rest, ORIGIN, "link", "ownertag"):
-        assert said not in TOKEN
-        assert said.encode() not in blob
+    for claim in (CLAIMS.id, CLAIMS.rest, ORIGIN, "link", "ownertag"):
+        assert claim not in TOKEN
+        assert claim.encode() not in blob
 
 
 def test_same_claims_never_produce_same_token():
@@ -308,7 +308,7 @@ def test_random_text_raises_only_invalid_token(days, text):
 
 @settings(deadline=None)
 @given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), is_ours=st.booleans())
-def test_random_bytes_with_wrong_signature_raise_only_invalid_token(blob, signature, is_ours):
-    head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if is_ours else b""
+def test_random_bytes_with_wrong_signature_raise_only_invalid_token(blob, signature, has_our_head):
+    head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if has_our_head else b""
     body = base64.urlsafe_b64encode(head + blob).rstrip(b"=").decode()
     refusal(f"{body}.{base64.urlsafe_b64encode(signature).decode()}")

@@ -140,8 +140,8 @@ async def test_form_of_another_site_changes_nothing(here: AskingEnv) -> None:
     for data in ({}, {"csrf": "made up"}):
         declined = await person.browser.post(f"{url}/decline", data=data)
         assert declined.status_code == 403
-    theirs = {"origin": "https://evil.example"}
-    assert (await person.browser.post(url, headers=theirs)).status_code == 403
+    foreign_origin = {"origin": "https://evil.example"}
+    assert (await person.browser.post(url, headers=foreign_origin)).status_code == 403
     assert await status_of(here, block) is Status.PENDING
 
 
@@ -265,8 +265,8 @@ async def test_account_is_shown_only_to_its_user(here: AskingEnv) -> None:
     assert disconnect.removeprefix(here.url) in mine.text
     for user in ("mallory", None):
         other = await here.browser(user)
-        theirs = await other.visit(place)
-        assert label not in theirs.text
+        other_page = await other.visit(place)
+        assert label not in other_page.text
         pressed = await other.browser.post(disconnect, data={"csrf": mine.csrf or ""})
         assert pressed.status_code in (403, 404)
     assert (await here.connections())[0] == connection
@@ -306,22 +306,22 @@ async def test_link_bound_by_code_opens_only_for_browser_with_typed_code() -> No
         assert link.needs_code
         stranger, person = await here.browser(None), await here.browser(None)
         await stranger.press(link.url, to="/code")
-        theirs = await letters_on(stranger, link.url)
+        other_code = await code_on(stranger, link.url)
         await person.press(link.url, to="/code")
         assert (
             await link.confirm("BCDFGHJK")
             == "This is not the code that the page shows. Check the page again, and type all "
             "eight letters."
         )
-        mine = await letters_on(person, link.url)
-        assert mine != theirs
+        mine = await code_on(person, link.url)
+        assert mine != other_code
         assert await link.confirm(mine) is None
         assert SECRET_WORDS not in (await stranger.visit(link.url)).text
         await Guest(person).type(link.url)
         assert await block
 
 
-async def letters_on(person: Person, url: str) -> str:
+async def code_on(person: Person, url: str) -> str:
     text = (await person.visit(url)).text
     return text.split('id="letters"')[1].split(">")[1].split("<")[0]
 

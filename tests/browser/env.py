@@ -53,7 +53,7 @@ class Tape:
                 self._add("address", scope["raw_path"], scope["query_string"])
                 self._add("header", *(value for _, value in scope["headers"]))
 
-            async def hear() -> Message:
+            async def receive_recorded() -> Message:
                 message = await receive()
                 self._add(f"{scope.get('method')} heard", message.get("body", b""))
                 return message
@@ -63,7 +63,7 @@ class Tape:
                 self._add("said", message.get("body", b""))
                 await send(message)
 
-            await app(scope, hear, say)
+            await app(scope, receive_recorded, say)
 
         return recorded
 

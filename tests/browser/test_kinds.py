@@ -208,9 +208,9 @@ async def test_payment_after_call_timed_out_serves_next_call(browser: Browser, w
             await press(page, "Pay by bank, arrives later")
             await reads(page, "The pretended transfer is under way")
             await env.pass_time(PAYMENT_TIME)
-            said = await call.text()
-            assert "ELICITATION_TIMEOUT" in said
-            assert "a payment is on its way" in said
+            text = await call.text()
+            assert "ELICITATION_TIMEOUT" in text
+            assert "a payment is on its way" in text
         other = await ann.page()
         await other.goto(await link_of(env))
         await reads(other, "Your payment is on its way")

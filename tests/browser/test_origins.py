@@ -76,8 +76,10 @@ async def another_program(*, port: int = 0, user: int = ME) -> AsyncGenerator[in
 
 
 async def calls_of(page: Page, url: str, headers: dict[str, str]) -> list[str]:
-    said: list[str] = await page.evaluate(CALLS, {"url": url, "headers": headers, "times": TIMES})
-    return said
+    outcomes: list[str] = await page.evaluate(
+        CALLS, {"url": url, "headers": headers, "times": TIMES}
+    )
+    return outcomes
 
 
 @AS_ROOT
@@ -90,10 +92,10 @@ async def test_page_of_another_users_program_cannot_call_tool(
         page = await ann.context.new_page()
         for name in ("127.0.0.1", "localhost"):
             await page.goto(f"http://{name}:{port}/")
-            for ours in (shop.url, shop.url.replace("127.0.0.1", "localhost")):
-                said = await calls_of(page, f"{ours}/mcp", headers)
-                assert len(said) == TIMES
-                assert set(said) == {"not let through"}
+            for origin in (shop.url, shop.url.replace("127.0.0.1", "localhost")):
+                outcomes = await calls_of(page, f"{origin}/mcp", headers)
+                assert len(outcomes) == TIMES
+                assert set(outcomes) == {"not let through"}
         assert await shop.records() == []
 
 
@@ -114,10 +116,10 @@ async def test_leftover_service_worker_cannot_call_tool_and_ends_with_reload(
         async with open_shop(port=port) as shop:
             worker = ann.context.service_workers[0]
             for headers in (JSON, NEW):
-                said = await worker.evaluate(
+                statuses = await worker.evaluate(
                     CALLS, {"url": f"{shop.url}/mcp", "headers": headers, "times": TIMES}
                 )
-                assert said == ["403"] * TIMES
+                assert statuses == ["403"] * TIMES
             assert await shop.records() == []
             async with shop.calling() as call:
                 link = await call.link()

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tests.clients.catalog import CLIENTS, FRAMEWORKS, WITHOUT_STREAMS
 from tests.clients.env import KINDS, by_hand, shop_open
 from tests.clients.reaching import KnownClient, Reached, reach
-from tests.clients.scripted import REQUIRED, Heard
+from tests.clients.scripted import REQUIRED, CallResult
 from tests.support.clock import Clock
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "reference" / "clients.md"
@@ -27,7 +27,7 @@ class Seen:
     """The result of a run, in the words of the page."""
 
     sees: str
-    hears: str
+    results: str
     seconds: int
 
 
@@ -41,7 +41,7 @@ class Row:
 
     def cells(self, names: str) -> str:
         kinds = "everything" if self.kinds == KINDS else ", ".join(self.kinds)
-        cells = (names, ", ".join(self.revisions), kinds, self.seen.sees, self.seen.hears)
+        cells = (names, ", ".join(self.revisions), kinds, self.seen.sees, self.seen.results)
         return f"| {' | '.join(cells)} | {self.seen.seconds} s |\n"
 
 
@@ -92,22 +92,24 @@ def _rows(clients: Iterable[KnownClient]) -> tuple[Row, ...]:
 
 def _shown(reached: Reached) -> Seen:
     assert reached.sees is not None  # None would mean "never"
-    return Seen(sees=reached.sees, hears=_hears(reached.hears), seconds=reached.seconds)
+    return Seen(
+        sees=reached.sees, results=_results_in_words(reached.results), seconds=reached.seconds
+    )
 
 
-def _hears(heard: tuple[Heard, ...]) -> str:
+def _results_in_words(all_results: tuple[CallResult, ...]) -> str:
     """Return what the model receives before the tool's own result."""
-    said = [_said(each) for each in heard[:-1]]
-    return ", then ".join(said) if said else "what the tool returns"
+    results = [_words_of(each) for each in all_results[:-1]]
+    return ", then ".join(results) if results else "what the tool returns"
 
 
-def _said(heard: Heard) -> str:
-    if heard.is_from_client:
+def _words_of(result: CallResult) -> str:
+    if result.is_from_client:
         return "a timeout of the client"
-    if heard.code == str(REQUIRED):
+    if result.code == str(REQUIRED):
         return f"{REQUIRED}, which is for the client"
-    code = f"`{heard.code}`: " if heard.code else ""
-    return f"{code}“{heard.first_sentence}”"
+    code = f"`{result.code}`: " if result.code else ""
+    return f"{code}“{result.first_sentence}”"
 
 
 def _grouped(pairs: Iterable[tuple[K, V]]) -> Mapping[K, tuple[V, ...]]:

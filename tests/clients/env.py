@@ -28,7 +28,7 @@ from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.service import Service
 from webapp.settings.settings import Settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 URL, SANDBOX_URL = "http://127.0.0.1:8765", "http://127.0.0.1:8766"
 THERE = "https://letters.example/sign"  # the page to which the `url` tool's link leads

@@ -10,7 +10,7 @@ import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.clients.scripted import NEWER, OLDER, Heard, Screen, heard_in
+from tests.clients.scripted import NEWER, OLDER, CallResult, Screen, call_result_in
 from tests.clients.transport import Json, Transport
 
 _MODES: Mapping[str, Any] = {OLDER: "legacy", NEWER: NEWER}
@@ -51,11 +51,11 @@ class _PythonCalls:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def call(self, tool: str, **arguments: Any) -> Heard:
+    async def call(self, tool: str, **arguments: Any) -> CallResult:
         try:
             result = await self._client.call_tool(tool, arguments)
         except MCPError as error:
-            return heard_in({"error": error.error.model_dump(mode="json")})
-        return heard_in(
+            return call_result_in({"error": error.error.model_dump(mode="json")})
+        return call_result_in(
             {"result": result.model_dump(mode="json", by_alias=True, exclude_none=True)}
         )

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from flows.elicitation.states import Status
 from tests.clients.env import NAME, RETURNS, Env
 from tests.clients.official import PythonClient
-from tests.clients.scripted import REQUIRED, Heard, ScriptedClient
+from tests.clients.scripted import REQUIRED, CallResult, ScriptedClient
 from tests.clients.transport import Json
 
 READS_SECONDS = 3.0
@@ -21,7 +21,7 @@ KnownClient: TypeAlias = ScriptedClient | PythonClient
 class Calls(Protocol):
     """A connected client."""
 
-    async def call(self, tool: str, **arguments: Any) -> Heard: ...
+    async def call(self, tool: str, **arguments: Any) -> CallResult: ...
 
 
 class Sees(StrEnum):
@@ -111,32 +111,32 @@ class Reached:
 
     sees: Sees | None  # None: never
     seconds: int
-    hears: tuple[Heard, ...]  # one for each call, in order
+    results: tuple[CallResult, ...]  # one for each call, in order
     sights: tuple[Sight, ...]
 
     @property
     def text(self) -> str:
-        return self.hears[-1].text
+        return self.results[-1].text
 
 
 async def until_it_returns(
     calls: Calls, visitor: Visitor, kind: str, *, what: str = "5"
 ) -> Reached:
     """Call like a model that shows each link and repeats the call, until the tool returns."""
-    began, received = visitor.env.seconds, list[Heard]()
+    began, received = visitor.env.seconds, list[CallResult]()
     while len(received) < CALLS_AT_MOST:
-        said = await calls.call(kind, what=what)
-        received.append(said)
-        if said.link is not None:
-            visitor.is_shown(said.link)
+        result = await calls.call(kind, what=what)
+        received.append(result)
+        if result.link is not None:
+            visitor.is_shown(result.link)
             await visitor.is_done()
-        elif not said.is_from_client and said.code != str(REQUIRED):
+        elif not result.is_from_client and result.code != str(REQUIRED):
             break
     first = visitor.sights[0] if visitor.sights else None
     return Reached(
         sees=None if first is None else first.sees,
         seconds=0 if first is None else round(first.at_seconds - began),
-        hears=tuple(received),
+        results=tuple(received),
         sights=tuple(visitor.sights),
     )
 
@@ -149,7 +149,7 @@ async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reac
     assert reached.text == RETURNS[kind], reached
     assert env.passed == [kind], reached
     # finding: XC2
-    errors = [received for received in reached.hears if received.is_error]
+    errors = [received for received in reached.results if received.is_error]
     assert all(received.is_from_client or received.code == str(REQUIRED) for received in errors), (
         reached
     )

@@ -43,7 +43,7 @@ AGREES = Does(answers="accept", after_seconds=_AT_ONCE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class CallResult:
     """The text and link that the model receives from a call."""
 
     text: str
@@ -149,7 +149,7 @@ class Connection:
         self.transport.headers["mcp-protocol-version"] = OLDER
         await self._post({"method": "notifications/initialized"}).running
 
-    async def call(self, tool: str, **arguments: Any) -> Heard:
+    async def call(self, tool: str, **arguments: Any) -> CallResult:
         """Make a call as the model does, and return what the model receives."""
         params = {"name": tool, "arguments": arguments}
         call = self._newer(params) if self.revision == NEWER else self._older(params)
@@ -157,7 +157,7 @@ class Connection:
             return await call
         except GaveUp:
             text = f"The call took longer than {self.client.gives_up_after_seconds:g} s."
-            return Heard(text=text, code=TIMED_OUT, is_error=True, is_from_client=True)
+            return CallResult(text=text, code=TIMED_OUT, is_error=True, is_from_client=True)
 
     async def close(self) -> None:
         for task in self.acting:
@@ -166,18 +166,18 @@ class Connection:
         for exchange in self.exchanges:
             await exchange.hang_up()
 
-    async def _older(self, params: Json) -> Heard:
+    async def _older(self, params: Json) -> CallResult:
         calls_left = self.client.calls_again_after_required
         while True:
             answer = await self._older_request(params)
             error = answer.get("error", {})
             if error.get("code") != REQUIRED or not self.client.shows_required:
-                return heard_in(answer)
+                return call_result_in(answer)
             (about, *_) = error["data"]["elicitations"]
             self._begin(self.screen.opens_link(about["message"], about["url"]))
             await self.screen.is_done()
             if not calls_left:
-                return heard_in(answer)
+                return call_result_in(answer)
             calls_left -= 1
 
     async def _older_request(self, params: Json) -> Json:
@@ -202,7 +202,7 @@ class Connection:
         answer = await self._act(request["params"])
         await self._post({"id": request["id"], "result": answer}).running
 
-    async def _newer(self, params: Json) -> Heard:
+    async def _newer(self, params: Json) -> CallResult:
         more: Json = {}
         resumed: list[Json] = []  # the answers to each round, for a client that replays
         answered = 0
@@ -216,7 +216,7 @@ class Connection:
                 raise
             result = answer.get("result", {})
             if result.get("resultType") != "input_required":
-                return heard_in(answer)
+                return call_result_in(answer)
             if not self.client.reads_input_required:
                 await self._within_limit(asyncio.Event().wait())
             more = {"requestState": result["requestState"]}
@@ -224,7 +224,7 @@ class Connection:
                 asked = {key: request["params"] for key, request in requests.items()}
                 if any(self._does(each).fails for each in asked.values()):
                     text = "The client cannot show what the server asks for."
-                    return Heard(text=text, code="refused", is_error=True, is_from_client=True)
+                    return CallResult(text=text, code="refused", is_error=True, is_from_client=True)
                 if answered < len(resumed):
                     more["inputResponses"] = {key: resumed[answered][key] for key in asked}
                     answered += 1
@@ -238,7 +238,9 @@ class Connection:
             elif self.client.replays:
                 raise AssertionError("LangChain's adapter fails on a round without a question")
             await asyncio.sleep(self.client.between_rounds_seconds)
-        return Heard(text="Too many rounds.", code="rounds", is_error=True, is_from_client=True)
+        return CallResult(
+            text="Too many rounds.", code="rounds", is_error=True, is_from_client=True
+        )
 
     def _newer_request(self, id: int, params: Json) -> Exchange:
         meta = {
@@ -333,14 +335,14 @@ def _is_link(asked: Json) -> bool:
     return asked.get("mode") == "url"
 
 
-def heard_in(answer: Json) -> Heard:
+def call_result_in(answer: Json) -> CallResult:
     if "error" in answer:
         error = answer["error"]
-        return Heard(text=error["message"], code=str(error["code"]), is_error=True)
+        return CallResult(text=error["message"], code=str(error["code"]), is_error=True)
     result = answer["result"]
     text = "\n".join(part["text"] for part in result["content"])
     link = re.search(r"http://\S+/e/\S+", text)
-    return Heard(
+    return CallResult(
         text=text,
         code=result.get("_meta", {}).get("code"),
         is_error=bool(result.get("isError")),

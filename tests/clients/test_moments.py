@@ -108,7 +108,7 @@ def test_immediate_refusal_of_form_is_ignored_and_link_is_shown_at_once(
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client_that(form=refuses), kind)
         assert reached.seconds == 0
-        assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
+        assert (reached.sees, reached.results[0].code) == (Sees.CHAT, NOBODY)
         assert reached.text == RETURNS[kind]
         assert len(asked) == 1
         assert shop.env.passed == [kind]
@@ -125,7 +125,7 @@ def test_immediate_refusal_of_link_counts_as_not_shown(revision: str, refuses: D
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client, "oauth")
         assert reached.seconds == 0
-        assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
+        assert (reached.sees, reached.results[0].code) == (Sees.CHAT, NOBODY)
         assert reached.text == RETURNS["oauth"]
         assert shop.env.passed == ["oauth"]
 
@@ -137,11 +137,11 @@ def test_immediate_refusal_of_link_counts_as_not_shown(revision: str, refuses: D
 def test_immediate_accept_approves_nothing(revision: str, kind: str) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=AGREES), kind, says="decline")
-        assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
+        assert (reached.sees, reached.results[0].code) == (Sees.CHAT, NOBODY)
         if kind == "confirm":
             assert reached.text == "booked: False"
         else:
-            assert (reached.hears[-1].code, shop.env.passed) == (DECLINED, [])
+            assert (reached.results[-1].code, shop.env.passed) == (DECLINED, [])
 
     played(revision, play)
 
@@ -152,7 +152,7 @@ def test_immediate_accept_of_link_does_not_accept_terms(revision: str) -> None:
 
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client, "terms", says="decline")
-        assert [received.code for received in reached.hears] == [NOBODY, DECLINED]
+        assert [received.code for received in reached.results] == [NOBODY, DECLINED]
         assert shop.env.passed == []
 
     played(revision, play)
@@ -176,7 +176,7 @@ def test_immediately_accepted_link_is_also_sent_to_model(revision: str, kind: st
 def test_filled_form_counts_even_if_immediate(revision: str) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(), reads_seconds=0.01)
-        assert [received.text for received in reached.hears] == [RETURNS["form"]]
+        assert [received.text for received in reached.results] == [RETURNS["form"]]
 
     played(revision, play)
 
@@ -191,7 +191,7 @@ def test_refusal_after_two_seconds_counts_as_decline_of_person(
 
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client, kind, reads_seconds=2, says=says)
-        (received,) = reached.hears
+        (received,) = reached.results
         if kind == "confirm":
             assert received.text == "booked: False"
         else:
@@ -221,7 +221,12 @@ def test_non_returning_client_gets_link_at_its_next_call(kind: str) -> None:
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
         assert reached.seconds == 120  # 2 x 60: a replaying engine would be silent once
-        assert [received.is_from_client for received in reached.hears] == [True, True, False, False]
+        assert [received.is_from_client for received in reached.results] == [
+            True,
+            True,
+            False,
+            False,
+        ]
         assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
         assert (len(asked), shop.env.passed) == (2, [kind])
 
@@ -235,7 +240,7 @@ def test_call_abandoned_while_form_is_open_leads_to_link(revision: str) -> None:
         # on the newer revision the server is not notified of the client's limit
         calls = 1 if revision == OLDER else 3
         assert reached.seconds == 15 * calls
-        by_client = [received.is_from_client for received in reached.hears]
+        by_client = [received.is_from_client for received in reached.results]
         assert by_client == [True] * calls + [False, False]
         assert (reached.text, len(asked)) == (RETURNS["form"], calls)
 
@@ -250,7 +255,7 @@ def test_client_without_visible_forms_is_not_asked_for_a_day(revision: str, does
         await shop.asked(client, what="tea")
         reached, asked = await shop.asked(client, what="milk")
         assert (reached.sees, reached.seconds, asked) == (Sees.CHAT, 0, [])
-        assert len(reached.hears) == 2
+        assert len(reached.results) == 2
         _, asked = await shop.asked(client_that(form=does, version="2.0"), what="cake")
         assert asked  # another version of the client may show the form
         shop.env.clock.tick(days=1, minutes=1)
@@ -271,7 +276,7 @@ def test_slow_typist_is_not_asked_again(revision: str) -> None:
             assert reached.text == RETURNS["form"]
             assert len(asked) == 1
             if revision == NEWER:  # no call is open in the meantime
-                assert len(reached.hears) == 1
+                assert len(reached.results) == 1
             else:
                 (link,) = [sight for sight in reached.sights if sight.sees is Sees.CHAT]
                 held = link.at_seconds - reached.sights[0].at_seconds
@@ -320,7 +325,7 @@ def test_client_behind_failing_proxy_gets_link_in_result() -> None:
         for what, calls in (("milk", 3), ("cake", 2)):
             reached, _ = await shop.asked(proxy, what=what)
             assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS["form"])
-            assert len(reached.hears) == calls  # after "milk" the server knows the failure
+            assert len(reached.results) == calls  # after "milk" the server knows the failure
 
     played(NEWER, play)
 
@@ -343,9 +348,9 @@ def test_client_listed_as_answering_confirm_may_answer_only_confirm_at_once(
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=AGREES), kind, says="decline")
         if kind == "confirm":
-            assert [received.text for received in reached.hears] == [RETURNS["confirm"]]
+            assert [received.text for received in reached.results] == [RETURNS["confirm"]]
         else:
-            assert [received.code for received in reached.hears] == [NOBODY, DECLINED]
+            assert [received.code for received in reached.results] == [NOBODY, DECLINED]
             assert shop.env.passed == []
 
     played(revision, play, policies=set_to(ELICIT_CLIENTS="a client=answers:confirm"))
@@ -357,7 +362,7 @@ def test_immediate_answer_counts_where_min_answer_is_zero(revision: str, does: D
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=does), "confirm")
         is_yes = does is AGREES
-        assert [received.text for received in reached.hears] == [f"booked: {is_yes}"]
+        assert [received.text for received in reached.results] == [f"booked: {is_yes}"]
 
     played(revision, play, policies=set_to(ELICIT_MIN_ANSWER="0"))
 
@@ -368,7 +373,7 @@ def test_automatic_decline_without_form_pages_leaves_question_open(
 ) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=DECLINES))
-        (received,) = reached.hears
+        (received,) = reached.results
         assert (received.code, received.link, reached.sees) == (NOBODY, None, None)
         (asked,) = await shop.env.elicitations()
         assert not asked.status.is_final

@@ -6,7 +6,7 @@ from tests.clients.catalog import CLIENTS, FRAMEWORKS, WITHOUT_STREAMS
 from tests.clients.document import DOCUMENT, document, seen
 from tests.clients.env import KINDS
 from tests.clients.reaching import KnownClient
-from webapp.pages.views_home import Home
+from webapp.pages.views_own import Home
 
 ON_A_REVISION = [
     pytest.param(client, revision, id=f"{client.name}-{revision}")

@@ -80,10 +80,10 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
 
     if orders.is_sandbox:
         # Do not reuse a connection, because its server may have died.
-        none_kept = httpx.Limits(max_keepalive_connections=0)
+        no_keep_alive = httpx.Limits(max_keepalive_connections=0)
         async with (
             httpx.AsyncClient(
-                verify=no_certificates(), trust_env=False, limits=none_kept, timeout=300
+                verify=no_certificates(), trust_env=False, limits=no_keep_alive, timeout=300
             ) as client,
             asyncio.TaskGroup() as group,
         ):

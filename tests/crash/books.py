@@ -25,7 +25,7 @@ async def agreed(account_env: AccountEnv) -> list[Payment]:
     hooks = [await rows.open(record, StoredWebhook) for record in await account_env.records("hook")]
 
     characters = await account_env.carried()
-    events = [letter["event"] for letter in characters]
+    events = [request["event"] for request in characters]
     acknowledged = {one["event"]["id"] for one in characters if one["is_acknowledged"]}
     assert acknowledged == {hook.event for hook in hooks}
     # An unused checkout may expire at the end.

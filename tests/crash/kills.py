@@ -126,14 +126,14 @@ async def has_written(
 ) -> bool:
     """Return True if the server wrote `times` times before all orders were done."""
     for _ in range(times):
-        said = asyncio.create_task(server.says(what))
+        printed = asyncio.create_task(server.says(what))
         ended = asyncio.create_task(done.wait())
-        await asyncio.wait((said, ended), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((printed, ended), return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
-        if not said.done():
-            said.cancel()
+        if not printed.done():
+            printed.cancel()
             return False
-        said.result()
+        printed.result()
     return True
 
 

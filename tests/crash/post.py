@@ -27,7 +27,7 @@ class Post:
     def __init__(self, client: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
         self._client = client
         self._group = group
-        self._letters: dict[str, httpx.Request] = {}
+        self._requests: dict[str, httpx.Request] = {}
         self._acknowledged: set[str] = set()
         self._carrying: set[asyncio.Task[None]] = set()
 
@@ -35,13 +35,13 @@ class Post:
         """Accept a webhook, which may be a copy, from the sandbox, and deliver it in a task."""
         event = json.loads(request.content)
         request.headers[KIND_HEADER] = event["type"]
-        self._letters[event["id"]] = request
+        self._requests[event["id"]] = request
         self._send(event["id"], request)
         return httpx.Response(200)
 
     def bring_again(self) -> None:
         """Send all webhooks again, the latest first and each several times."""
-        for id, request in reversed(self._letters.items()):
+        for id, request in reversed(self._requests.items()):
             for _ in range(TIMES_AGAIN):
                 self._send(id, request)
 
@@ -54,7 +54,7 @@ class Post:
             await asyncio.wait(self._carrying)
         return [
             {"event": json.loads(request.content), "is_acknowledged": id in self._acknowledged}
-            for id, request in self._letters.items()
+            for id, request in self._requests.items()
         ]
 
     def _send(self, id: str, request: httpx.Request) -> None:

@@ -35,7 +35,7 @@ from webapp.deadline import UNSURE
 from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.users import Users
 from webapp.limits import CallLimits
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import ListedClient

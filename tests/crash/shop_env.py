@@ -49,11 +49,11 @@ class ProcessPool:
         assert control.recv(16) == b"ready"
 
     def start(self, orders: Orders) -> "Server":
-        ours, theirs = socket.socketpair()
-        socket.send_fds(self._control, [json.dumps(asdict(orders)).encode()], [theirs.fileno()])
-        theirs.close()
+        own_end, child_end = socket.socketpair()
+        socket.send_fds(self._control, [json.dumps(asdict(orders)).encode()], [child_end.fileno()])
+        child_end.close()
         pid = int(self._control.recv(16))
-        return Server(pid, line=ours, process_pool=self, orders=orders)
+        return Server(pid, line=own_end, process_pool=self, orders=orders)
 
     def wait(self, pid: int) -> int:
         self._control.send(str(pid).encode())
@@ -66,19 +66,19 @@ def open_process_pool(module: str = "tests.crash.process_pool") -> Iterator[Proc
     if module in _OPEN:
         yield _OPEN[module]
         return
-    ours, theirs = socket.socketpair()
+    own_end, child_end = socket.socketpair()
     command = (sys.executable, "-m", module)
-    with ours:
-        with theirs:
+    with own_end:
+        with child_end:
             process = open_process(
-                *command, name=module, stdin=theirs.fileno(), cwd=TOP, passes_on=True
+                *command, name=module, stdin=child_end.fileno(), cwd=TOP, passes_on=True
             )
         try:
-            _OPEN[module] = ProcessPool(ours)
+            _OPEN[module] = ProcessPool(own_end)
             yield _OPEN[module]
         finally:
             _OPEN.pop(module, None)
-            ours.close()
+            own_end.close()
             close(process)
 
 

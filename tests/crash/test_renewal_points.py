@@ -101,7 +101,7 @@ async def test_fifty_calls_in_two_processes_refresh_token_once(
     with bound("127.0.0.1") as reserved:
         async with (
             account_env.start(later=DUE) as first,
-            beside(first, account_env, reserved) as second,
+            with_second_process(first, account_env, reserved) as second,
         ):
             results = await asyncio.gather(
                 *(results_of(server, mode=mode, calls=FIFTY // 2) for server in (first, second))
@@ -112,7 +112,7 @@ async def test_fifty_calls_in_two_processes_refresh_token_once(
     assert await renewals(account_env) == 1
 
 
-def beside(server: Server, account_env: AccountEnv, reserved: socket) -> Server:
+def with_second_process(server: Server, account_env: AccountEnv, reserved: socket) -> Server:
     """Start another process behind the same public address."""
     port = reserved.getsockname()[1]
     assert isinstance(server.orders, AccountOrders)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from tests.deployment.tools import packages
-from tests.support.cli import PROJECT, environment_of, said_until
+from tests.support.cli import PROJECT, environment_of, output_until
 from tests.support.processes import ended, start
 from tests.support.serving import free_port
 
@@ -35,7 +35,7 @@ async def started(
         ),
     )
     try:
-        yield await said_until("stop ", process)
+        yield await output_until("stop ", process)
     finally:
         process.terminate()
         left = await ended(process)
@@ -44,8 +44,8 @@ async def started(
 
 async def test_honcho_serves_the_demo_on_an_unchanged_checkout(tmp_path: Path) -> None:
     port = str(free_port())
-    async with started(PROJECT, {}, home=tmp_path, port=port) as said:
-        assert f"http://127.0.0.1:{port}/mcp" in said
+    async with started(PROJECT, {}, home=tmp_path, port=port) as output:
+        assert f"http://127.0.0.1:{port}/mcp" in output
         async with httpx.AsyncClient() as browser:
             home = await browser.get(f"http://127.0.0.1:{port}")
     assert "sign_guest_book" in home.text

@@ -1,8 +1,8 @@
 """The nginx in front of the pods: a session is routed to the pod that has it.
 
 The pods have addresses of this machine, and a fake DNS server resolves the names. Fake pods answer
-with their names and so show nginx's routing. Real processes of ours show that sessions work with
-this routing.
+with their names and so show nginx's routing. Real processes of this server show that sessions work
+with this routing.
 """
 
 import asyncio
@@ -190,7 +190,9 @@ async def test_failed_request_without_session_is_not_repeated(tmp_path: Path) ->
 
 
 @asynccontextmanager
-async def ours(folder: Path, *, store: str) -> AsyncIterator[tuple[Served, Mapping[str, Server]]]:
+async def our_pods(
+    folder: Path, *, store: str
+) -> AsyncIterator[tuple[Served, Mapping[str, Server]]]:
     """Run two of our processes as pods, which share only their store."""
     port, front = free_port(), free_port()
     url, pods = f"http://127.0.0.1:{front}", dict[str, Server]()
@@ -219,7 +221,7 @@ async def ours(folder: Path, *, store: str) -> AsyncIterator[tuple[Served, Mappi
 async def test_people_are_asked_through_proxy_by_any_pod(tmp_path: Path, store: str) -> None:
     async with (
         STORES[store](tmp_path) as address,
-        ours(tmp_path, store=address) as (served, pods),
+        our_pods(tmp_path, store=address) as (served, pods),
     ):
         for name in ("pages", "sessions", "resumption", "delivery"):
             (promise,) = [each for each in PROMISES if each.name == name]

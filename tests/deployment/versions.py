@@ -108,9 +108,9 @@ class Serving:
     async def person(self, link: str) -> None:
         """Type the answers as a person, and check that they were saved."""
         async with self.http() as browser:
-            said = list[str]()
-            await walk(browser, link, answers={"answer.value": "4711"}, say=said.append)
-            assert "Saved" in said[-1], said
+            lines = list[str]()
+            await walk(browser, link, answers={"answer.value": "4711"}, say=lines.append)
+            assert "Saved" in lines[-1], lines
 
     @asynccontextmanager
     async def caller(self, revision: str) -> AsyncIterator[CutOffCaller]:

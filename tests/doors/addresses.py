@@ -8,23 +8,23 @@ from webapp.api.proxy import _response_headers
 from webapp.http.address import PublicAddress
 
 
-async def _names_no_route_of_ours(world: World, _: Door) -> None:
+async def _names_none_of_our_routes(world: World, _: Door) -> None:
     # finding: XS2
-    ours = PublicAddress.parse(world.env.here.url)
+    public_address = PublicAddress.parse(world.env.here.url)
     asked = httpx.URL("https://api.tracker.example/issues/7")
     plain = {"x-next-page": "2", "etag": 'W/"a/b"', "content-disposition": 'inline; filename="a/b"'}
     assert (
         _response_headers(
-            httpx.Response(200, headers=plain), asked, tokens=set(), public_address=ours
+            httpx.Response(200, headers=plain), asked, tokens=set(), public_address=public_address
         )
         == plain
     )
-    for said in ("/api/approvals", "//{0}/api", "http://{0}/api/approvals"):
-        address = said.format(world.env.here.url.removeprefix("http://"))
+    for template in ("/api/approvals", "//{0}/api", "http://{0}/api/approvals"):
+        address = template.format(world.env.here.url.removeprefix("http://"))
         passed = ("location", "content-location", "x-next-page", "x-ratelimit-reset")
         hostile = dict.fromkeys((*passed, "refresh", "x-any"), address)
         reply = httpx.Response(307, headers={**hostile, "link": f"<{address}>; rel=next"})
-        headers = _response_headers(reply, asked, tokens=set(), public_address=ours)
+        headers = _response_headers(reply, asked, tokens=set(), public_address=public_address)
         assert set(headers) <= {*passed, "link"}
         for text in headers.values():
             assert text.lstrip("<").startswith("https://api.tracker.example/")
@@ -36,7 +36,7 @@ RULES = [
         says="A provider's response cannot name a route of this server",
         source="promise 13",
         cells={
-            Door.PROXY: _names_no_route_of_ours,
+            Door.PROXY: _names_none_of_our_routes,
             Door.CALLBACK: "`flows.origin` checks the complete address of a provider before "
             "a browser gets it, and allows only origins from the operator's "
             "settings or the issuer's metadata",

@@ -26,14 +26,14 @@ async def _flood(world: World) -> None:
             await client.post(path, headers={"authorization": f"Bearer {forged}"}, json={})
 
 
-async def _works_beside_a_flood(world: World, door: Door) -> None:
+async def _works_during_a_flood(world: World, door: Door) -> None:
     # finding: XS5
     await _flood(world)
     asked = await world.ask(door, ASKED)
     assert "house" in (await world.page(asked)).text
 
 
-async def _the_inbox_opens_beside_a_flood(world: World, _: Door) -> None:
+async def _the_inbox_opens_during_a_flood(world: World, _: Door) -> None:
     # finding: XS5
     await world.asked_of_finance({"order": "o8"}, "Pay it back?")
     await world.browser(ERIN)
@@ -43,7 +43,7 @@ async def _the_inbox_opens_beside_a_flood(world: World, _: Door) -> None:
     assert (await person.send("GET", "/api/inbox")).status_code == 200
 
 
-async def _a_key_that_approves_works_beside_a_flood(world: World, _: Door) -> None:
+async def _a_key_that_approves_works_during_a_flood(world: World, _: Door) -> None:
     # finding: XS5
     asked = await world.ask(Door.API, ASKED)
     await _flood(world)
@@ -131,13 +131,13 @@ RULES = [
         cells={
             **every(
                 (Door.TOOL_2025, Door.TOOL_2026, Door.TASK, Door.API, Door.CLIENT),
-                _works_beside_a_flood,
+                _works_during_a_flood,
             ),
-            Door.BLOCK: _works_beside_a_flood,
-            Door.PAGE: _works_beside_a_flood,
-            Door.APPROVER: _the_inbox_opens_beside_a_flood,
-            Door.INBOX: _the_inbox_opens_beside_a_flood,
-            Door.APPROVING_KEY: _a_key_that_approves_works_beside_a_flood,
+            Door.BLOCK: _works_during_a_flood,
+            Door.PAGE: _works_during_a_flood,
+            Door.APPROVER: _the_inbox_opens_during_a_flood,
+            Door.INBOX: _the_inbox_opens_during_a_flood,
+            Door.APPROVING_KEY: _a_key_that_approves_works_during_a_flood,
             Door.OWN_PAGES: "each session has its own rate limit: "
             "tests/webapp/routes/test_rates.py and "
             "tests/webapp/routes/test_credentials.py",

@@ -51,9 +51,9 @@ async def _is_given_once_more(world: World, door: Door) -> None:
         others: list[Asked] = []
         if is_first:
             others.append(await _by_a_program(world, door, "other", name))
-        ours = await world.ask(door, visit(name))
+        first = await world.ask(door, visit(name))
         service = world.env.here.service
-        await service.elicitations.end(await world.state(ours), Status.CANCELLED)
+        await service.elicitations.end(await world.state(first), Status.CANCELLED)
         if not is_first:
             others.append(await _by_a_program(world, door, "other", name))
         if door in (Door.TOOL_2025, Door.TOOL_2026):
@@ -122,10 +122,10 @@ SECRET = {"kind": "secret", "message": "Your key, please.", "name": "weather"}
 async def _name_is_unknown_to_another_program(world: World, door: Door) -> None:
     """Answer a secret of one program. The same name in another program must stay unanswered."""
     secret = {**SECRET, "name": f"weather-{door.name}"}
-    ours = await world.ask(door, secret)
-    guest = Guest(await world.browser(ours.subject))
-    await guest.type(ours.link)
-    assert (await world.state(ours)).status is Status.ACCEPTED
+    question = await world.ask(door, secret)
+    guest = Guest(await world.browser(question.subject))
+    await guest.type(question.link)
+    assert (await world.state(question)).status is Status.ACCEPTED
     if world.subject(door) == ALICE:
         other = (await world.program_named("other")).acting_for(world.token(ALICE, use="api"))
         answer = await other.asked(secret)
@@ -143,13 +143,13 @@ async def _key_and_run_belong_to_one_program(world: World, door: Door) -> None:
     await _name_is_unknown_to_another_program(world, door)
     for named in ({"key": "wish"}, {"run": "order 8"}):
         body = {"kind": "confirm", "message": "Sell the house?", **named}
-        ours, theirs = [await world.ask(door, body, program=name) for name in ("shop", "other")]
-        assert ours.id != theirs.id
+        question, other = [await world.ask(door, body, program=name) for name in ("shop", "other")]
+        assert question.id != other.id
         ended = await (await world.program_named("other")).send(
             "POST", "/api/runs/end", json={"user": ANN, "run": "order 8"}
         )
         assert ended.status_code == 200
-        assert (await world.state(ours)).status is Status.PENDING
+        assert (await world.state(question)).status is Status.PENDING
 
 
 RULES = [

@@ -38,12 +38,12 @@ async def _no_result_says_it(world: World, door: Door) -> None:
         while not (asked := await world.open(door)):
             await client.get(task)
         await _typed(world, world.known(asked[0], door), value=TYPED)
-        said = json.dumps(await client.until(task, "completed"))
+        result = json.dumps(await client.until(task, "completed"))
     else:
         await _typed(world, await world.ask(door, body), value=TYPED)
-        said = await world.call(door, "ask", body=body)
-    assert "***" in said
-    assert TYPED[:8] not in said
+        result = await world.call(door, "ask", body=body)
+    assert "***" in result
+    assert TYPED[:8] not in result
 
 
 async def _no_page_says_it_again(world: World, _: Door) -> None:

@@ -142,9 +142,9 @@ async def _is_refused_at_a_gate(world: World, door: Door) -> None:
     await _is_refused_where_it_is_asked(world, door)
     for tool in ("gated", "gated_by_finance"):
         for words, arguments in TOO_MUCH.items():
-            said = await world.call(door, tool, what=arguments)
-            assert words in said
-            assert "Nobody was asked" in said
+            text = await world.call(door, tool, what=arguments)
+            assert words in text
+            assert "Nobody was asked" in text
     assert not await world.open(door)
     deep: Any = 0
     for _ in range(900):

@@ -90,10 +90,10 @@ class World:
             Refused: The question was not asked.
         """
         before = {one.id for one in await self.open(door)}
-        said = await self._asks(door, body, tool=tool, program=program)
+        refusal = await self._asks(door, body, tool=tool, program=program)
         found = [one for one in await self.open(door) if one.id not in before]
         if not found:
-            raise Refused(said)
+            raise Refused(refusal)
         return self.known(found[0], door)
 
     def fresh(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class World:
         caller = CutOffCaller(browser.browser, f"{self.env.here.url}/mcp", revision, elicits=False)
         caller.headers |= {"authorization": f"Bearer {self.token(ALICE)}"}
         await caller.connect()
-        return said_in((await caller.call(tool, **arguments)).text)
+        return result_text((await caller.call(tool, **arguments)).text)
 
     async def program_named(self, name: str, **about: Any) -> Program:
         return await self.stack.enter_async_context(
@@ -251,14 +251,14 @@ def question_of(body: Mapping[str, Any]) -> Any:
     return msgspec.convert(dict(body), NewQuestion).question()
 
 
-def said_in(text: str) -> str:
+def result_text(text: str) -> str:
     """Return the text of the result in a response of /mcp. Raise Refused for a JSON-RPC error."""
     lines = re.findall(r"^data: (\{.*)$", text, re.MULTILINE) or [text]
     answer = json.loads(lines[-1])
     if "error" in answer:
         raise Refused(f"{answer['error']['code']}: {answer['error']['message']}")
-    said: str = answer["result"]["content"][0]["text"]
-    return said
+    text_found: str = answer["result"]["content"][0]["text"]
+    return text_found
 
 
 @asynccontextmanager

@@ -155,18 +155,18 @@ def test_host_with_special_characters_is_not_read_as_another_host(address: str, 
     assert origin != origin_of(other)
 
 
-@pytest.mark.parametrize("letter", list("%<>^|\";,'*`{}!$&()+=~"))
-def test_host_with_forbidden_character_is_refused(letter: str) -> None:
+@pytest.mark.parametrize("character", list("%<>^|\";,'*`{}!$&()+=~"))
+def test_host_with_forbidden_character_is_refused(character: str) -> None:
     with pytest.raises(InvalidQuestion):
-        origin_of(f"https://a{letter}b.example")
+        origin_of(f"https://a{character}b.example")
 
 
 @pytest.mark.parametrize(
-    "letter", ["\uff1b", "\uff0541", "\uff3c", "\u00a0", "\uff0f", "\u202e", "\u3000"]
+    "character", ["\uff1b", "\uff0541", "\uff3c", "\u00a0", "\uff0f", "\u202e", "\u3000"]
 )
-def test_host_with_character_normalizing_to_another_is_refused(letter: str) -> None:
+def test_host_with_character_normalizing_to_another_is_refused(character: str) -> None:
     with pytest.raises(InvalidQuestion):
-        origin_of(f"https://a{letter}b.example")
+        origin_of(f"https://a{character}b.example")
 
 
 @pytest.mark.parametrize("host", [".", "..", "a..b", ".example"])
@@ -182,11 +182,11 @@ def test_brackets_without_ipv6_address_are_refused(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "letter", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff"]
+    "character", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff"]
 )
-def test_control_characters_in_address_are_refused(letter: str) -> None:
+def test_control_characters_in_address_are_refused(character: str) -> None:
     with pytest.raises(InvalidQuestion):
-        origin_of(f"https://example.com/{letter}")
+        origin_of(f"https://example.com/{character}")
 
 
 @pytest.mark.parametrize("path", ["日本", "ü", "?q=é"])
@@ -200,7 +200,7 @@ def test_redirect_address_is_ascii(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "is_ours"),
+    ("host", "is_this_machine"),
     [
         ("localhost", True),
         ("127.0.0.1", True),
@@ -214,8 +214,8 @@ def test_redirect_address_is_ascii(path: str) -> None:
         ("example.com", False),
     ],
 )
-def test_only_loopback_hosts_count_as_this_machine(host: str, is_ours: bool) -> None:
-    assert is_loopback(host) is is_ours
+def test_only_loopback_hosts_count_as_this_machine(host: str, is_this_machine: bool) -> None:
+    assert is_loopback(host) is is_this_machine
 
 
 @settings(deadline=None)

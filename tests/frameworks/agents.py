@@ -35,19 +35,19 @@ class Play:
 
     tool: str
     early: int
-    heard: list[str] = field(default_factory=list[str])
+    results: list[str] = field(default_factory=list[str])
     asked: int = 0
     link: str | None = None
 
-    async def calls_again(self, said: str) -> bool:
+    async def calls_again(self, text: str) -> bool:
         """Record the tool's text, and return True if the model calls the tool again."""
-        self.heard.append(said)
-        if (found := _LINK.search(said)) is not None:
+        self.results.append(text)
+        if (found := _LINK.search(text)) is not None:
             self.link = found[0]
-        is_waiting = found is not None or any(words in said for words in _LATER)
-        if not is_waiting or len(self.heard) >= CALLS_AT_MOST:
+        is_waiting = found is not None or any(words in text for words in _LATER)
+        if not is_waiting or len(self.results) >= CALLS_AT_MOST:
             return False
-        if len(self.heard) > self.early and self.link is not None:
+        if len(self.results) > self.early and self.link is not None:
             async with httpx.AsyncClient() as browser:
                 await walk(
                     browser, self.link, answers={"answer.response": NAME}, say=lambda _: None
@@ -121,11 +121,11 @@ def _langchain_model(play: Play) -> Any:
             if isinstance(last, ToolMessage):
                 assert last.status == "success", last
                 if not await play.calls_again(str(last.text)):
-                    return said(AIMessage(content="end"))
+                    return reply_of(AIMessage(content="end"))
             call = {"name": play.tool, "args": {"what": "tea"}, "id": f"call {len(messages)}"}
-            return said(AIMessage(content="", tool_calls=[call]))
+            return reply_of(AIMessage(content="", tool_calls=[call]))
 
-    def said(message: Any) -> Any:
+    def reply_of(message: Any) -> Any:
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     return Model()
@@ -208,7 +208,7 @@ def _openai_model(play: Play) -> Any:
             is_result = last.get("type") == "function_call_output"
             if is_result and not await play.calls_again(str(last["output"])):
                 end = ResponseOutputText(type="output_text", text="end", annotations=[])
-                return said(
+                return reply_of(
                     ResponseOutputMessage(
                         id="message",
                         role="assistant",
@@ -217,19 +217,19 @@ def _openai_model(play: Play) -> Any:
                         content=[end],
                     )
                 )
-            return said(
+            return reply_of(
                 ResponseFunctionToolCall(
                     type="function_call",
                     name=play.tool,
                     arguments=json.dumps({"what": "tea"}),
-                    call_id=f"call {len(play.heard)}",
+                    call_id=f"call {len(play.results)}",
                 )
             )
 
         def stream_response(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError
 
-    def said(output: Any) -> Any:
+    def reply_of(output: Any) -> Any:
         return ModelResponse(output=[output], usage=Usage(), response_id=None)
 
     set_tracing_disabled(True)
@@ -260,7 +260,7 @@ def main() -> None:
             asyncio.run(FRAMEWORKS[name](url, play))
         except Exception as ended:  # noqa: BLE001 - it is what the test is about
             error = f"{type(ended).__name__}: {ended}"
-        print(json.dumps({"heard": play.heard, "asked": play.asked, "error": error}))  # noqa: T201 - its result
+        print(json.dumps({"results": play.results, "asked": play.asked, "error": error}))  # noqa: T201 - its result
 
 
 if __name__ == "__main__":

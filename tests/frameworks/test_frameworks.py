@@ -91,7 +91,7 @@ async def test_person_is_asked_once_in_client_and_answer_is_used(framework, libr
         for (tool, returns), run in zip(RETURNS.items(), runs, strict=True):
             assert run["error"] is None
             assert run["asked"] == (3 if tool == "three" else 1), run
-            assert [returns in received for received in run["heard"]] == [True], run
+            assert [returns in received for received in run["results"]] == [True], run
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -105,7 +105,7 @@ async def test_model_gets_link_and_early_repeated_calls_do_not_fail_the_run(fram
         runs = await runs_of(framework, env, *tools, early=3)
         for tool, run in zip(tools, runs, strict=True):
             assert run["error"] is None
-            *waiting, returned = run["heard"]
+            *waiting, returned = run["results"]
             assert RETURNS[tool] in returned
             links = ["/e/" in received and "show" in received.lower() for received in waiting]
             # openai-agents waits only 5 seconds, which the server learns from its first call.

@@ -69,16 +69,16 @@ def document() -> str:
 def _setup(name: str, one: Setup) -> str:
     model = "the call waits" if one.model == "waits" else one.model or ""
     person = "the provider's own page" if one.ends_at_provider else one.person
-    return f"| {name} | {_said(one.found)} | {_said(one.used)} | {model} | {person} |"
+    return f"| {name} | {_words_of(one.found)} | {_words_of(one.used)} | {model} | {person} |"
 
 
 def _sign_in(name: str, one: SignInSetup) -> str:
     model = "" if one.call == HTTPStatus.OK else f"{one.call}: {one.model}"
     person = "the issuer's own page" if one.ends_at_provider else one.person or "signed in"
-    return f"| {name} | {_said(one.found)} | {_said(one.used)} | {model} | {person} |"
+    return f"| {name} | {_words_of(one.found)} | {_words_of(one.used)} | {model} | {person} |"
 
 
-def _said(parts: Sequence[str] | None) -> str:
+def _words_of(parts: Sequence[str] | None) -> str:
     return " ... ".join(f"`{part}`" for part in parts or ())
 
 

@@ -258,7 +258,7 @@ KNOWN: Mapping[str, Known] = {
         at=("quickbooks",),
         declares='keep = { realm_id = "callback.realmId" }',
         result="the company is in the API's address and identifies the account",
-        test="test_parameter_of_the_callback_is_kept_and_names_the_api",
+        test="test_parameter_of_the_callback_is_stored_and_names_the_api",
     ),
     "the callback lacks the company": Known(
         at=("quickbooks",),

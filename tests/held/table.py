@@ -108,8 +108,8 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 def cells() -> Iterator[tuple[str, str]]:
     """Yield each pair of names."""
     for hold in HOLDS:
-        for take in TABLE[hold]:
-            yield hold, take
+        for claim in TABLE[hold]:
+            yield hold, claim
 
 
 def rendered() -> str:
@@ -117,7 +117,7 @@ def rendered() -> str:
     takes = [*_AT_WORK]
     lines = [f"| the payment is used by | {' | '.join(takes)} |", f"|---|{'---|' * len(takes)}"]
     for hold, row in TABLE.items():
-        lines.append(f"| {hold} | {' | '.join(row[take] for take in takes)} |")
+        lines.append(f"| {hold} | {' | '.join(row[claim] for claim in takes)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -12,16 +12,16 @@ from webapp.cli.purge import _erase
 # finding: XD1, XD2, XD3, XM1, XM4, XM5, XM6, XV1, XV2
 
 
-@pytest.mark.parametrize(("hold", "take"), [*cells()])
-async def test_held_payment_ends_as_table_says(hold: str, take: str) -> None:
+@pytest.mark.parametrize(("hold", "claim"), [*cells()])
+async def test_held_payment_ends_as_table_says(hold: str, claim: str) -> None:
     async with world() as at, HOLDS[hold](at) as held:
-        door = await TAKES[take](held)
-        if take == "a cancellation":
+        door = await TAKES[claim](held)
+        if claim == "a cancellation":
             end = "work done" if at.made else "stopped"
         else:
             end = await held.end()
         payment = await at.payment()
-        assert f"{door}; {end}, {payment.status.value}" == TABLE[hold][take]
+        assert f"{door}; {end}, {payment.status.value}" == TABLE[hold][claim]
 
 
 WORDS = {

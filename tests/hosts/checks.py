@@ -249,11 +249,11 @@ async def drain(at: Served) -> Verdict:
                 await anext(received)
                 at.process.send_signal(signal.SIGTERM)
                 async with asyncio.timeout(300):
-                    said = [line async for line in lines if line.startswith("data:")]
+                    data_lines = [line async for line in lines if line.startswith("data:")]
                     async for _ in received:
                         pass
-            answers = [json.loads(line[5:]) for line in said if line[5:].strip()]
-            assert any("result" in answer for answer in answers), said
+            answers = [json.loads(line[5:]) for line in data_lines if line[5:].strip()]
+            assert any("result" in answer for answer in answers), data_lines
         async with asyncio.timeout(300):
             await at.process.wait()
     return Verdict.HOLDS

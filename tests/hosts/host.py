@@ -26,7 +26,7 @@ from tests.support.processes import error_of, killed, start
 from tests.support.programs import running
 from tests.support.serving import bound, free_port
 from webapp.connecting import utc_now
-from webapp.identity.pairing import address_of, key_of
+from webapp.identity.sessions import address_of, key_of
 
 SECRET = "s" * 44
 MODULE = "tests.hosts.shop"
@@ -185,8 +185,8 @@ class RunHost:
         named = {k: v.format(origin=settings["ELICIT_URL"]) for k, v in (extra or {}).items()}
         more = {**settings, **named}
         async with running(*command, home=folder, cwd=PROJECT, extra=more) as program:
-            process, said = program.process, program.said
-            yield Served(url=program.url, process=process, log=lambda: said + error_of(process))
+            process, output = program.process, program.output
+            yield Served(url=program.url, process=process, log=lambda: output + error_of(process))
 
 
 async def _ended(process: Process) -> None:

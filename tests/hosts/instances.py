@@ -13,7 +13,7 @@ from msgspec.json import encode
 
 from tests.hosts.host import MODULE, SECRET, Served
 from tests.hosts.nginx import configured
-from tests.support.cli import COMMAND, PROJECT, environment_of, said_until, start
+from tests.support.cli import COMMAND, PROJECT, environment_of, output_until, start
 from tests.support.leaks import EARS
 from tests.support.processes import ended, error_of
 from tests.support.processes import start as start_process
@@ -39,7 +39,7 @@ class Instances:
         old = self.processes[name]
         old.terminate()
         end = await ended(old)
-        EARS.hear(f"standard output of instance {name}", end.out)
+        EARS.check(f"standard output of instance {name}", end.out)
         assert end.status == 0, end.err
         self.processes[name] = await self.start(name)
 
@@ -97,7 +97,7 @@ async def instances(
             for name, process in processes.items():
                 if process.returncode is None:
                     process.terminate()
-                EARS.hear(f"standard output of instance {name}", (await ended(process)).out)
+                EARS.check(f"standard output of instance {name}", (await ended(process)).out)
 
         stack.push_async_callback(end)
         for name in NAMES:
@@ -134,23 +134,23 @@ async def _started(
     cwd = PROJECT if server.startswith("tests.") else folder
     if sandbox is None:
         process = await start(*words, home=folder, cwd=cwd, extra=settings)
-        EARS.hear("standard output of an instance", await said_until("stop", process))
+        EARS.check("standard output of an instance", await output_until("stop", process))
         return process
-    ours, theirs = socket.socketpair()
-    parents.enter_context(ours)
-    with theirs:
-        ours.sendall(encode({"sandbox": sandbox}) + b"\n")
+    own_end, child_end = socket.socketpair()
+    parents.enter_context(own_end)
+    with child_end:
+        own_end.sendall(encode({"sandbox": sandbox}) + b"\n")
         process = await start_process(
-            *(*COMMAND, *words, "--parent-fd", str(theirs.fileno())),
+            *(*COMMAND, *words, "--parent-fd", str(child_end.fileno())),
             name=f"instance {settings['ELICIT_INSTANCE']}",
             cwd=cwd,
             env=environment_of(folder, settings),
-            pass_fds=[theirs.fileno()],
+            pass_fds=[child_end.fileno()],
         )
-    ours.setblocking(False)
+    own_end.setblocking(False)
     try:
-        said = await asyncio.get_running_loop().sock_recv(ours, 1)  # a byte once it serves
+        ready_byte = await asyncio.get_running_loop().sock_recv(own_end, 1)  # a byte once it serves
     except ConnectionResetError:
-        said = b""
-    assert said, error_of(process)
+        ready_byte = b""
+    assert ready_byte, error_of(process)
     return process

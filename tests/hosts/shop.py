@@ -46,8 +46,8 @@ def low_level() -> Any:
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = next(tool for tool in TOOLS if tool.__name__ == params.name)
-        said = await tool(**(params.arguments or {}))
-        return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+        text = await tool(**(params.arguments or {}))
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
     return Server("shop", on_list_tools=list_tools, on_call_tool=call_tool)
 

@@ -15,7 +15,7 @@ from tests.support.cli import log_as_before
 from tests.support.mcp_server import MODERN, CutOffCaller
 from tests.support.serving import transport_to
 from webapp.http.exchange import Message
-from webapp.identity.pairing import key_of
+from webapp.identity.sessions import key_of
 from webapp.settings.settings import read_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -49,14 +49,14 @@ def imported(name: str, home: Path) -> Iterator[tuple[Any, str]]:
 @asynccontextmanager
 async def living(app: Any) -> AsyncIterator[None]:
     """Run the lifespan as an ASGI server does."""
-    reported, said = asyncio.Queue[Message](), asyncio.Queue[Message]()
+    reported, sent = asyncio.Queue[Message](), asyncio.Queue[Message]()
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-    running = asyncio.create_task(app(scope, reported.get, said.put))
+    running = asyncio.create_task(app(scope, reported.get, sent.put))
     await reported.put({"type": "lifespan.startup"})
-    assert (await said.get()) == {"type": "lifespan.startup.complete"}
+    assert (await sent.get()) == {"type": "lifespan.startup.complete"}
     yield
     await reported.put({"type": "lifespan.shutdown"})
-    assert (await said.get()) == {"type": "lifespan.shutdown.complete"}
+    assert (await sent.get()) == {"type": "lifespan.shutdown.complete"}
     await running
 
 

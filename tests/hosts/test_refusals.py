@@ -33,6 +33,6 @@ async def test_caller_behind_unix_socket_is_not_local(tmp_path: Path) -> None:
             assert (await client.get(f"{at.url}/health")).json() == {"status": "ok"}
             caller = CutOffCaller(client, f"{at.url}/mcp", MODERN)
             await caller.connect()
-            said = (await caller.call("order", what="tea")).text
-    assert "Nobody can be asked" in said
-    assert "a Unix socket" in said
+            text = (await caller.call("order", what="tea")).text
+    assert "Nobody can be asked" in text
+    assert "a Unix socket" in text

@@ -88,8 +88,8 @@ class Picked:
 class Teller:
     """A pytest plugin that reports the running and the failed test."""
 
-    def __init__(self, told: Path) -> None:
-        self._told = told.open("a", buffering=1)
+    def __init__(self, log: Path) -> None:
+        self._log = log.open("a", buffering=1)
 
     def pytest_sessionstart(self) -> None:
         """Turn off hypothesis's shrinking: any failure counts."""
@@ -100,14 +100,14 @@ class Teller:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._told.write(f"{KILLED}{report.nodeid}\n")
+            self._log.write(f"{KILLED}{report.nodeid}\n")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._told.write(nodeid + "\n")
+        self._log.write(nodeid + "\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._told.write(f"{KILLED}{report.nodeid}\n")
+            self._log.write(f"{KILLED}{report.nodeid}\n")
 
 
 class Copy:
@@ -115,7 +115,7 @@ class Copy:
 
     def __init__(self, top: Path) -> None:
         self.top = top / "tree"
-        self._told = top / "told"
+        self._log = top / "told"
         self._log = top / "log"
         shutil.copytree(PROJECT, self.top, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
@@ -141,7 +141,7 @@ class Copy:
         self, files: Sequence[str], *, seconds: float, plugins: Sequence[object], stops: bool = True
     ) -> Outcome:
         """Run test files in a process that imports this copy, and return the first failure."""
-        self._told.write_text("")
+        self._log.write_text("")
         child = os.fork()
         if not child:
             self._run(files, plugins, stops=stops)
@@ -149,7 +149,7 @@ class Copy:
         since = begun
         while not os.waitpid(child, os.WNOHANG)[0]:
             time.sleep(0.02)
-            text = self._told.read_text()
+            text = self._log.read_text()
             if text != seen:
                 seen, since = text, time.monotonic()
             is_hung = time.monotonic() - since > HANG_SECONDS
@@ -158,7 +158,7 @@ class Copy:
                 os.waitpid(child, 0)
                 on = (seen.splitlines() or [files[0]])[-1]
                 return Outcome(word="timed out" if is_hung else "undecided", test=on)
-        lines = self._told.read_text().splitlines()
+        lines = self._log.read_text().splitlines()
         for line in lines:
             if line.startswith(KILLED):
                 return Outcome(word="killed", test=line.removeprefix(KILLED))
@@ -179,9 +179,9 @@ class Copy:
             with self._log.open("w") as log, redirect_stdout(log), redirect_stderr(log):
                 how = [*QUIETLY, f"--basetemp={self.top.parent / 'tmp'}"]
                 how += ["-x"] if stops else []
-                code = pytest.main([*how, *files], plugins=[Teller(self._told), *plugins])
+                code = pytest.main([*how, *files], plugins=[Teller(self._log), *plugins])
             if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                with self._told.open("a") as reported:
+                with self._log.open("a") as reported:
                     reported.write(ENDED + "\n")
         finally:
             os._exit(0)

@@ -31,11 +31,11 @@ async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[O
     ]
     async with oauth_env(providers=declarations, clock=real_time(), played=False) as here:
         for name, each in zip(names, providers, strict=True):
-            each.configure(clients=[ours(here, f"/callback/{name}")])
+            each.configure(clients=[our_settings(here, f"/callback/{name}")])
         yield here
 
 
-def ours(here: OAuthEnv, *paths: str, **changes: Any) -> dict[str, Any]:
+def our_settings(here: OAuthEnv, *paths: str, **changes: Any) -> dict[str, Any]:
     """Return the application's registration at `acme`."""
     id, secret = here.settings.credentials["acme"]
     addresses = [f"{here.url}{path}" for path in paths]

@@ -76,9 +76,9 @@ class OpenIdProvider:
         """Restart with this configuration. `PLAIN` has the defaults."""
         self.wanted = {**PLAIN, **wanted}
         cast("IO[bytes]", self._process.stdin).write(json.dumps(self.wanted).encode() + b"\n")
-        said = json.loads(self._line())
-        assert "error" not in said, said["error"]
-        self.issuer = said["issuer"]
+        reply = json.loads(self._line())
+        assert "error" not in reply, reply["error"]
+        self.issuer = reply["issuer"]
 
     def change(self, **wanted: Any) -> None:
         """Restart with the last configuration and these changes."""

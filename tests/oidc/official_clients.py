@@ -124,8 +124,8 @@ async def typescript(place: Place, client: Official) -> str:
                 await place.open(link)
             case {"result": str(text)}:
                 return text
-            case said:
-                return f"it said {said}"
+            case other:
+                return f"it said {other}"
     return "it ended"
 
 
@@ -193,15 +193,15 @@ async def mcp_remote(place: Place, program: str, revision: str, home: Path) -> s
         args=[program, f"{place.url}/mcp", str(REMOTE_PORT), *options],
         env={"PATH": os.environ["PATH"], "HOME": str(home), "MCP_REMOTE_CONFIG_DIR": str(home)},
     )
-    said = home / f"said-{revision}"
+    log = home / f"said-{revision}"
 
     async def sign_in() -> None:
         address = re.compile(r"^(http\S+/auth\?\S+)", re.MULTILINE)
-        while not (found := address.findall(said.read_text())):  # noqa: ASYNC110 -- not our file
+        while not (found := address.findall(log.read_text())):  # noqa: ASYNC110 -- not our file
             await asyncio.sleep(0.1)
         await walk(place.page, found[0], until=f"http://127.0.0.1:{REMOTE_PORT}/")
 
-    with said.open("w") as errors:
+    with log.open("w") as errors:
         signing_in = asyncio.create_task(sign_in())
         transport = stdio_client(started, errlog=errors)
         async with Client(transport, mode=revision, elicitation_callback=shower(place)) as client:
@@ -220,10 +220,10 @@ async def place(provider: OpenIdProvider, home: Path, page: Page) -> AsyncIterat
     back = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     url = f"http://127.0.0.1:{port}"
     variables = sign_in_for(provider, url)
-    ours, assistant = provider.wanted["clients"]
+    server_client, assistant = provider.wanted["clients"]
     remote = f"http://127.0.0.1:{REMOTE_PORT}/oauth/callback"
     assistant = {**assistant, "redirect_uris": [f"{back}/callback", remote]}
-    provider.change(clients=[ours, assistant])
+    provider.change(clients=[server_client, assistant])
     async with (
         listening,
         serving("tests.oidc.official_clients:mcp", home=home, port=port, extra=variables),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from joserfc.jwk import ECKey
 
-from tests.oidc.connected import WORDS, bearer, known_at, ours, served, sign_in
+from tests.oidc.connected import WORDS, bearer, known_at, our_settings, served, sign_in
 from tests.oidc.env import OpenIdProvider, real_time
 from tests.support.connections_page import main_text, press
 from tests.support.mcp_server import MODERN, new_browser, server_env
@@ -141,7 +141,7 @@ async def account_works(acme: OpenIdProvider, setting: Setting) -> None:
         ) as here,
         new_browser() as browser,
     ):
-        client = ours(here, "/callback/acme", **setting.client)
+        client = our_settings(here, "/callback/acme", **setting.client)
         acme.configure(clients=[client], **setting.there)
         asked, person = here.ask("offline_access", "email", provider=declared), await here.person()
         leaves = await person.go_on(await asked.link())

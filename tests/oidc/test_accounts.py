@@ -21,7 +21,7 @@ from flows.oauth.device_flow import DeviceCode, Pending
 from flows.oauth.provider import Client
 from flows.oauth.refresh import RefreshTokenGone, refresh, refreshed
 from flows.oauth.revocation import revoke
-from tests.oidc.connected import office, ours
+from tests.oidc.connected import office, our_settings
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider, real_time, registration
 from tests.support.account_life import led
 from tests.support.connections_page import main_text, press
@@ -156,7 +156,7 @@ async def test_provider_redirecting_to_another_provider_gets_no_code(
         page = await trip.back_with(await alice.walk(to_acme))
         assert page.status == 404
         # Even if both addresses are registered, the `iss` parameter reveals the attack.
-        acme.configure(clients=[ours(here, "/callback/acme", "/callback/rival")])
+        acme.configure(clients=[our_settings(here, "/callback/acme", "/callback/rival")])
         callback = await (await newcomer(acme, "alice")).walk(handed_on)
         assert (await trip.back_with(callback)).status == 400
         assert not await here.connections()

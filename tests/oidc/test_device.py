@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Declined, Denied, Failed
 from flows.oauth import device_flow as oauth_device
-from tests.oidc.connected import office, ours
+from tests.oidc.connected import office, our_settings
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider
 from tests.support.oauth_env import Asking, OAuthEnv
 from webapp.cli.connect import Terminal, connect_by_code, open_questions
@@ -31,7 +31,7 @@ class Desk:
         likes: bool = True,
         meanwhile: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self.asked: list[str] = []
         self._guest, self._says, self._likes = guest, says, likes
         self._has_entered = False
@@ -40,7 +40,7 @@ class Desk:
     @property
     def terminal(self) -> Terminal:
         return Terminal(
-            say=self.said.append, choose=self._choose, is_right=self._is_right, pause=self._pause
+            say=self.printed.append, choose=self._choose, is_right=self._is_right, pause=self._pause
         )
 
     async def _choose(self, number: int) -> int | None:
@@ -56,7 +56,7 @@ class Desk:
         if self._has_entered:
             return
         self._has_entered = True
-        words = self.said[1].replace(",", " ").split()
+        words = self.printed[1].replace(",", " ").split()
         address, code = words[1], words[words.index("enter") + 1]
         await self._guest.enter(address, user_code=code, says=self._says)
 
@@ -66,7 +66,7 @@ async def waiting(
     acme: OpenIdProvider, **about: Any
 ) -> AsyncIterator[tuple[OAuthEnv, Asking, Elicitation]]:
     async with office(acme) as here:
-        acme.configure(clients=[ours(here, **GRANTS)])
+        acme.configure(clients=[our_settings(here, **GRANTS)])
         asked = here.ask("email", provider="acme", **about)
         await asked.link()
         (question,) = await open_questions(here.service, provider=None)
@@ -79,14 +79,14 @@ async def test_tool_continues_with_account_connected_by_code(
     async with waiting(acme) as (here, asked, question):
         desk = Desk(await newcomer(acme, "alice"))
         assert await connect_by_code(here.service, question, desk.terminal)
-        assert desk.said[0] == (
+        assert desk.printed[0] == (
             'list of shop asks for your account at Acme, through "c" (its own name, not '
             "verified).\nIt can do this there:\n  Know that it is you (openid)\n"
             "  See your e-mail address (email)\nAll your assistants can use it. Change "
             "this at /connections."
         )
         assert desk.asked == ["This is alice@acme.example at Acme. May list of shop use it?"]
-        assert desk.said[-1] == "The account is connected, and the tool continues."
+        assert desk.printed[-1] == "The account is connected, and the tool continues."
         assert (await asked.account()).label == "alice@acme.example"
         assert await open_questions(here.service, provider=None) == []
 
@@ -132,9 +132,9 @@ async def test_account_other_than_requested_is_reported_and_not_saved(
     async with waiting(acme, account="alice@acme.example") as (here, asked, question):
         desk = Desk(await newcomer(acme, "bob"))
         assert not await connect_by_code(here.service, question, desk.terminal)
-        assert "the account alice@acme.example at Acme" in desk.said[0]
+        assert "the account alice@acme.example at Acme" in desk.printed[0]
         assert desk.asked == []
-        assert desk.said[-1] == (
+        assert desk.printed[-1] == (
             "bob@acme.example was connected, but alice@acme.example was requested. "
             "Nothing was saved."
         )
@@ -157,7 +157,7 @@ async def test_another_person_with_same_account_name_is_reported_and_not_saved(
         desk = Desk(await newcomer(acme, "bob"))
         assert not await connect_by_code(here.service, again, desk.terminal)
         assert desk.asked == []
-        assert desk.said[-1] == (
+        assert desk.printed[-1] == (
             "The name bob@acme.example now belongs to another account than the one that was "
             "connected. Nothing was saved."
         )
@@ -191,7 +191,7 @@ async def test_account_confirmed_after_call_ended_is_saved_for_next_call(
 
         desk = Desk(await newcomer(acme, "alice"), meanwhile=decline)
         assert await connect_by_code(here.service, question, desk.terminal)
-        assert desk.said[-1] == (
+        assert desk.printed[-1] == (
             "The tool no longer waits. alice@acme.example is saved for the next call."
         )
         with pytest.raises(Declined):
@@ -213,7 +213,7 @@ async def test_account_confirmed_twice_is_saved_for_next_call(
 
         desk = Desk(guest, meanwhile=also)
         assert await connect_by_code(here.service, question, desk.terminal)
-        assert desk.said[-1] == (
+        assert desk.printed[-1] == (
             "The tool had an account already. alice@acme.example is saved for the next call."
         )
 

@@ -77,7 +77,7 @@ class Desk:
 
     async def arrive(self, departure: Redirect, back: str, **changes: Any) -> SignedIn:
         """Handle the provider's redirect. `changes` replace values that the browser stored."""
-        stored = {**cast("dict[str, Any]", departure.kept), **changes}
+        stored = {**cast("dict[str, Any]", departure.attempt_data), **changes}
         arrival = CallbackParams(parameters=tuple(parse_qsl(urlsplit(back).query)))
         found = await self.metadata()
         return await self.lead(
@@ -183,7 +183,7 @@ async def test_callback_of_another_browser_is_refused(desk: Desk, newcomer: Newc
 async def test_code_of_another_browser_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     mallory, victim = await desk.leave(), await desk.leave()
     forged = await (await newcomer(desk.provider, "bob")).walk(mallory.url)
-    injected = changed(forged, state=cast("Any", victim.kept)["state"])
+    injected = changed(forged, state=cast("Any", victim.attempt_data)["state"])
     with pytest.raises(Failed, match="invalid_grant"):  # PKCE
         await desk.arrive(victim, injected)
 
@@ -226,9 +226,9 @@ async def test_token_for_another_server_is_refused(desk: Desk, newcomer: Newcome
         resources={MCP: {"scope": "tools"}, OTHER: {"scope": "tools"}},
     )
     alice = await newcomer(desk.provider, "alice")
-    theirs = (await bearer_of(alice, OTHER))["access_token"]
-    assert await desk.refusal(theirs) == "audience"
-    assert (await desk.read(theirs, replace(desk.resource, url=OTHER))).subject == "alice"
+    token = (await bearer_of(alice, OTHER))["access_token"]
+    assert await desk.refusal(token) == "audience"
+    assert (await desk.read(token, replace(desk.resource, url=OTHER))).subject == "alice"
 
 
 async def test_token_with_declared_audience_is_accepted(desk: Desk, newcomer: Newcomer) -> None:
@@ -263,14 +263,14 @@ async def test_opaque_token_is_checked_by_introspection(desk: Desk, newcomer: Ne
     both = {url: {"scope": "tools", "format": "opaque"} for url in (MCP, OTHER)}
     desk.provider.change(resources=both)
     alice = await newcomer(desk.provider, "alice")
-    ours, theirs = [(await bearer_of(alice, url))["access_token"] for url in (MCP, OTHER)]
+    own_token, other_token = [(await bearer_of(alice, url))["access_token"] for url in (MCP, OTHER)]
     async with desk.door(asks=True) as door:
-        for token, status in [(ours, 200), (theirs, 401), ("made up", 401)]:
+        for token, status in [(own_token, 200), (other_token, 401), ("made up", 401)]:
             answer = await door.post("/mcp", headers={"authorization": f"Bearer {token}"})
             assert answer.status_code == status
             assert status == 401 or answer.json() == {"subject": "alice"}
     async with desk.door() as door:
-        answer = await door.post("/mcp", headers={"authorization": f"Bearer {ours}"})
+        answer = await door.post("/mcp", headers={"authorization": f"Bearer {own_token}"})
         assert answer.status_code == 401
 
 
@@ -328,8 +328,8 @@ async def test_same_subject_at_another_issuer_is_refused(
     sign_in_for(rival, HERE)
     token = (await bearer_of(await newcomer(rival, "alice"), MCP))["access_token"]
     assert await desk.refusal(token) == "signature"  # the other issuer's key has the same id
-    theirs = replace(desk.resource, issuer=rival.issuer)
-    assert await desk.refusal(token, theirs) == "signature"
+    other_resource = replace(desk.resource, issuer=rival.issuer)
+    assert await desk.refusal(token, other_resource) == "signature"
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -51,5 +51,5 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 async def _is_withheld(client: Client, tool: str) -> bool:
     result = await client.call_tool(tool, {})
-    said = "".join(part.text for part in result.content if isinstance(part, TextContent))
-    return bool(result.is_error) and "goods" not in said and "tools.py:" in said
+    text = "".join(part.text for part in result.content if isinstance(part, TextContent))
+    return bool(result.is_error) and "goods" not in text and "tools.py:" in text

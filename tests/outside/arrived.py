@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.crash.account_env import REFUNDS, AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, calling, held, open_process_pool
 from tests.outside.by_command import output_of
-from tests.outside.sales import KEPT_IN
+from tests.outside.sales import STORE_KINDS
 from tests.support.shared_stores import STORES
 from tests.support.ways import with_stores
 
@@ -22,7 +22,7 @@ EIGHT_DAYS = 8 * 24 * 60 * 60
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
-            for dies, store in with_stores((False, True), KEPT_IN, whole=times > 1):
+            for dies, store in with_stores((False, True), STORE_KINDS, whole=times > 1):
                 case = "the process died" if dies else "the store came back"
                 is_right = await _is_not_refunded(process_pool, store, dies=dies)
                 yield f"the result arrived, and {case} ({store})", is_right

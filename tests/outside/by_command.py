@@ -45,8 +45,8 @@ WORK: dict[str, Callable[..., Coroutine[Any, Any, list[str]]]] = {
 
 async def output_of(env: AccountEnv, *words: str) -> str:
     """Return the output of a command."""
-    (said,) = await outputs_of(env, words)
-    return said
+    (output,) = await outputs_of(env, words)
+    return output
 
 
 async def outputs_of(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
@@ -82,10 +82,10 @@ async def main(about: dict[str, Any], name: str, *words: str) -> None:
         async with connected(with_sandbox(settings, orders.settings)) as service:
             print("ready", flush=True)  # noqa: T201 - the parent process waits for this line
             await asyncio.to_thread(sys.stdin.readline)
-            said = await WORK[name](service, *words)
+            sentences = await WORK[name](service, *words)
     except CommandRefused as refused:
-        said = [*refused.sentences]
-    print(json.dumps(said))  # noqa: T201 - its output is its report
+        sentences = [*refused.sentences]
+    print(json.dumps(sentences))  # noqa: T201 - its output is its report
 
 
 if __name__ == "__main__":

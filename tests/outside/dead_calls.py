@@ -9,7 +9,7 @@ import httpx
 from tests.crash.account_env import AccountEnv, open_customer, open_market
 from tests.crash.shop_env import ProcessPool, Server, no_certificates, open_process_pool
 from tests.outside.by_command import output_of
-from tests.outside.sales import KEPT_IN
+from tests.outside.sales import STORE_KINDS
 from tests.support.shared_stores import STORES
 from tests.support.task_client import DECLARED, TaskClient
 from tests.support.ways import with_stores
@@ -22,7 +22,9 @@ Leaves = Callable[[AccountEnv, Server, TaskClient, str], Awaitable[object]]
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
-            for (case, leaves), store in with_stores([*CASES.items()], KEPT_IN, whole=times > 1):
+            for (case, leaves), store in with_stores(
+                [*CASES.items()], STORE_KINDS, whole=times > 1
+            ):
                 is_right = await _is_refunded(process_pool, store, leaves)
                 yield f"the command refunds it after {case} ({store})", is_right
 
@@ -50,8 +52,8 @@ async def _is_refunded(process_pool: ProcessPool, store: str, leaves: Leaves) ->
             await leaves(env, server, client, task)
             (row,) = await env.records("payment")
             tail = row.id.removeprefix(row.owner)
-            said = await output_of(env, "refund", tail)
-            return "is refunded" in said and await env.statuses("payment") == ["refunded"]
+            output = await output_of(env, "refund", tail)
+            return "is refunded" in output and await env.statuses("payment") == ["refunded"]
 
 
 async def _killed(env: AccountEnv, server: Server, client: TaskClient, task: str) -> None:

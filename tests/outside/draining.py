@@ -25,11 +25,11 @@ from mcp.server.mcpserver import MCPServer
 from starlette.responses import JSONResponse
 from flows import complete_elicitation, elicit
 
-mcp, legs, inside = MCPServer("outside"), Counter(), set()
+mcp, requests, inside = MCPServer("outside"), Counter(), set()
 
 @mcp.tool()
 async def wait(number: int) -> str:
-    legs[number] += 1
+    requests[number] += 1
     inside.add(number)
     try:
         done = await elicit.url("Wait", "https://example.org/", elicitation_id=f"number-{number}")
@@ -39,8 +39,8 @@ async def wait(number: int) -> str:
 
 @mcp.custom_route("/held", methods=["GET"])
 async def held(request):
-    least = int(request.query_params["legs"])
-    return JSONResponse(sum(legs[number] >= least for number in inside))
+    least = int(request.query_params["requests"])
+    return JSONResponse(sum(requests[number] >= least for number in inside))
 
 @mcp.custom_route("/complete", methods=["POST"])
 async def complete(request):
@@ -52,29 +52,31 @@ async def complete(request):
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     calls = CALLS if times > 1 else 12
     for _ in range(times):
-        for revision, legs in (("legacy", 1), ("2026-07-28", 2)):
+        for revision, requests in (("legacy", 1), ("2026-07-28", 2)):
             with tempfile.TemporaryDirectory() as folder:
                 home = Path(folder)
                 (home / "outside_tools.py").write_text(TOOLS)
-                for text in await _texts_at_shutdown(home, revision, legs=legs, number=calls):
+                for text in await _texts_at_shutdown(
+                    home, revision, requests=requests, number=calls
+                ):
                     yield f"{revision}: held at SIGTERM, told to come again", _asks_to_repeat(text)
-                gone_on = await _going_on(home, revision, legs=legs, number=calls)
+                gone_on = await _going_on(home, revision, requests=requests, number=calls)
                 for number, text in enumerate(gone_on):
                     yield f"{revision}: goes on after the restart", text == f"{number} by ann"
 
 
-async def _texts_at_shutdown(home: Path, revision: str, *, legs: int, number: int) -> list[str]:
+async def _texts_at_shutdown(home: Path, revision: str, *, requests: int, number: int) -> list[str]:
     async with serving("outside_tools:mcp", home=home) as server:
-        calls = await _held(server, revision, legs=legs, number=number)
+        calls = await _held(server, revision, requests=requests, number=number)
         server.process.send_signal(signal.SIGTERM)
         end = await ended(server.process)
         texts = await asyncio.gather(*calls)
     return texts if (end.status, end.err) == (0, "") else [f"{end.status}: {end.err}"]
 
 
-async def _going_on(home: Path, revision: str, *, legs: int, number: int) -> list[str]:
+async def _going_on(home: Path, revision: str, *, requests: int, number: int) -> list[str]:
     async with serving("outside_tools:mcp", home=home) as server:
-        calls = await _held(server, revision, legs=legs, number=number)
+        calls = await _held(server, revision, requests=requests, number=number)
         async with httpx.AsyncClient(timeout=300) as trusted:
             for one in range(number):
                 await trusted.post(f"{server.url}/complete", params={"number": one})
@@ -82,7 +84,7 @@ async def _going_on(home: Path, revision: str, *, legs: int, number: int) -> lis
 
 
 async def _held(
-    server: Server, revision: str, *, legs: int, number: int
+    server: Server, revision: str, *, requests: int, number: int
 ) -> list[asyncio.Task[str]]:
     """Return the calls, once each has shown its link and the server has the client's answer.
 
@@ -93,7 +95,9 @@ async def _held(
     for _ in range(number):
         await shown.get()
     async with httpx.AsyncClient(timeout=300) as browser:
-        while (await browser.get(f"{server.url}/held", params={"legs": legs})).json() < number:
+        while (
+            await browser.get(f"{server.url}/held", params={"requests": requests})
+        ).json() < number:
             if any(call.done() for call in calls):
                 break
     return calls

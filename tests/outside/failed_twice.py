@@ -48,8 +48,8 @@ async def _is_paid_once(process_pool: ProcessPool) -> bool:
             await account_env.until("finished", kind="run")
             for words in ("out of leaves", "tea for 9.00 EUR"):
                 async with _called(http, url, caller.headers) as lines:
-                    said = await _first(lines, re.compile(f"({words})|/e/"))
-                    if said != words:  # the call asks to pay again
+                    first = await _first(lines, re.compile(f"({words})|/e/"))
+                    if first != words:  # the call asks to pay again
                         return False
                 await account_env.until("delivered", kind="run")
             return len(set(account_env.work)) == 1

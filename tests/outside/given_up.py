@@ -74,16 +74,16 @@ async def _is_deployed_once(
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
     async with _client(url, mode) as client, asyncio.timeout(PATIENCE_SECONDS):
-        said = ""
+        text = ""
         # While the given-up call's work continues, a new call only receives "call again".
         for _ in range(CALLS_AT_MOST):
             result = await client.call_tool("deploy", {"what": what})
-            said = next(part.text for part in result.content if isinstance(part, types.TextContent))
-            if not (result.is_error or said.startswith("Another call")):
+            text = next(part.text for part in result.content if isinstance(part, types.TextContent))
+            if not (result.is_error or text.startswith("Another call")):
                 break
     lines = _lines(payment_env)
     is_once = all(lines.count(f"{what} {step}") == 1 for step in STEPS)
-    return is_once and said.startswith(f"{what} ['built', 'released']")
+    return is_once and text.startswith(f"{what} ['built', 'released']")
 
 
 def _lines(payment_env: Path) -> list[str]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.crash.account_env import REFUNDS, AccountEnv
 from tests.crash.shop_env import calling, held, open_process_pool
 from tests.outside.by_command import output_of
-from tests.outside.sales import KEPT_IN, LEGACY, selling
+from tests.outside.sales import LEGACY, STORE_KINDS, selling
 from webapp.connecting import utc_now
 from webapp.deadline import UNSURE
 from webapp.records.high_water import MARK, restored
@@ -20,16 +20,16 @@ LATER = int(timedelta(days=8).total_seconds())
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
-        for kept_in in KEPT_IN:
+        for store in STORE_KINDS:
             for _ in range(times):
-                async with selling(process_pool, kept_in) as (sales, server):
+                async with selling(process_pool, store) as (sales, server):
                     async with calling(server, "buy", mode=LEGACY) as call:
                         there = await sales.customer.to_provider(
                             await held(server, call, mode=LEGACY)
                         )
                     await sales.customer.press(there)
                     await sales.env.until("open", "payment")
-                    async with sales.copied(kept_in) as env:
+                    async with sales.copied(store) as env:
                         await _is_restored(env)
                         async with calling(server, "buy", mode=LEGACY) as call:
                             await call.result()
@@ -38,7 +38,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         async with env.start(later=LATER):
                             is_left = await _is_left_to_the_operator(env)
                         refunds = (await env.stripe(REFUNDS))["data"]
-                    yield f"{kept_in}: delivered after the backup", is_left and refunds == []
+                    yield f"{store}: delivered after the backup", is_left and refunds == []
 
 
 async def _is_restored(env: AccountEnv) -> None:

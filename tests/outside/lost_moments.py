@@ -6,19 +6,19 @@ The lost writes are those of the moment in which a payment page was created and 
 from collections.abc import AsyncIterator
 
 from tests.crash.shop_env import Calling, calling, held, open_process_pool
-from tests.outside.sales import KEPT_IN, LEGACY, selling
+from tests.outside.sales import LEGACY, STORE_KINDS, selling
 
 FINDING = "XV2"
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
-        for kept_in in KEPT_IN:
+        for store in STORE_KINDS:
             for _ in range(times):
-                async with selling(process_pool, kept_in) as (sales, server):
+                async with selling(process_pool, store) as (sales, server):
                     async with calling(server, "buy", mode=LEGACY) as call:
                         link = await held(server, call, mode=LEGACY)
-                    async with sales.copied(kept_in) as env:
+                    async with sales.copied(store) as env:
                         await sales.customer.walk(link)
                         await sales.env.until("open", "payment")
                         server.kill()
@@ -32,7 +32,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                                 await sales.customer.come_back(await sales.customer.press(there))
                             is_bought = await _arrives(call)
                     is_one = is_bought and await sales.charges() == 1
-                    yield f"{kept_in}: paid in the lost moment, one price paid", is_one
+                    yield f"{store}: paid in the lost moment, one price paid", is_one
 
 
 async def _arrives(call: Calling) -> bool:

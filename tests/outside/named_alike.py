@@ -32,20 +32,20 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                 for number in range(times):
                     name = f"order-{number}"
                     first = await served.ask(other, **_visit(name))
-                    ours = await served.ask(shop, **_visit(name))
-                    yield f"{store}: the second program is not refused", "id" in ours
-                    if "id" not in ours:
+                    question = await served.ask(shop, **_visit(name))
+                    yield f"{store}: the second program is not refused", "id" in question
+                    if "id" not in question:
                         continue
-                    await served.http.post(f"/api/questions/{ours['id']}/cancel", headers=shop)
-                    owner = ours["id"][:20]
+                    await served.http.post(f"/api/questions/{question['id']}/cancel", headers=shop)
+                    owner = question["id"][:20]
                     await served.script(_VENDOR, name, owner)
                     late = await served.script(_VENDOR, name, owner, "shop")
                     yield f"{store}: the completion reaches its program", "late" in late.out
                     response = await served.http.get(f"/api/questions/{first['id']}", headers=other)
                     is_open = response.json()["status"] == "pending"
                     yield f"{store}: the other program's question stays open", is_open
-                    ours = await served.ask(shop, **_visit(first["id"]))
-                    yield f"{store}: an id of ours is refused as a name", "id" not in ours
+                    question = await served.ask(shop, **_visit(first["id"]))
+                    yield f"{store}: an id of ours is refused as a name", "id" not in question
                     for other_name in (first["id"], f"{name}:"):
                         await served.script(_VENDOR, other_name, owner, "shop")
                         response = await served.http.get(

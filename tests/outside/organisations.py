@@ -173,9 +173,9 @@ async def _tried(
     yield "an import needs its own scope", reply.status_code == 403
 
 
-def _is_one(told: list[str], words: str) -> bool:
+def _is_one(texts: list[str], words: str) -> bool:
     """Return True if all results have these words and the same number after them."""
-    found = [re.findall(re.escape(words) + r"\d+", one) for one in told]
+    found = [re.findall(re.escape(words) + r"\d+", one) for one in texts]
     return bool(found[0]) and all(one == found[0] for one in found)
 
 
@@ -185,10 +185,10 @@ async def _import(
     return await http.post("/api/accounts?user=ann", json=body, headers=key)
 
 
-async def _connect(person: Person, served: AskedPrograms, told: str) -> None:
+async def _connect(person: Person, served: AskedPrograms, text: str) -> None:
     """Open the link in this text, sign in as ann, and connect the account."""
-    found = re.search(re.escape(f"{served.url}/e/") + r"[\w.~-]+", told)
-    assert found, told
+    found = re.search(re.escape(f"{served.url}/e/") + r"[\w.~-]+", text)
+    assert found, text
     link = found[0]
     await sign_in(person, await person.visit(link), "ann")
     away = urlsplit(await person.go_on(link))

@@ -50,11 +50,11 @@ async def _once(pair: Pair, home: Path) -> AsyncIterator[tuple[str, bool]]:
         async def is_ready() -> bool:
             return (await browser.get(f"{server.url}/ready")).status_code == 200
 
-        async def is_said() -> bool:
+        async def is_reported() -> bool:
             return "store.stepped_back" in error_of(server.process)
 
         await comes(is_ready)
-        yield "that something is lost is said", await comes(is_said)
+        yield "that something is lost is said", await comes(is_reported)
 
         async def is_listed() -> bool:
             return await _payments(home, extra) == paid

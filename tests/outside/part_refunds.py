@@ -28,13 +28,13 @@ async def _is_one_refund(process_pool: ProcessPool, store: str) -> bool:
             open_market(process_pool, folder, address=address) as env,
         ):
             id = await paid_in_vain(env)
-            said = await outputs_of(env, ("refund", id, "3.00"), ("refund", id, "6.00"))
+            outputs = await outputs_of(env, ("refund", id, "3.00"), ("refund", id, "6.00"))
             refunds = (await env.stripe(REFUNDS))["data"]
             given = sum(one["amount"] for one in refunds)
             rows = await output_of(env, "listed")
             # Either command can be first, so the refunds are 3.00 or 6.00, and never 9.00.
-            is_said = f"{given // 100}.00 EUR of it refunded" in rows
-            return 0 < given <= 600 and is_said and all(said)
+            is_shown = f"{given // 100}.00 EUR of it refunded" in rows
+            return 0 < given <= 600 and is_shown and all(outputs)
 
 
 async def paid_in_vain(env: AccountEnv) -> str:

@@ -86,8 +86,8 @@ async def _at(
         ("GET", 302, f"/api/accounts/{account}/token?user=ann"),
         ("DELETE", 308, f"/api/accounts/{account}?user=ann"),
     ):
-        for spelled, said in (("relative", path), ("whole", served.url + path)):
-            tracker.status, tracker.leads_to = status, said
+        for spelled, leads_to in (("relative", path), ("whole", served.url + path)):
+            tracker.status, tracker.leads_to = status, leads_to
             answer = await served.http.request(method, proxy, headers=shop)
             location = answer.headers.get("location")
             reached = urljoin(str(answer.url), location) if location else ""

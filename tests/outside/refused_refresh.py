@@ -122,8 +122,8 @@ def _set_up(home: Path, place: str, store: str | None) -> Mapping[str, str]:
 async def _is_asked_again(hub: Hub, client: Client, person: Person, reply: httpx.Response) -> bool:
     if not await _connect(hub, client, person):
         return False
-    said = await _said_when_refused(hub, client, reply)
-    return all("/e/" in each for each in said) and hub.refused == 1
+    texts = await _texts_when_refused(hub, client, reply)
+    return all("/e/" in each for each in texts) and hub.refused == 1
 
 
 async def _is_the_operators(
@@ -131,9 +131,9 @@ async def _is_the_operators(
 ) -> bool:
     if not await _connect(hub, client, person):
         return False
-    said = await _said_when_refused(hub, client, reply)
-    are_reported = all("operator" in each and "moment" not in each for each in said)
-    return are_reported and not any("/e/" in each for each in said) and hub.refused == 1
+    texts = await _texts_when_refused(hub, client, reply)
+    are_reported = all("operator" in each and "moment" not in each for each in texts)
+    return are_reported and not any("/e/" in each for each in texts) and hub.refused == 1
 
 
 async def _connect(hub: Hub, client: Client, person: Person) -> bool:
@@ -150,14 +150,14 @@ async def _connect(hub: Hub, client: Client, person: Person) -> bool:
     return text_of(await client.call_tool("look", {"number": number})) == "ada"
 
 
-async def _said_when_refused(hub: Hub, client: Client, reply: httpx.Response) -> list[str]:
+async def _texts_when_refused(hub: Hub, client: Client, reply: httpx.Response) -> list[str]:
     """Return the results of CALLS calls, starting with the first whose refresh was refused."""
     hub.refusal = reply
-    said = await _look(client)
-    while not hub.refused or said == "ada":  # the access token is still valid
+    text = await _look(client)
+    while not hub.refused or text == "ada":  # the access token is still valid
         await asyncio.sleep(0.01)
-        said = await _look(client)
-    return [said, *[await _look(client) for _ in range(CALLS - 1)]]
+        text = await _look(client)
+    return [text, *[await _look(client) for _ in range(CALLS - 1)]]
 
 
 async def _look(client: Client) -> str:

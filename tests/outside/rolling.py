@@ -16,7 +16,7 @@ from tests.outside.in_flight import (
     is_paid_once,
     judged,
 )
-from tests.support.cli import run, said_until, serving
+from tests.support.cli import output_until, run, serving
 from tests.support.mcp_server import new_browser
 
 FINDING = "a rolling restart"
@@ -35,7 +35,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
             async def restart() -> None:
                 server.process.send_signal(signal.SIGHUP)
-                await said_until("all workers have been replaced", server.process)
+                await output_until("all workers have been replaced", server.process)
 
             sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
             served = Served(url=server.url, sandbox=sandbox, browser=browser)

@@ -74,7 +74,7 @@ async def _with(store: str, *, number: int) -> AsyncIterator[tuple[str, bool]]:
             texts = await in_flight(at, restart, number=number)
             for case in judged(texts, home=home):
                 yield case
-            yield "each webhook arrives in the end", books.sent == books.heard
+            yield "each webhook arrives in the end", books.sent == books.received
             bought = sum(kind == "buy" for kind, _, _ in texts)
             yield "by the provider's books as much is paid as was bought", len(books.paid) == bought
             listed = await run("payments", "list", "--json", home=home, extra=both.settings)
@@ -86,7 +86,7 @@ class _Books:
 
     def __init__(self, sandbox: Sandbox, post: httpx.AsyncClient) -> None:
         self.sandbox = sandbox
-        self.sent, self.heard, self.paid = set[str](), set[str](), set[str]()
+        self.sent, self.received, self.paid = set[str](), set[str](), set[str]()
         self._post = post
         self.app = SandboxApp(sandbox, clock=utc_now, deliver=self._deliver)
 
@@ -97,7 +97,7 @@ class _Books:
             self.paid.add(event["data"]["object"]["id"])
         reply = await self._post.send(request)
         if reply.is_success:
-            self.heard.add(event["id"])
+            self.received.add(event["id"])
         return reply
 
 

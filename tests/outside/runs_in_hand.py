@@ -16,7 +16,7 @@ from tests.crash.account_env import REFUNDS, AccountEnv, Customer, open_market
 from tests.crash.server import settings_of
 from tests.crash.shop_env import ProcessPool, no_certificates, open_process_pool
 from tests.outside.by_command import output_of
-from tests.outside.sales import KEPT_IN
+from tests.outside.sales import STORE_KINDS
 from tests.support.shared_stores import STORES
 from tests.support.ways import with_stores
 from webapp.calls.shown_link import ShownLink
@@ -33,7 +33,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
         for _ in range(times):
             orders = [*product((False, True), TAKES)]
-            for (is_first, by), store in with_stores(orders, KEPT_IN, whole=times > 1):
+            for (is_first, by), store in with_stores(orders, STORE_KINDS, whole=times > 1):
                 when = "before its work" if is_first else "at its work"
                 is_right = await _is_right(process_pool, store, TAKES[by], is_first=is_first)
                 yield f"asked back by {by} {when} ({store})", is_right

@@ -18,7 +18,7 @@ from tests.support.shared_stores import STORES
 from webapp.stores import open_store
 from webapp.stores.moving import copy, fence_empty, open_whole
 
-KEPT_IN = ("sqlite", "postgres")
+STORE_KINDS = ("sqlite", "postgres")
 LEGACY = "legacy"
 
 
@@ -55,11 +55,11 @@ class Sales:
         assert reply.status_code == 200, reply.text
 
     @asynccontextmanager
-    async def copied(self, kept_in: str) -> AsyncIterator[AccountEnv]:
+    async def copied(self, store: str) -> AsyncIterator[AccountEnv]:
         """Provide the environment on a copy of the store. Later writes do not reach the copy."""
         place = self.folder / "copied"
         place.mkdir()
-        async with STORES[kept_in](place) as address:
+        async with STORES[store](place) as address:
             target = await open_store(address)
             await fence_empty(target, "copied")
             await copy(self.env.store.scan, target, behind="copied")
@@ -79,12 +79,12 @@ class Sales:
 
 
 @asynccontextmanager
-async def selling(process_pool: ProcessPool, kept_in: str) -> AsyncIterator[tuple[Sales, Server]]:
-    """Serve an environment without payments. `kept_in` is the kind of its store."""
+async def selling(process_pool: ProcessPool, store: str) -> AsyncIterator[tuple[Sales, Server]]:
+    """Serve an environment without payments. `store` is the kind of its store."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with (
-            STORES[kept_in](folder) as address,
+            STORES[store](folder) as address,
             open_market(process_pool, folder, address=address) as env,
             open_customer() as customer,
             env.start() as server,

@@ -5,16 +5,16 @@ import re
 from collections.abc import AsyncIterator
 
 from tests.crash.shop_env import Calling, calling, held, open_process_pool
-from tests.outside.sales import KEPT_IN, LEGACY, Sales, selling
+from tests.outside.sales import LEGACY, STORE_KINDS, Sales, selling
 
 FINDING = "XM1"
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
-        for kept_in in KEPT_IN:
+        for store in STORE_KINDS:
             for _ in range(times):
-                async with selling(process_pool, kept_in) as (sales, server):
+                async with selling(process_pool, store) as (sales, server):
                     monday, tuesday = {"day": "monday"}, {"day": "tuesday"}
                     async with calling(server, "member", mode=LEGACY, arguments=monday) as first:
                         links = [await held(server, first, mode=LEGACY)]
@@ -26,7 +26,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     async with calling(server, "member", mode=LEGACY, arguments=tuesday) as second:
                         reported.append(await second.result())
                     is_one = len({one.split()[1] for one in reported}) == await sales.charges() == 1
-                    yield f"{kept_in}: two calls, one receipt, one price paid", is_one
+                    yield f"{store}: two calls, one receipt, one price paid", is_one
 
 
 async def _shown(call: Calling) -> str:

@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tests.crash.shop_env import calling, held, open_process_pool
-from tests.outside.sales import KEPT_IN, LEGACY, Sales, selling
+from tests.outside.sales import LEGACY, STORE_KINDS, Sales, selling
 
 FINDING = "XM5"
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
     with open_process_pool("tests.crash.account_server") as process_pool:
-        for kept_in in KEPT_IN:
+        for store in STORE_KINDS:
             for _ in range(times):
-                async with selling(process_pool, kept_in) as (sales, server):
+                async with selling(process_pool, store) as (sales, server):
                     async with calling(server, "buy", mode=LEGACY) as call:
                         there = await sales.customer.to_provider(
                             await held(server, call, mode=LEGACY)
@@ -32,7 +32,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                             await sales.customer.walk(link)
                         await call.result()
                     is_one = is_reported and await sales.charges() == 1
-                    yield f"{kept_in}: a claim won while it is asked again, one price paid", is_one
+                    yield f"{store}: a claim won while it is asked again, one price paid", is_one
 
 
 async def _fails_with_dispute(call: Any) -> bool:

@@ -14,7 +14,7 @@ from tests.support.mcp_server import FORM, URL, new_server, server_env, soon, te
 if TYPE_CHECKING:
     from flows.elicitation.states import Json
 
-OURS = "https://shop.example/sign"
+PAGE = "https://shop.example/sign"
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ def test_question_lasts_five_minutes_by_default() -> None:
     # parity: F3
     assert timedelta(minutes=5) == DEFAULT_TIMEOUT
     assert elicit.form("Which size?", Size).timeout == DEFAULT_TIMEOUT
-    assert elicit.url("Sign.", OURS).timeout == DEFAULT_TIMEOUT
+    assert elicit.url("Sign.", PAGE).timeout == DEFAULT_TIMEOUT
     two = timedelta(minutes=2)
     assert elicit.form("Which size?", Size, timeout=two).timeout == two
-    assert elicit.url("Sign.", OURS, elicitation_id="order-7", timeout=two).timeout == two
+    assert elicit.url("Sign.", PAGE, elicitation_id="order-7", timeout=two).timeout == two
 
 
 async def test_author_can_ask_with_custom_elicitation_id(revision: str) -> None:
@@ -39,7 +39,7 @@ async def test_author_can_ask_with_custom_elicitation_id(revision: str) -> None:
 
     @server.tool()
     async def sign() -> str:
-        return str(dict(await elicit.url("Sign.", OURS, elicitation_id="order-7")))
+        return str(dict(await elicit.url("Sign.", PAGE, elicitation_id="order-7")))
 
     async with server_env(server) as env, env.caller(revision) as caller:
         call = caller.call("sign")
@@ -84,8 +84,8 @@ async def test_only_accepted_outcome_has_content_of_requested_type(
 
     fills: list[dict[str, Json] | str] = [{"number": 42}, "decline", "cancel"]
     async with server_env(server) as env, env.caller(revision, declares=FORM, fills=fills) as one:
-        said = [text_of(await soon(one.call("ask"))) for _ in fills]
-    assert said == ["accept", "decline", "cancel"]
+        actions = [text_of(await soon(one.call("ask"))) for _ in fills]
+    assert actions == ["accept", "decline", "cancel"]
     assert [outcome.content for outcome in outcomes] == [Size(number=42), None, None]
 
 
@@ -96,7 +96,7 @@ async def test_tool_reports_progress(revision: str) -> None:
     @server.tool()
     async def approve() -> str:
         await elicit.notify("Reading the expense")
-        await elicit.url("Sign.", OURS)
+        await elicit.url("Sign.", PAGE)
         await elicit.notify("The expense is approved")
         return "approved"
 

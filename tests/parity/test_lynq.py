@@ -22,7 +22,7 @@ from tests.support.service_env import Holding, call_of, process
 from tests.support.shop_env import buying, open_shop
 from webapp.calls.verbs import Verbs
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Counting(MemoryStore):
@@ -84,10 +84,10 @@ async def test_payment_return_url_opened_again_does_not_pay_again() -> None:
 @pytest.mark.parametrize("does", ["start", "settle"])
 async def test_cost_of_a_question_does_not_depend_on_waiting_questions(does: str) -> None:
     # defect: lynq cost grows with the square
-    assert await cost(does, beside=5) == await cost(does, beside=300)
+    assert await cost(does, others=5) == await cost(does, others=300)
 
 
-async def cost(does: str, *, beside: int) -> int:
+async def cost(does: str, *, others: int) -> int:
     """Return the number of store operations to start or settle a question while others wait."""
     store = Counting()
     calls: list[asyncio.Task[object]] = []
@@ -100,7 +100,7 @@ async def cost(does: str, *, beside: int) -> int:
             calls.append(asyncio.create_task(Verbs(call).ask(question)))
             await eventually(lambda: presenter.holds)
 
-        for _ in range(beside):
+        for _ in range(others):
             await start()
         before = store.count
         if does == "start":

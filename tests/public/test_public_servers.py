@@ -16,9 +16,9 @@ from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.public.servers import DUCKDUCKGO, GIT, LINES_AT_MOST, MOTHERDUCK, environment
 from tests.support import processes
-from tests.support.cli import environment_of, said_until, serving
+from tests.support.cli import environment_of, output_until, serving
 from tests.support.mcp_server import LEGACY, MODERN, URL, _Declaring, text_of
-from tests.support.processes import ended, heard
+from tests.support.processes import ended, error_output
 from webapp.demo.walker import walk
 
 REVISIONS = (LEGACY, MODERN)
@@ -42,9 +42,9 @@ class Person:
             await walk(browser, link, answers={}, also=self.origins, say=self.did.append)
 
 
-def address_in(said: str, line: str) -> str:
+def address_in(output: str, line: str) -> str:
     """Return the value of the line with this name in the text that is printed at the start."""
-    return next(words[1] for each in said.splitlines() if (words := each.split())[:1] == [line])
+    return next(words[1] for each in output.splitlines() if (words := each.split())[:1] == [line])
 
 
 @pytest.mark.parametrize("server", [DUCKDUCKGO, MOTHERDUCK, GIT], ids=lambda s: s.package)
@@ -68,7 +68,7 @@ async def test_search_server_asks_for_an_account(revision: str, tmp_path: Path) 
     more = {**environment(folder), "DDG_ALLOW_PRIVATE_URLS": "1"}
     served = serving("duckduckgo_mcp_server.server:mcp", "--sandbox", home=tmp_path, extra=more)
     async with page, served as at:
-        person = Person(address_in(at.said, "sandbox"))
+        person = Person(address_in(at.output, "sandbox"))
         async with Client(
             f"{at.url}/mcp", mode=revision, elicitation_callback=person.show
         ) as client:
@@ -89,9 +89,9 @@ async def test_database_server_takes_a_payment(revision: str, tmp_path: Path) ->
         *("--transport", "http", "--port", "0"),
         *("--db-path", ":memory:", "--read-write"),
         folder=folder,
-    ) as said:
-        person = Person(address_in(said, "sandbox"))
-        url = address_in(said, "MCP")
+    ) as output:
+        person = Person(address_in(output, "sandbox"))
+        url = address_in(output, "MCP")
         async with Client(url, mode=revision, elicitation_callback=person.show) as client:
             looked = await client.call_tool("list_tables", {})
             assert '"success": true' in text_of(looked)
@@ -110,8 +110,8 @@ async def test_git_server_waits_for_approval(revision: str, tmp_path: Path, free
         env=environment_of(tmp_path, more),
         cwd=tmp_path,
     )
-    with heard("mcp_server_git") as said:
-        started = stdio_client(parameters, errlog=cast("TextIO", said))
+    with error_output("mcp_server_git") as errors:
+        started = stdio_client(parameters, errlog=cast("TextIO", errors))
         client = _Declaring(started, mode=revision, elicitation_callback=person.show)
         client.declares = URL  # otherwise the client itself would show the approval
         async with client:
@@ -132,7 +132,7 @@ async def by_its_own_command(*arguments: str, folder: Path) -> AsyncIterator[str
         env=environment_of(folder, {**environment(folder), "ELICIT_SANDBOX": "1"}),
     )
     try:
-        yield await said_until("stop", process)
+        yield await output_until("stop", process)
     finally:
         if process.returncode is None:
             process.terminate()

@@ -44,9 +44,9 @@ def token(
 ) -> str:
     """Return a signed token with `changes` applied to its claims."""
     registry = JWSRegistry(algorithms=[alg], strict_check_header=False)
-    said = {"alg": alg, "kid": key.kid, "typ": "at+jwt", **(header or {})}
-    said = {name: value for name, value in said.items() if value is not None}
-    return jwt.encode(said, claims_of(**changes), key, registry=registry, default_type=None)
+    token_header = {"alg": alg, "kid": key.kid, "typ": "at+jwt", **(header or {})}
+    token_header = {name: value for name, value in token_header.items() if value is not None}
+    return jwt.encode(token_header, claims_of(**changes), key, registry=registry, default_type=None)
 
 
 def read(text: str, resource: Resource = RESOURCE) -> Verified:

@@ -24,7 +24,7 @@ from webapp.http.client import Outbound
 from webapp.routes.redirect import depart, returned
 from webapp.service import Service, open_service
 from webapp.stores import Record, Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.telemetry.work import NONE, Telemetry
 
 HUB = github.at("http://127.0.0.1:8766")

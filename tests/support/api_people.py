@@ -77,8 +77,8 @@ class PeopleEnv:
         await caller.connect()
         response = (await caller.call(tool, **arguments)).text
         (result,) = re.findall(r"^data: (\{.*)$", response, re.MULTILINE)
-        said: str = json.loads(result)["result"]["content"][0]["text"]
-        return said
+        text: str = json.loads(result)["result"]["content"][0]["text"]
+        return text
 
     async def asked_by_a_tool(self, subject: str, tool: str, **arguments: Any) -> Elicitation:
         """Call a tool as this user, and return the elicitation that the call created."""

@@ -31,7 +31,7 @@ from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class AskingEnv:
     clock: Clock
     app: object
     asgi: ASGIApp
-    rooms: AsyncExitStack
+    exit_stack: AsyncExitStack
     blocks: list[asyncio.Task[Any]] = field(default_factory=list)
 
     def begin(
@@ -101,7 +101,7 @@ class AskingEnv:
 
     async def browser(self, user: str | None = "ann") -> Person:
         """Return a person with a new browser, signed in at the application as this user."""
-        browser = await self.rooms.enter_async_context(new_browser())
+        browser = await self.exit_stack.enter_async_context(new_browser())
         if user is not None:
             browser.cookies.set(COOKIE, user)
         return Person(browser)
@@ -167,7 +167,7 @@ async def asking_env(
             )
         )
         await stack.enter_async_context(serving(app, port=on.port))
-        rooms = await stack.enter_async_context(AsyncExitStack())
+        exit_stack = await stack.enter_async_context(AsyncExitStack())
         here = AskingEnv(
             url=settings.url,
             service=service_in(app),
@@ -177,7 +177,7 @@ async def asking_env(
             clock=clock,
             app=key,
             asgi=app,
-            rooms=rooms,
+            exit_stack=exit_stack,
         )
         try:
             yield here

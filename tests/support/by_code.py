@@ -42,16 +42,16 @@ async def nameless(
         yield env, caller, typed
 
 
-async def letters_for(person: Person, link: str) -> str:
+async def code_for(person: Person, link: str) -> str:
     """Press the button that shows the code, and return the code."""
     page = await person.visit(link)
     assert WORDS not in page.text
     pressed = await person.press(link, to="/code")
     assert pressed.status == 303
-    return letters_on(await person.visit(link))
+    return code_on(await person.visit(link))
 
 
-def letters_on(page: Page) -> str:
+def code_on(page: Page) -> str:
     found = re.search(r"[B-Z]{4}-[B-Z]{4}", page.text)
     assert found is not None, page.text
     return found[0]

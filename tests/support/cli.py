@@ -34,9 +34,9 @@ __all__ = [
     "ended",
     "environment_of",
     "log_as_before",
+    "output_until",
     "procfile_words",
     "run",
-    "said_until",
     "serving",
     "start",
     "waiting_demo",
@@ -50,17 +50,17 @@ COMMAND = (sys.executable, "-P", "-m", MODULE)
 def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a command's environment: only those of our variables that the test sets."""
     others = ("ELICIT_", "FASTMCP_", "MCP_", "XDG_")
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(others)}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     at_once = {"ELICIT_MIN_ANSWER": "0"}  # clients in tests answer immediately
-    return {**ours, "HOME": str(home), "PYTHONPATH": str(PROJECT), **at_once, **(extra or {})}
+    return {**variables, "HOME": str(home), "PYTHONPATH": str(PROJECT), **at_once, **(extra or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running `elicit serve`. `said` is the text that it printed when it was ready."""
+    """A running `elicit serve`. `output` is the text that it printed when it was ready."""
 
     url: str
-    said: str
+    output: str
     process: Process
 
 
@@ -108,7 +108,7 @@ class WaitingDemo:
     """A running demo that waits for its person. `link` is the link that it printed."""
 
     link: str
-    said: str
+    output: str
     process: Process
 
 
@@ -119,9 +119,9 @@ async def waiting_demo(
     process = await start(
         *("demo", "--tool", tool, "--url", url, *arguments), home=home, extra={"BROWSER": "true"}
     )
-    said = await said_until("left)", process)
-    link = next(word for word in said.split() if word.startswith(f"{url}/e/"))
-    return WaitingDemo(link=link, said=said, process=process)
+    output = await output_until("left)", process)
+    link = next(word for word in output.split() if word.startswith(f"{url}/e/"))
+    return WaitingDemo(link=link, output=output, process=process)
 
 
 async def called(
@@ -148,7 +148,7 @@ async def called(
             for name in set(sys.modules) - modules:
                 if str(getattr(sys.modules[name], "__file__", "")).startswith(str(home)):
                     del sys.modules[name]
-    EARS.hear(f"standard error of elicit {arguments[0]}", err.getvalue())
+    EARS.check(f"standard error of elicit {arguments[0]}", err.getvalue())
     for stream, text in (("stdout", out), ("stderr", err)):
         EARS.show(f"{stream} of elicit {arguments[0]}", text.getvalue())
     return Ended(status=status, out=out.getvalue(), err=err.getvalue())
@@ -157,8 +157,8 @@ async def called(
 @contextlib.contextmanager
 def log_as_before() -> Iterator[None]:
     """Restore the loggers at the end, because a command redirects the log that tests listen to."""
-    ours = ("webapp", "flows", "fastmcp", None)
-    names = (*ours, *TALKATIVE_LOGGERS, *TOOL_LOGGERS, *ACCESS_LOGGERS)
+    logger_names = ("webapp", "flows", "fastmcp", None)
+    names = (*logger_names, *TALKATIVE_LOGGERS, *TOOL_LOGGERS, *ACCESS_LOGGERS)
     loggers = [logging.getLogger(name) for name in names]
     before = [(each.handlers[:], each.filters[:], each.level, each.propagate) for each in loggers]
     try:
@@ -202,25 +202,25 @@ async def serving(
     """Run `elicit serve` on a free port. Set `pairs` if it prints a pairing secret."""
     process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
     try:
-        said = await said_until("stop", process)
+        output = await output_until("stop", process)
         if not pairs:
-            EARS.hear("standard output of elicit serve", said)
-        url = next(line.split()[1] for line in said.splitlines() if "address" in line)
-        yield Server(url=url, said=said, process=process)
+            EARS.check("standard output of elicit serve", output)
+        url = next(line.split()[1] for line in output.splitlines() if "address" in line)
+        yield Server(url=url, output=output, process=process)
     finally:
         if process.returncode is None:
             process.terminate()
-            EARS.hear("standard output of elicit serve", (await ended(process)).out)
+            EARS.check("standard output of elicit serve", (await ended(process)).out)
 
 
-async def said_until(words: str, process: Process) -> str:
+async def output_until(words: str, process: Process) -> str:
     """Return the process's output up to the line with these words."""
     assert process.stdout is not None
-    said = ""
+    output = ""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while words not in said:
+        while words not in output:
             line = (await process.stdout.readline()).decode()
             if not line:
-                raise AssertionError(f"it ended before it said {words!r}:\n{error_of(process)}")
-            said += line
-    return said
+                raise AssertionError(f"it ended before it printed {words!r}:\n{error_of(process)}")
+            output += line
+    return output

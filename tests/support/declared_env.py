@@ -82,7 +82,7 @@ class Case:
     def begun(self) -> Elicitation:
         before = self.prepared()
         departure, _ = run(self.gateway.begin(before, TRIP), reply(self.opened, 201))
-        return gateway_env.with_stored(before, departure.kept)
+        return gateway_env.with_stored(before, departure.attempt_data)
 
     def delivered(self, event: Data) -> Delivery:
         scheme, body = self.seller.declaration.scheme, msgspec.json.encode(event)

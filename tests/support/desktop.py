@@ -16,7 +16,7 @@ from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.support.cli import COMMAND, PROJECT, environment_of, start
 from tests.support.leaks import EARS, Written
-from tests.support.processes import heard
+from tests.support.processes import error_output
 from webapp.demo.walker import walk
 
 PATIENCE_SECONDS = 300.0
@@ -30,7 +30,9 @@ class Desktop:
     port: int
     links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     more: Mapping[str, str] = field(default_factory=dict)  # environment variables
-    said: list[Written] = field(default_factory=list)  # what the processes wrote to standard error
+    errors: list[Written] = field(
+        default_factory=list
+    )  # what the processes wrote to standard error
 
     @property
     def url(self) -> str:
@@ -56,10 +58,10 @@ class Desktop:
             env=environment_of(self.home, self.extra),
             cwd=self.home,
         )
-        with heard("elicit stdio") as said:
-            self.said.append(said)
+        with error_output("elicit stdio") as errors:
+            self.errors.append(errors)
             async with Client(
-                stdio_client(parameters, errlog=cast("TextIO", said)),
+                stdio_client(parameters, errlog=cast("TextIO", errors)),
                 mode=revision,
                 elicitation_callback=self._show if shows_links else None,
             ) as client:
@@ -87,7 +89,7 @@ class Desktop:
                 "clientInfo": {"name": "test", "version": "1"},
             },
         )
-        assert (await pipe.hear())["result"]["protocolVersion"] == "2025-11-25"
+        assert (await pipe.next_message())["result"]["protocolVersion"] == "2025-11-25"
         await pipe.say(method="notifications/initialized")
         return pipe
 
@@ -108,20 +110,20 @@ class Pipe:
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
         await self.process.stdin.drain()
 
-    async def hear(self) -> dict[str, Any]:
+    async def next_message(self) -> dict[str, Any]:
         """Return the next message. Fail if a line on stdout is not a JSON-RPC message."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = await self.process.stdout.readline()
         message: dict[str, Any] = json.loads(line)
         assert message["jsonrpc"] == "2.0"
-        EARS.hear_messages("failed tool over stdio", message)
+        EARS.check_messages("failed tool over stdio", message)
         return message
 
     async def order(self) -> str:
         """Call the tool, and return the link that it asks the client to show."""
         await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
-        asked = await self.hear()
+        asked = await self.next_message()
         assert asked["method"] == "elicitation/create"
         await self.say(id=asked["id"], result={"action": "accept"})
         link: str = asked["params"]["url"]
@@ -130,7 +132,7 @@ class Pipe:
     async def result(self) -> str:
         """Call the tool, and return its result. The call must ask nothing."""
         await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
-        text: str = (await self.hear())["result"]["content"][0]["text"]
+        text: str = (await self.next_message())["result"]["content"][0]["text"]
         return text
 
     def close(self, descriptor: int) -> None:

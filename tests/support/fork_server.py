@@ -14,14 +14,14 @@ import threading
 from importlib import import_module
 from typing import Any
 
-from webapp.cli.main import COMMANDS
+from webapp.cli.main import COMMANDS, module_of
 
 ORDER_BYTES_AT_MOST = 1 << 17
 # Modules that `elicit serve` imports when it starts.
 MODULES = (
-    *(f"webapp.cli.{name.replace('-', '_')}" for name in COMMANDS),
+    *dict.fromkeys(map(module_of, COMMANDS)),
     *("anyio._backends._asyncio", "encodings.idna", "httpcore", "mcp.server.mcpserver"),
-    *("webapp.sandbox.app", "webapp.sandbox.embedded"),
+    *("webapp.sandbox.app", "webapp.sandbox.app"),
 )
 
 

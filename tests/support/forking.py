@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support.leaks import EARS
-from tests.support.processes import close, hear, open_process
+from tests.support.processes import close, open_process, watched
 
 VARYING = ("BROWSER", "ELICIT_", "HOME", "PYTEST_CURRENT_TEST", "XDG_")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,13 +32,13 @@ class ForkServer:
     """A started tests/support/fork_server.py."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._turn = threading.Lock()
-        with theirs:
+        with child_end:
             self._process = open_process(
                 *(sys.executable, "-P", "-m", "tests.support.fork_server"),
                 name="the fork server",
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=DEVNULL,
                 cwd=_PROJECT,
                 env=environment,
@@ -110,11 +110,11 @@ class Forks:
         order = {"module": module, "arguments": arguments, "folder": str(cwd), "environment": env}
         written = EARS.listen(name)
         given, used = os.pipe() if stdin == PIPE else (os.open(os.devnull, os.O_RDONLY), None)
-        read, said = os.pipe() if stdout == PIPE else (None, os.dup(stdout))
-        pid = server.fork(order, (given, said, written.fileno()))
+        read, output = os.pipe() if stdout == PIPE else (None, os.dup(stdout))
+        pid = server.fork(order, (given, output, written.fileno()))
         os.close(given)
-        os.close(said)
-        return hear(await _opened(pid, stdin=used, stdout=read), written)
+        os.close(output)
+        return watched(await _opened(pid, stdin=used, stdout=read), written)
 
     def _started(self, environment: Mapping[str, str]) -> ForkServer:
         with self._turn:

@@ -23,7 +23,7 @@ NINE = Money("9.00", "EUR")
 
 
 def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
-    said = CheckoutTerms(
+    checkout_terms = CheckoutTerms(
         **{
             "seller": seller,
             "amount": price.minor_units,
@@ -43,7 +43,7 @@ def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
             client=None,
             message="Pay",
             digest="d",
-            terms=msgspec.to_builtins(said),
+            terms=msgspec.to_builtins(checkout_terms),
         ),
         join="j",
         created_at=NOON,
@@ -61,11 +61,11 @@ def prepared(
     return replace(elicitation, attempt=attempt)
 
 
-def with_stored(elicitation: Elicitation, kept: Any) -> Elicitation:
+def with_stored(elicitation: Elicitation, stored: Any) -> Elicitation:
     """Return the elicitation with this data stored in its attempt."""
     assert elicitation.attempt is not None
     return replace(
-        elicitation, attempt=replace(elicitation.attempt, kept=msgspec.to_builtins(kept))
+        elicitation, attempt=replace(elicitation.attempt, kept=msgspec.to_builtins(stored))
     )
 
 

@@ -19,7 +19,10 @@ def guarded_by(library: str, claims: dict[str, str]) -> Any:
 
 
 def guarded_by_tokens(
-    library: str, said: dict[str, dict[str, str]], *, scopes: Mapping[str, list[str]] | None = None
+    library: str,
+    claims_by_token: dict[str, dict[str, str]],
+    *,
+    scopes: Mapping[str, list[str]] | None = None,
 ) -> Any:
     """Return a server that accepts these tokens with their claims and, for some, scopes."""
     scoped = scopes or {}
@@ -27,8 +30,8 @@ def guarded_by_tokens(
         from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 
         tokens: dict[str, dict[str, Any]] = {
-            text: {"client_id": "client", "scopes": scoped.get(text, []), **said[text]}
-            for text in said
+            text: {"client_id": "client", "scopes": scoped.get(text, []), **claims_by_token[text]}
+            for text in claims_by_token
         }
         return new_server(library, auth=StaticTokenVerifier(tokens))
     from mcp.server.auth.provider import AccessToken
@@ -36,7 +39,7 @@ def guarded_by_tokens(
 
     class Verifier:
         async def verify_token(self, token: str) -> AccessToken | None:
-            if (claims := said.get(token)) is None:
+            if (claims := claims_by_token.get(token)) is None:
                 return None
             return AccessToken(
                 token=token,

@@ -88,7 +88,7 @@ class Issuing:
     def token(self, subject: str | None, *, audience: str, **claims: Any) -> str:
         """Return an access token for a caller."""
         now = int(self._clock().timestamp())
-        said = {
+        payload = {
             "iss": self.url,
             "sub": subject,
             "aud": audience,
@@ -97,14 +97,14 @@ class Issuing:
             "exp": now + LIFE_SECONDS,
             **claims,
         }
-        return self._signed(said, kind="at+jwt")
+        return self._signed(payload, kind="at+jwt")
 
     def logout_token(
         self, *, header: dict[str, Any] | None = None, key: Any = None, **claims: Any
     ) -> str:
         """Return a logout token for the pages. A claim that is None is left out."""
         now = int(self._clock().timestamp())
-        said = {
+        payload = {
             "iss": self.url,
             "aud": CLIENT_ID,
             "iat": now,
@@ -114,7 +114,7 @@ class Issuing:
             **claims,
         }
         header = {"alg": "ES256", "kid": "one", "typ": "logout+jwt"} | (header or {})
-        given = {name: value for name, value in said.items() if value is not None}
+        given = {name: value for name, value in payload.items() if value is not None}
         return jwt.encode(header, given, key or self.key)
 
     def bearer(self, subject: str | None, *, audience: str, **claims: Any) -> dict[str, str]:
@@ -173,12 +173,12 @@ class Issuing:
     def _back(self, asked: dict[str, str]) -> str:
         assert asked["client_id"] == CLIENT_ID
         assert asked["code_challenge_method"] == "S256"
-        said = {"state": asked["state"], **({} if self.tenants else {"iss": self.url})}
+        parameters = {"state": asked["state"], **({} if self.tenants else {"iss": self.url})}
         if self.denies:
-            return f"{asked['redirect_uri']}?{urlencode({'error': 'access_denied', **said})}"
+            return f"{asked['redirect_uri']}?{urlencode({'error': 'access_denied', **parameters})}"
         code = secrets.token_urlsafe(16)
         self._codes[code] = asked
-        return f"{asked['redirect_uri']}?{urlencode({'code': code, **said})}"
+        return f"{asked['redirect_uri']}?{urlencode({'code': code, **parameters})}"
 
     def _exchange(self, sent: dict[str, str]) -> tuple[int, list[tuple[bytes, bytes]], Any]:
         # The server tries its client secret with such a code when it starts.

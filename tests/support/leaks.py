@@ -37,12 +37,12 @@ from webapp.http.exchange import ASGIApp, Message, Receive, Scope, Send
 from webapp.logs.events import TOOL_LOGGERS, Events, mask_secrets
 from webapp.records.ids import made_at
 
-OURS = ("webapp", "flows")
+OUR_PACKAGES = ("webapp", "flows")
 _LEVELS = {
     "": logging.INFO,
     "uvicorn": logging.WARNING,
     **dict.fromkeys(TALKATIVE_LOGGERS, logging.WARNING),
-    **dict.fromkeys(OURS, logging.DEBUG),
+    **dict.fromkeys(OUR_PACKAGES, logging.DEBUG),
 }
 _BODY_BYTES_AT_MOST = 1 << 20
 
@@ -177,10 +177,10 @@ class Secrets:
         if isinstance(id, str) and _is_id(id):
             self._ids.add(id)
 
-    def note_leg(self, leg: object) -> None:
+    def note_request_id(self, request_id: object) -> None:
         """Remember the random name of a request of a call, which gives no access."""
-        if isinstance(leg, str) and re.fullmatch(r"[\w-]{16}", leg):
-            self._ids.add(leg)
+        if isinstance(request_id, str) and re.fullmatch(r"[\w-]{16}", request_id):
+            self._ids.add(request_id)
 
     def in_address(self, address: str) -> None:
         parts = urlsplit(address)
@@ -228,8 +228,8 @@ class Ears:
 
     def __init__(self) -> None:
         self.secrets = Secrets()
-        self._said: dict[str, list[str]] = {}  # place -> texts
-        self._told: set[str] = set()
+        self._texts: dict[str, list[str]] = {}  # place -> texts
+        self._reported: set[str] = set()
         self._written: list[Written] = []
         self._shown: dict[str, list[str]] = {}
         self._passes_on = False
@@ -237,7 +237,7 @@ class Ears:
         self._levels: dict[str, int] = {}
 
     def open(self) -> None:
-        for name in ("", *OURS):  # other loggers keep their level, for tests that lower it
+        for name in ("", *OUR_PACKAGES):  # other loggers keep their level, for tests that lower it
             logger = logging.getLogger(name)
             self._levels[name] = logger.level
             logger.setLevel(_LEVELS[name])
@@ -253,24 +253,24 @@ class Ears:
     def begin(self) -> None:
         """Forget the previous test, and attach to loggers that no longer propagate."""
         self.secrets = Secrets(pass_on=_pass_on if self._passes_on else None)
-        self._said.clear()
-        self._told.clear()
+        self._texts.clear()
+        self._reported.clear()
         self._listen()
 
-    def hear(self, where: str, text: str) -> None:
+    def check(self, where: str, text: str) -> None:
         """Collect a text in which no secret may occur. It is searched after the test."""
         if self._passes_on:
             _pass_on(said=(where, text))
         else:
-            self._said.setdefault(where, []).append(text)
+            self._texts.setdefault(where, []).append(text)
 
-    def hear_messages(self, where: str, value: object) -> None:
+    def check_messages(self, where: str, value: object) -> None:
         """Collect the failures in one or several MCP messages."""
         self.secrets.in_json(value)
         for message in value if isinstance(value, list) else [value]:
             if isinstance(message, Mapping) and "jsonrpc" in message:
-                for said in failures_in(message):
-                    self.hear(where, said)
+                for failure in failures_in(message):
+                    self.check(where, failure)
 
     def pass_on(self) -> None:
         """Listen in a process that a test started, and pass everything on to the test's process."""
@@ -303,10 +303,10 @@ class Ears:
         shown, self._shown = self._shown, {}
         return [(name, "".join(texts)) for name, texts in shown.items()]
 
-    def must_hear(self) -> None:
+    def must_be_attached(self) -> None:
         """Raise Deaf once if one of our loggers is disconnected."""
-        loggers = [logging.getLogger(name) for name in ("", *OURS)]
-        deaf = [logger.name for logger in loggers if not _is_heard(logger)]
+        loggers = [logging.getLogger(name) for name in ("", *OUR_PACKAGES)]
+        deaf = [logger.name for logger in loggers if not _is_watched(logger)]
         self._listen()
         if deaf:
             raise Deaf(f"not heard any more: {', '.join(deaf)}")
@@ -314,7 +314,7 @@ class Ears:
     def findings(self) -> list[str]:
         """Return the place and the kind of each secret that was found."""
         found = []
-        for where, texts in self._said.items():
+        for where, texts in self._texts.items():
             text = "\n".join(texts)
             # The name of a library's event can itself contain the secret.
             place = where.partition(":")[0] if self._kinds_in(where) else where
@@ -324,8 +324,8 @@ class Ears:
     def tell(self) -> None:
         """Raise LeakFound once for each leak."""
         self.read_on()
-        if found := [one for one in self.findings() if one not in self._told]:
-            self._told.update(found)
+        if found := [one for one in self.findings() if one not in self._reported]:
+            self._reported.update(found)
             raise LeakFound("leaked: " + "; ".join(found))
 
     def _listen(self) -> None:
@@ -379,7 +379,7 @@ class Written:
                     self._take(each)
         if plain:
             self._text += plain
-            self._ears.hear(f"standard error of {self.name}", plain)
+            self._ears.check(f"standard error of {self.name}", plain)
             self._ears.show(f"stderr of {self.name}", plain)
 
     def close(self) -> None:
@@ -399,15 +399,15 @@ class Written:
         match _parsed(passed_on):
             case {"said": [str(where), str(text)]}:
                 self._has_passed_on = True
-                self._ears.hear(f"{where} in {self.name}", text)
+                self._ears.check(f"{where} in {self.name}", text)
                 if text:
                     self._ears.show(f"stderr of {self.name}", f"{text}\n")
             case {"noted": [str(kind), str(value)]}:
                 self._ears.secrets.note(kind, value)
 
 
-def _pass_on(**heard: tuple[str, str]) -> None:
-    os.write(sys.stderr.fileno(), f"{_PASSED_ON}{json.dumps(heard)}\n".encode())
+def _pass_on(**finding: tuple[str, str]) -> None:
+    os.write(sys.stderr.fileno(), f"{_PASSED_ON}{json.dumps(finding)}\n".encode())
 
 
 class _Handler(logging.Handler):
@@ -416,8 +416,8 @@ class _Handler(logging.Handler):
     def __init__(self, ears: Ears) -> None:
         super().__init__(logging.NOTSET)
         self._ears = ears
-        self._ours = Events()
-        self._theirs = logging.Formatter()
+        self._our_formatter = Events()
+        self._other_formatter = logging.Formatter()
         self._standard = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -426,18 +426,18 @@ class _Handler(logging.Handler):
             return
         written = copy.copy(record)  # formatters store the traceback's text in the record
         written.exc_text = None
-        if record.name in TOOL_LOGGERS or package in OURS:
+        if record.name in TOOL_LOGGERS or package in OUR_PACKAGES:
             mask_secrets(written)
-        formatter = self._ours if package in OURS else self._theirs
-        if package in OURS:
+        formatter = self._our_formatter if package in OUR_PACKAGES else self._other_formatter
+        if package in OUR_PACKAGES:
             self._ears.secrets.note_id(vars(record).get("id"))
-            self._ears.secrets.note_leg(vars(record).get("call"))
+            self._ears.secrets.note_request_id(vars(record).get("call"))
         more = [f"{v!s} {v!r}" for k, v in vars(record).items() if k not in self._standard]
         where = f"{record.levelname} {record.name}: {record.msg}"
-        self._ears.hear(where, "\n".join([formatter.format(written), *more]))
+        self._ears.check(where, "\n".join([formatter.format(written), *more]))
 
 
-def _is_heard(logger: logging.Logger | None) -> bool:
+def _is_watched(logger: logging.Logger | None) -> bool:
     """Return True if this logger reaches our handler or a captured event log of a command."""
     while logger is not None:
         if any(isinstance(h, _Handler) or isinstance(h.formatter, Events) for h in logger.handlers):
@@ -517,7 +517,7 @@ class _Exchange:
             for header in self._answered.get("location", ()):
                 self._ears.secrets.in_address(header)
             for header in self._answered.get("www-authenticate", ()):
-                self._ears.hear(self._where("challenge"), header)
+                self._ears.check(self._where("challenge"), header)
         elif len(self._answer) < _BODY_BYTES_AT_MOST:
             self._answer += message.get("body", b"")
 
@@ -526,29 +526,29 @@ class _Exchange:
         text = self._answer.decode(errors="replace")
         kind = _kind(self._answered)
         if kind == "application/problem+json":
-            self._ears.hear(self._where("problem"), text)
+            self._ears.check(self._where("problem"), text)
         elif kind == "text/html" and self._status >= 400:
-            self._ears.hear(self._where("page"), visible(text))
+            self._ears.check(self._where("page"), visible(text))
         elif self._path == "/metrics":
-            self._ears.hear("metrics", text)
+            self._ears.check("metrics", text)
         elif kind == "application/json":
-            self._hear_json(text)
+            self._check_json(text)
         elif kind == "text/event-stream":
             for line in text.splitlines():
                 if line.startswith("data:"):
-                    self._hear_json(line.removeprefix("data:"))
+                    self._check_json(line.removeprefix("data:"))
 
     def _note_request(self) -> None:
         text, self._request = self._request.decode(errors="replace"), bytearray()
         kind = _kind(self._asked)
         if kind == "application/x-www-form-urlencoded":
-            is_ours = self._path.startswith(("/e/", "/pair/", "/signin", "/connections"))
-            self._ears.secrets.in_pairs(text, is_typed=is_ours)
+            is_our_page = self._path.startswith(("/e/", "/pair/", "/signin", "/connections"))
+            self._ears.secrets.in_pairs(text, is_typed=is_our_page)
         elif kind == "application/json":
             self._ears.secrets.in_json(_parsed(text))
 
-    def _hear_json(self, text: str) -> None:
-        self._ears.hear_messages(self._where("failed tool"), _parsed(text))
+    def _check_json(self, text: str) -> None:
+        self._ears.check_messages(self._where("failed tool"), _parsed(text))
 
     def _where(self, what: str) -> str:
         first = "/".join(piece for piece in self._path.split("/")[:2] if len(piece) < 32)
@@ -642,9 +642,9 @@ def _listening(item: pytest.Item, when: str) -> Generator[None, object, object]:
         # Captured output includes processes that inherit it. Only this private attribute has it.
         for during, name, text in item._report_sections:
             if during == when and name in {"stdout", "stderr"}:
-                EARS.hear(f"captured {name}", text)
+                EARS.check(f"captured {name}", text)
     try:
         EARS.tell()
     finally:
-        EARS.must_hear()
+        EARS.must_be_attached()
     return result

@@ -39,7 +39,7 @@ from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox
 from webapp.settings.identity import IdentitySettings
 from webapp.stores import Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 KEY = "an-open-sesame-of-30-letters.."
@@ -144,7 +144,7 @@ class SandboxEnv:
 
     async def look_through(self) -> None:
         """Check that no secret, token or key occurred in any message."""
-        reported = bytes(self.tap.heard)
+        reported = bytes(self.tap.received)
         account = [token for c in await self.connections() for token in (c.access_token,) if token]
         for secret in (KEY, *account, self.sandbox.client_secret, self.sandbox.stripe_key):
             assert secret.encode() not in reported, secret
@@ -155,7 +155,7 @@ class Tap:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.heard = bytearray()
+        self.received = bytearray()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("path") != "/mcp":
@@ -164,11 +164,11 @@ class Tap:
 
         async def receiving() -> Message:
             message = await receive()
-            self.heard.extend(message.get("body", b""))
+            self.received.extend(message.get("body", b""))
             return message
 
         async def sending(message: Message) -> None:
-            self.heard.extend(message.get("body", b""))
+            self.received.extend(message.get("body", b""))
             await send(message)
 
         await self._app(scope, receiving, sending)

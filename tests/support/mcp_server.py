@@ -35,7 +35,7 @@ from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
@@ -190,7 +190,7 @@ class Caller:
         """Call a tool and return its result's text."""
         return text_of(await self.result(tool, **arguments))
 
-    async def leg(
+    async def send_call(
         self,
         tool: str,
         *,
@@ -219,11 +219,11 @@ class Caller:
 
     async def asked(self, tool: str, **options: Any) -> types.InputRequiredResult:
         """Send a request that is not the last, and return what the server asks."""
-        return asked_in(await self.leg(tool, **options))
+        return asked_in(await self.send_call(tool, **options))
 
     async def answered(self, tool: str, **options: Any) -> types.CallToolResult:
         """Send the last request, and return the result."""
-        return answered_in(await self.leg(tool, **options))
+        return answered_in(await self.send_call(tool, **options))
 
     async def last_text(self, tool: str, **options: Any) -> str:
         """Send the last request, and return the result's text."""
@@ -233,11 +233,11 @@ class Caller:
         """Call a tool, and return the link in its result, for a client without URL mode."""
         return link_in(await self.result(tool, **arguments))
 
-    def call_leg(
+    def start_request(
         self, tool: str, *, after: types.InputRequiredResult
     ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":
         """Send one request in a task, because it can stay open."""
-        task = asyncio.create_task(self.leg(tool, after=after))
+        task = asyncio.create_task(self.send_call(tool, after=after))
         self._calls.add(cast("Any", task))
         return task
 
@@ -339,7 +339,7 @@ class ServerEnv:
         self.service = service
         self.settings = settings
         self._posts = posts
-        self._rooms = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     @property
     def begun_posts(self) -> int:
@@ -419,12 +419,12 @@ class ServerEnv:
 
     async def person(self) -> Person:
         """Return a person with a new browser."""
-        return Person(await self._rooms.enter_async_context(new_browser()))
+        return Person(await self._exit_stack.enter_async_context(new_browser()))
 
     async def cut_off_caller(self, revision: str) -> "CutOffCaller":
         """Return a client whose connection a test can cut during a call."""
         caller = CutOffCaller(
-            await self._rooms.enter_async_context(new_browser()), self.mcp_url, revision
+            await self._exit_stack.enter_async_context(new_browser()), self.mcp_url, revision
         )
         await caller.connect()
         return caller
@@ -502,7 +502,7 @@ class ServerEnv:
 
     async def aclose(self) -> None:
         """Close the browsers, and wait until no waiter and no tool is left."""
-        await self._rooms.aclose()
+        await self._exit_stack.aclose()
         await eventually(lambda: not len(self.service.elicitations.waiters))
         await eventually(lambda: not len(self.service.running_tools))
 

@@ -20,9 +20,8 @@ from tests.support.mcp_server import PATIENCE_SECONDS
 from tests.support.service_env import plain_settings, question_in_store
 from tests.support.serving import serving_at
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
-from webapp.notifications.delivery import Deliver, Message
-from webapp.notifications.tables import NotifyTable
-from webapp.records.waiting import Notification
+from webapp.notifications.delivery import Deliver, Message, NotifyTable
+from webapp.records.ids import Notification
 from webapp.service import Service, open_service
 from webapp.settings.brand import Brand
 from webapp.stores import Store
@@ -182,8 +181,8 @@ async def asked(
     if user is not None:
         owner = service.elicitations.owners.tag_of_user(user, application="")
         fresh = replace(fresh, owner=owner, id=service.elicitations.new_id(owner))
-    said = {**(terms or {}), **({} if approver is None else {"approver": approver})}
-    fresh = replace(fresh, asked=replace(fresh.asked, message=message, terms=said))
+    all_terms = {**(terms or {}), **({} if approver is None else {"approver": approver})}
+    fresh = replace(fresh, asked=replace(fresh.asked, message=message, terms=all_terms))
     await service.elicitations.write(fresh)
     return fresh
 

@@ -49,7 +49,7 @@ from webapp.sandbox.checkout.deliveries import Deliver
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TOKEN_PATHS = ("/github/login/oauth/access_token", "/oidc/token")
 
@@ -102,12 +102,12 @@ class OAuthEnv:
     gate: Gate
     sandbox: Sandbox
     settings: Settings
-    rooms: AsyncExitStack
+    exit_stack: AsyncExitStack
     tasks: list[asyncio.Task[Account]] = field(default_factory=list)
 
     async def person(self, **headers: str) -> Person:
         """Return a person with a new browser."""
-        browser = await self.rooms.enter_async_context(new_browser())
+        browser = await self.exit_stack.enter_async_context(new_browser())
         browser.headers.update(headers)
         return Person(browser)
 
@@ -290,7 +290,7 @@ async def process(
             limits=limits,
         ) as app,
         serving(app, port=port) as url,
-        AsyncExitStack() as rooms,
+        AsyncExitStack() as exit_stack,
     ):
         here = OAuthEnv(
             url=url,
@@ -299,7 +299,7 @@ async def process(
             gate=gate,
             sandbox=sandbox,
             settings=settings,
-            rooms=rooms,
+            exit_stack=exit_stack,
         )
         try:
             yield here
@@ -309,11 +309,14 @@ async def process(
 
 def with_providers(settings: Settings, providers: Sequence[Provider], sandbox: Sandbox) -> Settings:
     """Return settings with these declared providers, registered with the sandbox's client."""
-    ours = (sandbox.client_id, sandbox.client_secret)
+    client_credentials = (sandbox.client_id, sandbox.client_secret)
     return replace(
         settings,
         providers={**settings.providers, **{each.name: each for each in providers}},
-        credentials={**settings.credentials, **{each.name: ours for each in providers}},
+        credentials={
+            **settings.credentials,
+            **{each.name: client_credentials for each in providers},
+        },
     )
 
 

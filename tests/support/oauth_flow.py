@@ -41,7 +41,7 @@ def an_elicitation(
     *,
     scopes: tuple[str, ...] = ("repo", "read:user"),
     account: str | None = None,
-    kept: Any = None,
+    attempt_data: Any = None,
 ) -> Elicitation:
     terms = AccountTerms(provider=provider.name, client_id="our id", scopes=scopes, account=account)
     asked = Asked(
@@ -61,7 +61,7 @@ def an_elicitation(
         created_at=NOON,
         expires_at=NOON + timedelta(minutes=5),
         status=Status.OPENED,
-        attempt=Attempt(number=1, browser="b", started_at=NOON, kept=kept),
+        attempt=Attempt(number=1, browser="b", started_at=NOON, kept=attempt_data),
     )
 
 
@@ -91,12 +91,12 @@ def departed(
     """
     flow, asked = a_flow(provider), an_elicitation(provider, scopes=scopes, account=account)
     stored = flow.prepare(asked, TRIP)
-    going = an_elicitation(provider, scopes=scopes, account=account, kept=stored)
+    going = an_elicitation(provider, scopes=scopes, account=account, attempt_data=stored)
     replies = [httpx.Response(200, json=metadata or METADATA)] if provider.discovers else []
     departure, _ = talked(flow.begin(going, TRIP), *replies)
     # Encode as JSON and decode, as a stored record is.
-    stored = msgspec.json.decode(msgspec.json.encode(departure.kept))
-    return departure, an_elicitation(provider, scopes=scopes, account=account, kept=stored)
+    stored = msgspec.json.decode(msgspec.json.encode(departure.attempt_data))
+    return departure, an_elicitation(provider, scopes=scopes, account=account, attempt_data=stored)
 
 
 def parameters_of(url: str) -> dict[str, list[str]]:

@@ -172,8 +172,8 @@ def _records(service: Service, owner: str, number: int, text: str) -> Sequence[V
     now = service.clock() - timedelta(minutes=number)
     asked = question(service, owner, number=number)
     if text:
-        said = replace(asked.asked, tool=text, server=text, client=text)
-        asked = replace(asked, asked=said, why=text)
+        request = replace(asked.asked, tool=text, server=text, client=text)
+        asked = replace(asked, asked=request, why=text)
     kinds = ("form", "payment", "oauth", "confirm")
     statuses = (Status.ACCEPTED, Status.EXPIRED, Status.PENDING, Status.DECLINED)
     asked = replace(asked, kind=kinds[number % 4], status=statuses[number % 4])

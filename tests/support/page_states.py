@@ -25,7 +25,7 @@ from tests.support.page_views import (
     usual,
 )
 from webapp.pages import views as module
-from webapp.pages import views_connections, views_payments
+from webapp.pages import views_own
 from webapp.pages.form import form_of
 from webapp.pages.views import (
     AccountName,
@@ -48,13 +48,14 @@ from webapp.pages.views import (
     Used,
     View,
 )
-from webapp.pages.views_connections import AccountGroup, ConnectionsPage, TeamUse
-from webapp.pages.views_decisions import ActivityPage, Decide, InboxPage
 from webapp.pages.views_forms import (
+    ActivityPage,
+    Decide,
     Decided,
     Decision,
     DoneForm,
     DoneSecret,
+    InboxPage,
     StartConfirm,
     StartDecision,
     StartForm,
@@ -72,6 +73,7 @@ from webapp.pages.views_openers import (
     SomeoneElse,
 )
 from webapp.pages.views_operator import Act, OperatorAct, OperatorList, OperatorRecord
+from webapp.pages.views_own import AccountGroup, ConnectionsPage, TeamUse
 
 # Start pages with four scopes, fields or arguments: the main button has to be on the first screen.
 LABEL = {"type": "string", "description": "Find it at the service, under Settings."}
@@ -267,7 +269,7 @@ def _payment_variants() -> dict[str, View]:
             for ending in get_args(Ending)
         },
         "Payments of all kinds": made(
-            views_payments.PaymentsPage,
+            views_own.PaymentsPage,
             {
                 **USUAL,
                 "payments": tuple(
@@ -284,25 +286,23 @@ def _payment_variants() -> dict[str, View]:
                         refund_action=None,
                     )
                     for one in USUAL["payments"]
-                    for number, standing in enumerate(get_args(views_payments.Standing))
+                    for number, standing in enumerate(get_args(views_own.PaymentStanding))
                 ),
             },
         ),
         "Payments of no match": usual(
-            views_payments.PaymentsPage, payments=(), paging=Paging(show="used")
+            views_own.PaymentsPage, payments=(), paging=Paging(show="used")
         ),
         "Payments of nobody": made(
-            views_payments.PaymentsPage, {**USUAL, "payments": (), "sign_out_csrf": None}
+            views_own.PaymentsPage, {**USUAL, "payments": (), "sign_out_csrf": None}
         ),
         **{
-            f"PaymentOver {became}": made(views_payments.PaymentOver, {**real, "became": became})
-            for became in get_args(views_payments.Over)
+            f"PaymentOver {became}": made(views_own.PaymentOver, {**real, "became": became})
+            for became in get_args(views_own.Over)
         },
         **{
-            f"NotGivenBack {because}": made(
-                views_payments.NotGivenBack, {**USUAL, "because": because}
-            )
-            for because in get_args(views_payments.Stays)
+            f"NotGivenBack {because}": made(views_own.NotGivenBack, {**USUAL, "because": because})
+            for because in get_args(views_own.Stays)
         },
         **{f"Late {kind}": made(Late, {**real, "kind": kind}) for kind in ("account", "payment")},
         "Late payment as a test": made(Late, {**USUAL, "kind": "payment", "returned": None}),
@@ -407,8 +407,8 @@ def _connection_variants() -> dict[str, View]:
     of_team = replace(
         ending, id="x7", team="Research", members=(TeamUse(name="Hubot", used_at=NOW),)
     )
-    theirs = replace(of_team, id="x8", is_managed=False)
-    team = AccountGroup(name="my tools", connected=(ending, of_team, theirs))
+    unmanaged = replace(of_team, id="x8", is_managed=False)
+    team = AccountGroup(name="my tools", connected=(ending, of_team, unmanaged))
     groups = (group, AccountGroup(name="other tools", connected=others))
     return {
         "Connections of many": made(ConnectionsPage, {**USUAL, "groups": groups}),
@@ -429,9 +429,7 @@ def _connection_variants() -> dict[str, View]:
             for name, button in (("here only", None), ("signed out", SIGN_IN))
         },
         **{
-            f"Disconnected {revoked}": made(
-                views_connections.Disconnected, {**USUAL, "revoked": revoked}
-            )
+            f"Disconnected {revoked}": made(views_own.Disconnected, {**USUAL, "revoked": revoked})
             for revoked in (False, None)
         },
     }

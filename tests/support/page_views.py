@@ -15,18 +15,14 @@ from tests.support.markup import Page
 from webapp.operations.catalog import LISTS
 from webapp.pages import views as module
 from webapp.pages import (
-    views_connections,
-    views_decisions,
-    views_home,
+    views_forms,
     views_openers,
     views_operator,
-    views_payments,
+    views_own,
 )
-from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, ToolName, View
-from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
-from webapp.pages.views_decisions import (
+from webapp.pages.views_forms import (
     ActivityEntry,
     Delegation,
     InboxEntry,
@@ -34,6 +30,7 @@ from webapp.pages.views_decisions import (
     StandingYes,
 )
 from webapp.pages.views_openers import CodeButton, OtherIssuer, Paging, SignInButton
+from webapp.pages.views_own import AccountGroup, Assistant, Connected, Sharing
 
 TOOL_NAMES = (
     ToolName(tool="list_my_repositories", tool_title="List my repositories"),
@@ -299,7 +296,7 @@ USUAL: Mapping[str, Any] = {
     "became": "refunded",
     "because": "taken",
     "payments": (
-        views_payments.Paid(
+        views_own.Paid(
             id="p1",
             price="9.00 €",
             what="Premium report",
@@ -425,8 +422,8 @@ def usual(view: type[ViewT], **changes: Any) -> ViewT:
 VIEWS: tuple[type[View], ...] = tuple(
     view
     for found in (
-        *(module, views_connections, views_decisions, views_home, views_openers),
-        *(views_operator, views_payments, views_typed),
+        *(module, views_own, views_openers),
+        *(views_operator, views_forms),
     )
     for view in vars(found).values()
     if isinstance(view, type) and issubclass(view, View) and hasattr(view, "template")

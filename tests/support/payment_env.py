@@ -39,7 +39,7 @@ from webapp.routes.redirect import depart
 from webapp.routes.webhooks import hooked
 from webapp.service import Service, open_service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 Provider = Callable[[httpx.Request], httpx.Response | Awaitable[httpx.Response]]

@@ -50,10 +50,10 @@ async def start(
         env=env,
         pass_fds=pass_fds,
     )
-    return hear(process, written)
+    return watched(process, written)
 
 
-def hear(process: Process, written: Written) -> Process:
+def watched(process: Process, written: Written) -> Process:
     """Remember that `written` is the standard error of this process, and return the process."""
     _WRITTEN[process] = written
     return process
@@ -115,7 +115,7 @@ def close(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def heard(name: str) -> Iterator[Written]:
+def error_output(name: str) -> Iterator[Written]:
     """Provide a standard error for a process that a library starts."""
     written = EARS.listen(name)
     try:

@@ -15,9 +15,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.support import processes
-from tests.support.cli import PROJECT, environment_of, said_until
+from tests.support.cli import PROJECT, environment_of, output_until
 from tests.support.leaks import EARS, Written
-from tests.support.processes import ended, heard
+from tests.support.processes import ended, error_output
 from webapp.demo.walker import walk
 
 FASTMCP_RUN = ("-P", "-m", "fastmcp.cli", "run")
@@ -28,7 +28,7 @@ class Program:
     """A running program: its address, its output and its process."""
 
     url: str
-    said: str
+    output: str
     process: Process
 
 
@@ -54,14 +54,14 @@ async def running(
         env=environment(home, extra),
     )
     try:
-        said = await said_until("stop", process)
-        EARS.hear("standard output of an author's program", said)
-        url = next(line.split()[1] for line in said.splitlines() if "address" in line)
-        yield Program(url=url, said=said, process=process)
+        output = await output_until("stop", process)
+        EARS.check("standard output of an author's program", output)
+        url = next(line.split()[1] for line in output.splitlines() if "address" in line)
+        yield Program(url=url, output=output, process=process)
     finally:
         if process.returncode is None:
             process.terminate()
-            EARS.hear("standard output of an author's program", (await ended(process)).out)
+            EARS.check("standard output of an author's program", (await ended(process)).out)
 
 
 @contextlib.asynccontextmanager
@@ -73,16 +73,16 @@ async def started_by_client(
         command=sys.executable, args=[*arguments], env=environment(home, extra), cwd=home
     )
     person = PersonAtLinks()
-    with heard("an author's program") as said:
+    with error_output("an author's program") as errors:
         async with (
             Client(
-                stdio_client(parameters, errlog=cast("TextIO", said)),
+                stdio_client(parameters, errlog=cast("TextIO", errors)),
                 mode=revision,
                 elicitation_callback=cast("Any", person.show),
             ) as client,
             asyncio.TaskGroup() as person.steps,  # the last page loads before the client ends
         ):
-            yield client, person, said
+            yield client, person, errors
 
 
 def elicit_stdio(server: str, *arguments: str) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ class PersonAtLinks:
 
     async def _open(self, link: str) -> None:
         # An idle connection can end just when it is used again.
-        none_kept = httpx.Limits(max_keepalive_connections=0)
+        no_keep_alive = httpx.Limits(max_keepalive_connections=0)
         # A call that is repeated shows the same question again. A person who is typing its answer
         # finishes that page first; a second walk beside it would arrive at a form that is over.
-        async with self._one_at_a_time, httpx.AsyncClient(limits=none_kept) as browser:
+        async with self._one_at_a_time, httpx.AsyncClient(limits=no_keep_alive) as browser:
             await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)

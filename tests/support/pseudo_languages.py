@@ -12,24 +12,29 @@ from babel.messages.catalog import Catalog
 from tests.messages import extracted
 from webapp.languages import Language
 
-LETTERS = str.maketrans(
+ACCENTED = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
     "ÅƁÇÐÉƑĜĤÎĴĶĻṀÑÖÞǪŔŠŢÛṼŴẊÝŽåƀçđéƒĝĥîĵķļṁñöþǫŕšţûṽŵẋýž",
 )
 ARABIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ابتثجحخدذرزسشصضطظعغفقكلمنه")
-KEPT = re.compile(r"(<[^>]*>|%\(\w+\)s|%%|\{number\}|`[^`]*`)")  # what a translator leaves as it is
+PLACEHOLDERS = re.compile(
+    r"(<[^>]*>|%\(\w+\)s|%%|\{number\}|`[^`]*`)"
+)  # what a translator leaves as it is
 
 
 def accented(text: str) -> str:
     """Return the text with accents, and two fifths longer."""
-    parts = [part if KEPT.fullmatch(part) else part.translate(LETTERS) for part in KEPT.split(text)]
+    parts = [
+        part if PLACEHOLDERS.fullmatch(part) else part.translate(ACCENTED)
+        for part in PLACEHOLDERS.split(text)
+    ]
     return "".join(parts) + "~" * round(len(text) * 0.4)
 
 
 def right_to_left(text: str) -> str:
     lowered = (
-        part if KEPT.fullmatch(part) else part.lower().translate(ARABIC)
-        for part in KEPT.split(text)
+        part if PLACEHOLDERS.fullmatch(part) else part.lower().translate(ARABIC)
+        for part in PLACEHOLDERS.split(text)
     )
     return "".join(lowered)
 

@@ -4,7 +4,7 @@ from flows.errors import StoreUnavailable
 from webapp.cli.keys import Keys
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Interrupted(MemoryStore):

@@ -31,12 +31,12 @@ class Shop:
     """The webhooks that the shop received. It answers with `answers`, then with 200."""
 
     def __init__(self) -> None:
-        self.heard: list[httpx.Request] = []
+        self.received: list[httpx.Request] = []
         self.answers: list[int | Exception] = []
         self.pauses: list[float] = []
 
     async def deliver(self, request: httpx.Request) -> httpx.Response:
-        self.heard.append(request)
+        self.received.append(request)
         answer = self.answers.pop(0) if self.answers else 200
         if isinstance(answer, Exception):
             raise answer
@@ -53,7 +53,7 @@ class Shop:
             stripe.Webhook.construct_event(
                 request.content, request.headers["stripe-signature"], SECRET, tolerance=0
             )
-            for request in self.heard
+            for request in self.received
         ]
 
     @property

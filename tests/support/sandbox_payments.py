@@ -56,7 +56,7 @@ class Paying:
         now = self.env.clock()
         context = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
         departure = await self.run(self.gateway.begin(before, context))
-        return gateway_env.with_stored(before, departure.kept)
+        return gateway_env.with_stored(before, departure.attempt_data)
 
     async def repeated(self, elicitation: Elicitation) -> str:
         """Repeat a request whose reply was lost, and return its session."""

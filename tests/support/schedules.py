@@ -16,7 +16,7 @@ from typing import Protocol
 from tests.support.clock import Clock
 from tests.support.hand_loop import HandLoop
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 # The program of a task and of the tasks that it starts.
 PROGRAM: ContextVar[str] = ContextVar("program", default="")

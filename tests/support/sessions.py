@@ -14,7 +14,7 @@ ISSUER = "https://login.example"
 ALICE = SignedIn(issuer=ISSUER, subject="alice", label="Alice")
 URL = "https://tools.example"
 LOCAL = "http://127.0.0.1:8765"
-KEPT = {"state": "s" * 22, "nonce": "n" * 32, "verifier": "v" * 86}
+ATTEMPT_DATA = {"state": "s" * 22, "nonce": "n" * 32, "verifier": "v" * 86}
 
 
 def sessions_of(store: Any, clock: Clock, **changes: Any) -> Sessions:

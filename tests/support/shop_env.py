@@ -55,7 +55,7 @@ from webapp.service import Service
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:
@@ -179,10 +179,10 @@ class AwayStore(FrailStore):
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         written = await super().write(*records)
-        is_kept = any((row.kind, row.status) == ("run", "finished") for row in records)
+        is_result = any((row.kind, row.status) == ("run", "finished") for row in records)
         (first, *others) = records
         is_long = first.kind == "payment" and first.version > 0 and not others
-        if self.goes[0] and (is_kept or is_long):
+        if self.goes[0] and (is_result or is_long):
             self.troubles.append(AWAY)
         return written
 
@@ -323,10 +323,10 @@ class Shop:
 
     async def session(self, id: str) -> dict[str, Any]:
         """Return the provider's session, fetched past the proxy."""
-        return await self._beside(f"checkout/sessions/{id}")
+        return await self._in_sandbox(f"checkout/sessions/{id}")
 
     async def refunds(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await self._beside("refunds?limit=100"))["data"]
+        found: list[dict[str, Any]] = (await self._in_sandbox("refunds?limit=100"))["data"]
         return found
 
     async def refund_by_hand(self, **about: str) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class Shop:
 
     async def give_back_there(self, payment_intent: str, **about: str) -> dict[str, Any]:
         posted = len(self.post)
-        refund = await self._beside("refunds", payment_intent=payment_intent, **about)
+        refund = await self._in_sandbox("refunds", payment_intent=payment_intent, **about)
         await eventually(lambda: len(self.post) > posted)
         return refund
 
@@ -353,9 +353,9 @@ class Shop:
             f"{item}[price_data][product_data][name]": "Premium report",
             **about,
         }
-        return await self._beside("checkout/sessions", **form)
+        return await self._in_sandbox("checkout/sessions", **form)
 
-    async def _beside(self, path: str, **form: str) -> dict[str, Any]:
+    async def _in_sandbox(self, path: str, **form: str) -> dict[str, Any]:
         """Call the provider's API past the proxy: POST with a form, otherwise GET."""
         transport = transport_to(self.line.app)
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}

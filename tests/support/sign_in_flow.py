@@ -38,23 +38,23 @@ def departed(found: Metadata | None = None) -> tuple[dict[str, list[str]], Any]:
     """Return the parameters of the redirect, and the browser's data after a JSON round trip."""
     departure, _ = talked(sign_in().begin(found or metadata(), now=NOON))
     assert isinstance(departure, Redirect)
-    stored = msgspec.json.decode(msgspec.json.encode(departure.kept))
+    stored = msgspec.json.decode(msgspec.json.encode(departure.attempt_data))
     return parse_qs(urlsplit(departure.url).query), stored
 
 
-def arrived(kept: Any, **changes: str | None) -> CallbackParams:
-    given = {"code": "the-code", "state": kept["state"], **changes}
+def arrived(stored: Any, **changes: str | None) -> CallbackParams:
+    given = {"code": "the-code", "state": stored["state"], **changes}
     return CallbackParams(parameters=tuple((k, v) for k, v in given.items() if v is not None))
 
 
 def came_back(
-    kept: Any,
+    stored: Any,
     *replies: httpx.Response,
     arrival: CallbackParams | None = None,
     found: Metadata | None = None,
     claim: tuple[str, ...] = ("sub",),
 ) -> tuple[SignedIn, list[httpx.Request]]:
     talk = sign_in(claim).finish(
-        arrival or arrived(kept), attempt_data=kept, metadata=found or metadata(), now=NOON
+        arrival or arrived(stored), attempt_data=stored, metadata=found or metadata(), now=NOON
     )
     return talked(talk, *replies)

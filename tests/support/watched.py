@@ -17,7 +17,7 @@ from webapp.testing._application import URL
 
 METRICS_TOKEN = "metrics-of-a-test-which-nobody-else-reads"
 WATCHED = {"ELICIT_METRICS": METRICS_TOKEN}
-WORD_LETTERS_AT_LEAST = 8
+WORD_CHARACTERS_AT_LEAST = 8
 TYPED = "sesame-4711-open"  # what a person types, which must not leak
 
 
@@ -141,5 +141,5 @@ def _words(text: str) -> Iterable[str]:
     found += [value for _, value in parse_qsl(text)]
     found += re.split(r"[;,= ]", text) if "=" in text and "://" not in text else []
     for word in map(unquote, found):
-        if len(word) >= WORD_LETTERS_AT_LEAST and re.search(r"\d", word):
+        if len(word) >= WORD_CHARACTERS_AT_LEAST and re.search(r"\d", word):
             yield word

@@ -27,7 +27,7 @@ from webapp.app import open_app
 from webapp.http.client import Outbound
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.settings import Settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 HUB = "https://hub.example"
 ID, SECRET = "our-id", "our secret: with/signs, and long enough"
@@ -131,25 +131,25 @@ class WrongProvider(httpx.AsyncBaseTransport):
         if sent.get("client_id") != self.client_id or redirect != (self.redirect_uri or redirect):
             return httpx.Response(400, html="<h1>Wrong client</h1>")
         if self.demands_par and not is_pushed:
-            said = {"error": "invalid_request", "error_description": "PAR is required"}
+            parameters = {"error": "invalid_request", "error_description": "PAR is required"}
         elif sent.get("prompt") == "none":
-            said = {"error": "login_required"}
+            parameters = {"error": "login_required"}
         else:
             code = secrets.token_urlsafe(8)
             self._nonces[code] = sent["nonce"]
-            said = {"code": code}
-        query = urlencode({**said, "state": sent["state"]})
+            parameters = {"code": code}
+        query = urlencode({**parameters, "state": sent["state"]})
         return httpx.Response(302, headers={"location": f"{redirect}?{query}"})
 
     def _push(self, request: httpx.Request) -> httpx.Response:
         sent = _form(request)
-        if not self._knows(request, sent):
+        if not self._accepts(request, sent):
             return httpx.Response(401, json={"error": self.refuses})
         uri = f"urn:ietf:params:oauth:request_uri:{len(self._pushed)}"
         self._pushed[uri] = sent
         return httpx.Response(201, json={"request_uri": uri, "expires_in": 60})
 
-    def _knows(self, request: httpx.Request, sent: Mapping[str, str]) -> bool:
+    def _accepts(self, request: httpx.Request, sent: Mapping[str, str]) -> bool:
         given = (sent.get("client_id", ""), sent.get("client_secret", ""))
         if self.takes == "none":
             return given == (self.client_id, "") and "authorization" not in request.headers
@@ -163,7 +163,7 @@ class WrongProvider(httpx.AsyncBaseTransport):
 
     def _token(self, request: httpx.Request) -> httpx.Response:
         sent = _form(request)
-        if not self._knows(request, sent):
+        if not self._accepts(request, sent):
             return httpx.Response(401, json={"error": self.refuses})
         if self.demands_dpop and "dpop" not in request.headers:
             return httpx.Response(400, json={"error": "invalid_dpop_proof"})
@@ -225,7 +225,7 @@ async def served(
             outbound=outbound_to(network, client),
         ) as app,
         serving(app, port=port) as url,
-        AsyncExitStack() as rooms,
+        AsyncExitStack() as exit_stack,
     ):
         here = OAuthEnv(
             url=url,
@@ -234,7 +234,7 @@ async def served(
             gate=cast("Any", None),
             sandbox=cast("Any", None),
             settings=settings,
-            rooms=rooms,
+            exit_stack=exit_stack,
         )
         try:
             yield here

@@ -53,8 +53,8 @@ class Caller:
         self.is_killed = False
 
     async def connected(self) -> None:
-        said = await self._line()
-        self.speaks, self.tools = said["speaks"], said["tools"]
+        message = await self._line()
+        self.speaks, self.tools = message["speaks"], message["tools"]
 
     def begin(self, tool: str, **arguments: Json) -> None:
         """Start a call. The client's questions and the result are read afterwards."""
@@ -68,9 +68,9 @@ class Caller:
 
     async def asked(self) -> dict[str, Any]:
         """Return the client's next question. Fail if the call returns a result first."""
-        said = await self._next()
-        assert "asked" in said, said
-        return cast("dict[str, Any]", said["asked"])
+        message = await self._next()
+        assert "asked" in message, message
+        return cast("dict[str, Any]", message["asked"])
 
     async def link(self) -> str:
         """Return the link that the client was asked to show."""
@@ -79,9 +79,9 @@ class Caller:
         return cast("str", asked["url"])
 
     async def result(self) -> dict[str, Any]:
-        said = await self._next()
-        assert "result" in said, said
-        return cast("dict[str, Any]", said["result"])
+        message = await self._next()
+        assert "result" in message, message
+        return cast("dict[str, Any]", message["result"])
 
     async def next_message(self) -> dict[str, Any]:
         """Return the next message: a question, a result or an error."""
@@ -93,9 +93,9 @@ class Caller:
         await killed(self._process)
 
     async def _next(self) -> dict[str, Any]:
-        while "completed" in (said := await self._line()):
-            self.completed.append(said["completed"])
-        return said
+        while "completed" in (message := await self._line()):
+            self.completed.append(message["completed"])
+        return message
 
     async def _line(self) -> dict[str, Any]:
         async with asyncio.timeout(self._patience_seconds):

@@ -239,9 +239,9 @@ def _add_input_tools(server: MCPServer) -> None:
     @server.tool()
     async def test_input_required_result_elicitation(context: Context) -> Any:
         """Ask for a name."""
-        said = (context.input_responses or {}).get("user_name")
-        if isinstance(said, types.ElicitResult) and said.content:
-            return f"Hello, {said.content.get('name')}!"
+        answer = (context.input_responses or {}).get("user_name")
+        if isinstance(answer, types.ElicitResult) and answer.content:
+            return f"Hello, {answer.content.get('name')}!"
         return _asking({"user_name": name})
 
     @server.tool()

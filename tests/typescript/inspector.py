@@ -30,7 +30,7 @@ class Inspector:
 
     async def call_once(self, tool: str) -> dict[str, Any]:
         """Call a tool with `inspector --cli`, and return the result."""
-        said = await self._run(
+        reply = await self._run(
             "launcher/build/index.js",
             *(
                 "--cli",
@@ -44,7 +44,7 @@ class Inspector:
             ),
             *("--method", "tools/call", "--tool-name", tool),
         )
-        result: dict[str, Any] = said["result"]
+        result: dict[str, Any] = reply["result"]
         return result
 
     @asynccontextmanager
@@ -63,8 +63,8 @@ class Inspector:
 
     async def asked(self, connection: str, tool: str) -> str:
         """Call a tool, and return the id of its question."""
-        said = await self.call(connection, tool)
-        return str(said["elicitationPending"]["elicitationId"])
+        result = await self.call(connection, tool)
+        return str(result["elicitationPending"]["elicitationId"])
 
     async def decline(self, connection: str, asked: str) -> dict[str, Any]:
         """Decline the question, and return the result of the call."""
@@ -89,5 +89,5 @@ class Inspector:
         )
         end = await ended(process)
         assert end.status in (0, _SAYS_ERROR), end
-        said: dict[str, Any] = json.loads(end.out)
-        return said
+        output: dict[str, Any] = json.loads(end.out)
+        return output

@@ -65,12 +65,12 @@ async def try_it(official: Official, node: str, *, seconds: float, home: Path) -
         while not result and calls < CALLS_AT_MOST:
             calls += 1
             caller.begin("buy", what=what)
-            while "asked" in (said := await caller.next_message()):
+            while "asked" in (message := await caller.next_message()):
                 links += 1
                 if links == 1:
-                    people.create_task(person(said["asked"]["url"]))
-            assert "result" in said, said
-            text = text_of(said["result"])
+                    people.create_task(person(message["asked"]["url"]))
+            assert "result" in message, message
+            text = text_of(message["result"])
             result = "" if text.startswith("Still waiting") else text
         paid = (await run("payments", "list", home=home)).out.count("9.00")
     ran = Counter(line.split()[1] for line in notes.read_text().splitlines())

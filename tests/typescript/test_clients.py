@@ -120,12 +120,12 @@ async def test_client_shows_form_and_confirmation(
         assert asked["message"] == "What did you spend?"
         assert asked["requestedSchema"]["required"] == ["amount", "category"]
         assert text_of(await caller.result()) == "12.50 for meals"
-        for said in ("deleted", "kept", "kept"):
+        for expected in ("deleted", "kept", "kept"):
             caller.begin("delete", count=5)
             asked = await caller.asked()
             assert asked["message"] == "Delete 5 to-dos?\ncount: 5"
             assert asked["requestedSchema"] == {"type": "object", "properties": {}}
-            assert text_of(await caller.result()) == said
+            assert text_of(await caller.result()) == expected
         assert not caller.completed
 
 

@@ -12,7 +12,7 @@ from tests.support.payment_env import PaymentEnv, selling
 from tests.support.service_env import process
 from tests.support.shop_env import Shop, open_shop
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 @pytest.fixture(autouse=True)

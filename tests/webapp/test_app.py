@@ -42,15 +42,15 @@ async def test_application_starts_responds_and_stops_with_lifespan() -> None:
     settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0)
     app = create_app(settings, MCPServer("my tools"))
     reported = asyncio.Queue[Message]()
-    said = asyncio.Queue[Message]()
+    sent = asyncio.Queue[Message]()
     async with asyncio.timeout(300):
-        living = asyncio.create_task(app({"type": "lifespan"}, reported.get, said.put))
+        living = asyncio.create_task(app({"type": "lifespan"}, reported.get, sent.put))
         await reported.put({"type": "lifespan.startup"})
-        assert (await said.get())["type"] == "lifespan.startup.complete"
+        assert (await sent.get())["type"] == "lifespan.startup.complete"
         async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
             assert (await client.get("/health")).json() == {"status": "ok"}
         await reported.put({"type": "lifespan.shutdown"})
-        assert (await said.get())["type"] == "lifespan.shutdown.complete"
+        assert (await sent.get())["type"] == "lifespan.shutdown.complete"
         await living
 
 
@@ -70,15 +70,15 @@ async def test_every_response_has_hsts_header_if_configured() -> None:
     # finding: S26
     url, name = "https://elicit.example", "strict-transport-security"
     settings = Settings(url=url, ring=Ring([b"k" * 32]), store="memory:", uid=0)
-    for hsts, said in ((None, None), (timedelta(days=1), "max-age=86400")):
+    for hsts, expected in ((None, None), (timedelta(days=1), "max-age=86400")):
         async with (
             open_app(replace(settings, hsts=hsts), MCPServer("my tools")) as app,
             httpx.AsyncClient(transport=transport_to(app), base_url=url) as client,
         ):
             for path in ("/", "/health", "/e/none", "/static/elicit.css", "/mcp", "//crooked"):
-                assert (await client.get(path)).headers.get(name) == said, path
+                assert (await client.get(path)).headers.get(name) == expected, path
             elsewhere = await client.get("/", headers={"host": "evil.example"})
-            assert elsewhere.headers.get(name) == said
+            assert elsewhere.headers.get(name) == expected
 
 
 async def test_request_before_lifespan_explains_how_to_start_application(
@@ -188,8 +188,8 @@ async def test_unstripped_proxy_path_is_logged_once(
         ready = await client.get("/tools/ready")
         assert (ready.status_code, ready.json()["code"]) == (503, "path-unknown")
         assert f"Set ELICIT_URL to {URL}/tools" in ready.json()["detail"]
-    (said,) = (r.getMessage() for r in caplog.records if "path.unknown" in r.getMessage())
-    assert f"Set ELICIT_URL to {URL}/tools, or make" in said
+    (message,) = (r.getMessage() for r in caplog.records if "path.unknown" in r.getMessage())
+    assert f"Set ELICIT_URL to {URL}/tools, or make" in message
 
 
 @pytest.mark.parametrize("root_path", ["", "/tools"])
@@ -220,8 +220,8 @@ async def test_stripped_proxy_path_is_reported_by_ready_check(
         assert (ready.status_code, ready.json()["code"]) == (503, "path-elsewhere")
         assert f"{URL}/tools" in ready.json()["detail"]
         assert (await client.get("/e/token")).status_code == 404
-    (said,) = (r.getMessage() for r in caplog.records if r.name == "webapp.http.guard")
-    assert "ELICIT_ROOT_PATH=/tools" in said
+    (message,) = (r.getMessage() for r in caplog.records if r.name == "webapp.http.guard")
+    assert "ELICIT_ROOT_PATH=/tools" in message
 
 
 async def test_who_receives_request_with_complete_url_under_root_path() -> None:

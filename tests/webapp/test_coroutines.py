@@ -451,8 +451,8 @@ async def test_user_sees_own_payments_and_others_do_not(here: AskingEnv) -> None
     assert "Not used yet." in mine.text
     assert "assistant" not in mine.text
     for user in ("bob", None):
-        theirs = await (await here.browser(user)).visit(f"{here.url}/payments")
-        assert "Premium report" not in theirs.text
+        page_of_user = await (await here.browser(user)).visit(f"{here.url}/payments")
+        assert "Premium report" not in page_of_user.text
 
 
 async def test_account_can_be_reconnected_only_by_its_user(here: AskingEnv) -> None:

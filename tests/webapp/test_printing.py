@@ -91,9 +91,9 @@ async def test_demo_prints_no_escape_sequence_of_tool(capsys: pytest.CaptureFixt
     async with server_env(server) as env, httpx.AsyncClient() as browser:
         demo = Demo(url=env.url, browser=browser, walks=False)
         assert await demo.call("trick", mode=LEGACY, arguments={}, is_known=False)
-    said = capsys.readouterr().out
-    assert "the end" in said
-    assert not OBEYED & set(said)
+    output = capsys.readouterr().out
+    assert "the end" in output
+    assert not OBEYED & set(output)
 
 
 def test_no_other_code_writes_to_standard_output_or_error() -> None:

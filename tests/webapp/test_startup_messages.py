@@ -24,21 +24,21 @@ def test_announcement_warns_about_memory_store(
 ) -> None:
     # finding: A4
     environment = {"HOME": str(tmp_path), **({"ELICIT_STORE": store} if store else {})}
-    said = "".join(announcement(read_settings(environment), "shop"))
-    assert ("its data is lost when the server stops" in said) == is_reported
+    text = "".join(announcement(read_settings(environment), "shop"))
+    assert ("its data is lost when the server stops" in text) == is_reported
 
 
 def test_announcement_of_public_server_warns_if_no_person_can_be_identified(tmp_path: Path) -> None:
     public = {"HOME": str(tmp_path), "ELICIT_URL": "https://a.example", "ELICIT_SECRET": "x" * 40}
     for more, is_reported in (({}, True), ({"ELICIT_BIND": "code"}, False)):
-        said = "".join(announcement(read_settings({**public, **more}), "shop"))
-        assert ("nobody   can be asked: set ELICIT_ISSUER" in said) == is_reported
+        text = "".join(announcement(read_settings({**public, **more}), "shop"))
+        assert ("nobody   can be asked: set ELICIT_ISSUER" in text) == is_reported
 
 
 def test_announcement_hides_password_of_store(tmp_path: Path) -> None:
     for scheme in ("postgresql", "valkeys"):
         store = f"{scheme}://me:hunter2@db.example/1"
-        said = "".join(
+        text = "".join(
             announcement(
                 read_settings(
                     {"HOME": str(tmp_path), "ELICIT_STORE": store, "ELICIT_SECRET": "x" * 40}
@@ -46,8 +46,8 @@ def test_announcement_hides_password_of_store(tmp_path: Path) -> None:
                 "shop",
             )
         )
-        assert "db.example" in said
-        assert "hunter2" not in said
+        assert "db.example" in text
+        assert "hunter2" not in text
 
 
 @pytest.mark.parametrize("word", ["[", "del[ete", '["delete_*"]', "a]", "delete;"])

@@ -42,7 +42,7 @@ class Customer(Guest):
         return text.split('href="')[1].split('"')[0]
 
     async def page_of(self, user: str) -> str:
-        await eventually(lambda: user in self._shop.told)
+        await eventually(lambda: user in self._shop.results)
         return (await self.person.browser.get(self._url)).text
 
     async def _post(self, path: str, **fields: str) -> None:

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from flows.elicitation.tool_call import CallingClient, client_of
 from flows.errors import ElicitError, NotAllowed
-from flows.oauth.carrier import Carrier
 from flows.oauth.connection import Connection
+from flows.oauth.declaration import Carrier
 from flows.oauth.requests import Unreachable
 from webapp.api.access import Paces, Requester, requires
 from webapp.api.asking import application_of, owner_for, teams_for

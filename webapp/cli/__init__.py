@@ -1,7 +1,8 @@
-"""The command `elicit`: one module for each command, which only calls the service.
+"""The command `elicit`: its commands only call the service.
 
 `main` has the names of the commands and imports the module of the requested one. A module declares
-its arguments in `declare`, together with the function to run. Shared parts are in `arguments`
+its arguments in `declare`, together with the function to run. Commands that share rows or files are
+in one module (`show`, `pending` and `questions`). Shared parts are in `arguments`
 (ports, ids), `operator` (work on the environment's store, finding a person) and `table` (rows on a
 terminal, in a pipe, and as JSON). The doctor's checks beyond this machine are in `examination`. The
 fields of a row class are the names in its JSON.

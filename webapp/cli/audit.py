@@ -17,7 +17,7 @@ from webapp.cli.arguments import commands_of
 from webapp.cli.operator import OWNERS_SHOWN_BY, add_owner, does, lists
 from webapp.cli.table import Table, the_one
 from webapp.command import CommandRefused
-from webapp.operations.audited import AuditRow, audit_entries_of
+from webapp.operations.history import AuditRow, audit_entries_of
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.chain import AUDIT, HEAD
 from webapp.records.heads import (

@@ -43,8 +43,8 @@ from webapp.http.address import TrustedHost
 from webapp.http.client import Outbound
 from webapp.printing import tell
 from webapp.records.high_water import HighWater
+from webapp.records.ids import Notification
 from webapp.records.owners import last_backup, must_be_servable, open_owners
-from webapp.records.waiting import Notification
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings

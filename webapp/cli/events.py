@@ -1,4 +1,4 @@
-"""`elicit events`: list, resend and test the events for the operator's addresses."""
+"""`elicit events` and `elicit notify`: what the operator's addresses and people receive."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from webapp.events.addresses import EventAddress, new_secret
 from webapp.operations.rows import EventRow, event_row
 from webapp.printing import tell
 from webapp.service import Service
+from webapp.settings.parsers import meant
 
 COLUMNS = ("id", "address", "type", "status", "why", "tries", "happened_at", "next_at")
 _SOON = "A server sends the event within seconds."
@@ -105,3 +106,31 @@ def _address(service: Service, name: str) -> EventAddress:
             status=2,
         )
     return address
+
+
+# `elicit notify`
+
+
+def declare_notify(parser: argparse.ArgumentParser) -> None:
+    add_command = commands_of(parser)
+    words = "send a test message to each address of a table [notify.NAME] and of its escalate_to"
+    testing = add_command("test", help=words)
+    testing.add_argument("name", metavar="NAME", help="the name of the table in elicit.toml")
+    does(testing, try_table)
+
+
+async def try_table(service: Service, *, name: str) -> Sequence[str]:
+    """Send a test message. Raises CommandRefused if an address does not accept it."""
+    tables = service.notifier.tables
+    if name not in tables:
+        known = ", ".join(tables) or "none"
+        raise CommandRefused(
+            f"elicit.toml has no table [notify.{name}]. The tables are: {known}."
+            + meant(name, tables),
+            status=2,
+        )
+    results = await service.notifier.test(tables[name])
+    failed = [f"{place}: not sent ({why})." for place, why in results if why is not None]
+    if failed:
+        raise CommandRefused(*failed)
+    return [f"{place}: sent." for place, _ in results]

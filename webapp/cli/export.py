@@ -16,7 +16,7 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment
 from webapp.cli.operator import add_owner, owner_of, shows
-from webapp.operations.audited import AuditRow, audit_entries_of
+from webapp.operations.history import AuditRow, audit_entries_of
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.values import Approval, ClientRecord, StoredSecret, StoredWebhook, ValueT
 from webapp.service import Service

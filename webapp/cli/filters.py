@@ -15,8 +15,7 @@ from msgspec import Struct
 from webapp.cli.table import R, Table, terminal_width
 from webapp.command import CommandRefused
 from webapp.connecting import utc_now
-from webapp.operations.lists import is_within, matches, moment_of
-from webapp.operations.rows import text_of
+from webapp.operations.rows import is_within, matches, moment_of, text_of
 from webapp.printing import tell
 
 ON_A_TERMINAL: Final = 50

@@ -1,4 +1,4 @@
-"""The command line. The module with a command's name declares the arguments of that command.
+"""The command line. A command's module declares its arguments.
 
 The program starts in elicit_url.py. Only the module of the requested command is imported.
 """
@@ -6,10 +6,10 @@ The program starts in elicit_url.py. Only the module of the requested command is
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+from typing import Any
 
 from webapp.cli.arguments import sentence_of, with_ids
 
@@ -43,6 +43,15 @@ COMMANDS = {
     "events": "list the events that your addresses received, send them again, test an address",
     "notify": "send a test message to the people whom [notify] names",
 }
+# Commands in the module of another command, which has a function `declare_NAME` for each.
+_MODULES = {
+    "restore": "backup",
+    "vacuum": "backup",
+    "notify": "events",
+    "pair": "operator",
+    "pending": "questions",
+    "show": "questions",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,16 +83,25 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, says in COMMANDS.items():
         command = commands.add_parser(name, help=says, description=sentence_of(says))
         if name in arguments[:1]:
-            _module_of(name).declare(command)
+            _declaration_of(name)(command)
     return parser
 
 
-def _module_of(name: str) -> ModuleType:
+def module_of(name: str) -> str:
+    """Return the name of the module that declares a command."""
+    return f"webapp.cli.{_MODULES.get(name, name).replace('-', '_')}"
+
+
+def _declaration_of(name: str) -> Callable[[argparse.ArgumentParser], Any]:
     """Import the command's module with garbage collection off, which saves a tenth of the start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return import_module(f"webapp.cli.{name.replace('-', '_')}")
+        module = import_module(module_of(name))
+        declare: Callable[[argparse.ArgumentParser], Any] = getattr(
+            module, f"declare_{name}" if name in _MODULES else "declare"
+        )
+        return declare
     finally:
         if was_enabled:
             gc.enable()

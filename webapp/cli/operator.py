@@ -1,4 +1,4 @@
-"""`elicit operator`, and the functions that all operator commands share: lists, acts, one person.
+"""`elicit operator`, `elicit pair`, and what all operator commands share: lists, acts, one person.
 
 The functions run work on the environment's store.
 
@@ -33,6 +33,7 @@ from webapp.identity.operators import link_address
 from webapp.printing import printed, tell
 from webapp.records.owners import DATA_KEY, pages
 from webapp.service import Service
+from webapp.serving.announcing import pairing_of
 from webapp.settings.settings import DEFAULT_PORT, Settings
 from webapp.stores import Record
 
@@ -205,3 +206,27 @@ async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Rec
     async for page in service.elicitations.store.scan():
         if of_owner := [each for each in page if each.owner == owner]:
             yield of_owner
+
+
+# `elicit pair`
+
+
+def declare_pair(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print a bearer token for your MCP client, and a one-time address that pairs a browser "
+        "with you. You need them only if the server cannot see which user's programs connect (in a "
+        "container)."
+    )
+    add_port(parser, default=DEFAULT_PORT)
+    parser.set_defaults(run=_run_pair)
+
+
+def _run_pair(options: argparse.Namespace) -> None:
+    settings = settings_for(os.environ, port=options.port)
+    if not settings.is_local or settings.identity.issuer is not None:
+        raise CommandRefused("Pairing is for local servers without sign-in only.")
+    lines = [
+        *pairing_of(settings),
+        "The address works once, within ten minutes, while the server runs.",
+    ]
+    tell("\n".join(lines))

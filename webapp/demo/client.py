@@ -44,7 +44,7 @@ from webapp.demo.walker import DemoWaiting, WalkFailed, walk
 from webapp.http.client import UNPACKED, refuse_packed
 from webapp.http.port import is_owned_by_us
 from webapp.identity.local_peer import can_tell_users
-from webapp.identity.pairing import address_of, key_of
+from webapp.identity.sessions import address_of, key_of
 from webapp.mcp.results import PENDING
 from webapp.printing import tell
 from webapp.records.owners import open_owners

@@ -20,8 +20,8 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
+from webapp.records.ids import InboxItem
 from webapp.records.values import Approval, StoredSecret
-from webapp.records.waiting import InboxItem
 
 Changed: TypeAlias = Elicitation | Run | None
 

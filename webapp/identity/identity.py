@@ -24,9 +24,8 @@ from webapp.http.browser import Browser
 from webapp.http.rate_limit import Rates, address_key
 from webapp.identity.api_keys import ApiKeys
 from webapp.identity.local_peer import LocalPeers
-from webapp.identity.logout import Logouts
-from webapp.identity.pairing import Pairing
-from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
+from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Pairing, Sessions
+from webapp.identity.sign_in import Logouts
 from webapp.identity.user_codes import UserCodes
 from webapp.identity.users import Users
 

@@ -43,9 +43,8 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.identity.approvers import Approvers, Deciding
 from webapp.identity.identity import Caller
-from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES, tail_of
+from webapp.records.ids import OWNER_TAG_CHARACTERS, RANDOM_BYTES, InboxItem, tail_of
 from webapp.records.values import KINDS, Value
-from webapp.records.waiting import InboxItem
 from webapp.stores import Conflict
 
 LISTED_AT_MOST: Final = 20

@@ -6,16 +6,22 @@ record, and every text is cut. A problem that repeats within a minute is counted
 written at once, the rest as one line with `repeated=`. Ids that people search for are always
 logged: each error number that a page showed and the id of each question are in the log within ten
 seconds, many in one line.
+
+The operator's pages show the latest lines that carry an id. A stored exception would hold the
+values of its frames in memory, so only the line is stored: masked, cut, and without a token or an
+answer, as `Events` writes it.
 """
 
 import copy
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
 
 from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_cause
 
@@ -205,3 +211,53 @@ def _key(record: logging.LogRecord) -> object:
 
 def _is_rich(handler: logging.Handler) -> bool:
     return any(each.__module__.startswith("rich.") for each in type(handler).__mro__)
+
+
+# The latest log lines of this process that carry an id, for the operator's pages.
+
+LINES_AT_MOST: Final = 2000
+_IDS: Final = ("id", "error_id", "call", "event", "webhook_id")
+_LOGGERS: Final = ("webapp", "flows")
+
+
+class RecentLine(NamedTuple):
+    """A log line, and the ids that it carries. `id` is that of the record it is about."""
+
+    ids: frozenset[str]
+    id: str | None
+    text: str
+
+
+class RecentLines(logging.Handler):
+    """A handler that remembers the latest lines in this process's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(Events())
+        self._lines = deque[RecentLine](maxlen=LINES_AT_MOST)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        marked = copy.copy(record)
+        mark_work(marked)
+        facts = vars(marked)
+        ids = frozenset(str(facts[name]) for name in _IDS if facts.get(name))
+        if ids:
+            about = facts.get("id")
+            text = self.format(marked)
+            self._lines.append(RecentLine(ids, None if about is None else str(about), text))
+
+    def about(self, ids: Collection[str]) -> list[RecentLine]:
+        """Return the lines that carry one of these ids, oldest first."""
+        return [line for line in self._lines if not line.ids.isdisjoint(ids)]
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        """Remember the lines that are logged during this block."""
+        loggers = [logging.getLogger(name) for name in _LOGGERS]
+        for logger in loggers:
+            logger.addHandler(self)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeHandler(self)

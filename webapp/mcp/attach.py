@@ -151,7 +151,6 @@ class Middleware:
         self._client_connections = connections
         self._declared = partial(declared_by, listed=service.clients.listed)
         self._issuer = issuer or issuer_of(server)
-        self._title = title_of(low_level_of(server).title)
         self._connections = ConnectionAsks()
         service.kinds.rules.serves.add(server.name)
         self.has_ended = False
@@ -295,7 +294,7 @@ class Middleware:
                 client_id=caller.client if caller.is_client_verified else None,
                 client_apart=declared.apart,
                 described=None if tool is None else tool.described,
-                server_title=self._title,
+                server_title=title_of(low_level_of(self._server).title),
                 client_title=declared.title,
             ),
             presenter=presenter,
@@ -316,16 +315,15 @@ class Middleware:
             if responses is not None:
                 params["inputResponses"] = responses
 
-        async def body() -> HandlerResult:
-            return await run_request(
-                call,
-                server=self._server,
-                tool=tool,
-                context=context,
-                call_next=call_next,
-                replays=service.running_tools.replays,
-            )
-
+        body = partial(
+            run_request,
+            call,
+            server=self._server,
+            tool=tool,
+            context=context,
+            call_next=call_next,
+            replays=service.running_tools.replays,
+        )
         return PreparedLeg(call=call, body=body)
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:

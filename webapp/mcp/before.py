@@ -98,7 +98,12 @@ async def ask_first(
     error.
     """
     await _ask_gate(verbs, tool, name=name, arguments=arguments, given=given, is_inner=is_inner)
-    await _ask_needs(verbs, tool, name=name, arguments=arguments, is_inner=is_inner)
+    needs = tool.needs if tool is not None else ()
+    passed: Mapping[str, Json] = json.loads(arguments) if needs else {}
+    # Within one call, each nested tool's completion function runs once.
+    prefix = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
+    for number, need in enumerate(needs):
+        await _ask_need(verbs, need, passed, need_id=f"{prefix}{number}")
 
 
 async def _ask_gate(
@@ -142,18 +147,6 @@ async def _ask_gate(
                 raise not_shown(one, str(refused)) from None
             await question
             return
-
-
-async def _ask_needs(
-    verbs: Verbs, tool: ServedTool | None, *, name: str, arguments: str, is_inner: bool
-) -> None:
-    """Ask for the needs in the tool's marks. Exceptions of the asking methods propagate."""
-    marks = tool.needs if tool is not None else ()
-    given: Mapping[str, Json] = json.loads(arguments) if marks else {}
-    # Within one call, each nested tool's completion function runs once.
-    prefix = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
-    for number, need in enumerate(marks):
-        await _ask_need(verbs, need, given, need_id=f"{prefix}{number}")
 
 
 async def _ask_need(
@@ -275,6 +268,8 @@ def watch_inner_calls(server: Any) -> None:
 
 def enter_call(verbs: Verbs, server: Any, tool: ServedTool | None) -> None:
     """Register the client's own call, so that its gate and needs are not asked twice."""
+    if not hasattr(server, "_mcp_server"):
+        return  # only a tool of a FastMCP server calls another tool through our middleware
     watch_inner_calls(server)
     own = _Asked(
         server=server,

@@ -1,9 +1,9 @@
 """Notifications: messages that tell a person that something waits for them.
 
-`tables` defines who is notified, where and when (`[notify.NAME]` in `elicit.toml`), and makes the
-rows of a new question. `delivery` writes the text and passes it to Apprise, which
-knows e-mail, chats and web hooks, in a process of its own (`apprise_program`). `sender` claims due
-rows, sends the messages and schedules reminders and retries.
+`delivery` defines who is notified, where and when (`[notify.NAME]` in `elicit.toml`), makes the
+rows of a new question, writes the text and passes it to Apprise, which knows e-mail, chats and web
+hooks, in a process of its own (`apprise_program`). `sender` claims due rows, sends the messages and
+schedules reminders and retries.
 
 The path of a message: the write that stores a new question also stores a row for each address of
 the table that applies. The sweeper finds the row when it is due. The sender claims the row by

@@ -24,9 +24,8 @@ from webapp.elicitations.service import Elicitations
 from webapp.events.sender import JITTER, SCHEDULE, SendQueue
 from webapp.http.rate_limit import Rates
 from webapp.languages import languages_of
-from webapp.notifications.delivery import Deliver, Message, message_for
-from webapp.notifications.tables import NotifyTable, NotifyTables
-from webapp.records.waiting import Notification
+from webapp.notifications.delivery import Deliver, Message, NotifyTable, NotifyTables, message_for
+from webapp.records.ids import Notification
 from webapp.stores import Conflict
 
 CLAIMED: Final = timedelta(seconds=60)  # sending takes at most 20 seconds

@@ -17,9 +17,8 @@ from flows.elicitation.tool_call import seen
 from flows.elicitation.traits import ConnectedBefore, Exchanged, traits_of
 from flows.errors import Denied, Failed, NotAccepted, NotPossible
 from flows.oauth.authorization_code import AccountTerms, Grant, OauthFlow, StoredAttempt
-from flows.oauth.connection import Connection, titled
+from flows.oauth.connection import Connection, planned, titled
 from flows.oauth.device_flow import DeviceCode
-from flows.oauth.keep_alive import planned
 from flows.oauth.responses import Person, TokenSet
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import is_passing

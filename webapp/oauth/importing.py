@@ -21,12 +21,11 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Json
 from flows.errors import ElicitError, Failed, InvalidQuestion
-from flows.oauth.connection import Connection
-from flows.oauth.keep_alive import planned
+from flows.oauth.connection import Connection, planned
+from flows.oauth.id_token import owner_of_token
 from flows.oauth.provider import NAME, SCOPE, Client
 from flows.oauth.requests import ApiAccess, Unreachable
 from flows.oauth.responses import ID_AT_MOST, LABEL_AT_MOST, TOKEN_BYTES_AT_MOST
-from flows.oauth.userinfo import owner_of_token
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.clients import Clients

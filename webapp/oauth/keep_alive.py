@@ -12,8 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from flows.oauth.connection import Connection, lapse
-from flows.oauth.keep_alive import TRIED_AGAIN_AFTER, planned, warned
+from flows.oauth.connection import TRIED_AGAIN_AFTER, Connection, lapse, planned, warned
 from webapp.elicitations.service import Elicitations
 from webapp.oauth.access_tokens import AccessTokens
 from webapp.oauth.connections import Connections

@@ -13,24 +13,25 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from flows.crypto.tokens import Purpose, Tokens
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_RETENTION, Elicitation
 from flows.elicitation.traits import traits_of
-from flows.errors import InvalidToken
+from flows.errors import InvalidToken, Unreadable
 from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.session import UnresolvedPayment, sessions_of
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
-from webapp.operations.audited import audit_entries_of
-from webapp.operations.lists import each_row
-from webapp.operations.rows import CANDIDATES_NAMED, OWNER_CHARACTERS, kind_word
+from webapp.operations.rows import CANDIDATES_NAMED, OWNER_CHARACTERS, each_row, kind_word
 from webapp.printing import printed
+from webapp.records.chain import AUDIT, begins_after, block_of, opened
 from webapp.records.ids import tail_of
+from webapp.records.owners import Locker
 from webapp.records.values import KINDS, OutgoingEvent, StoredWebhook
 from webapp.service import Service
 
@@ -398,3 +399,56 @@ def stages_of(
         stage("Claimed", spent, otherwise=missing if question.take is None else _UNTIMED),
         stage("Delivered", question.delivered_at, otherwise=missing),
     ]
+
+
+# The audit entries of one owner, as operators see them.
+
+_PAGE = 100
+
+
+class AuditRow(Struct, frozen=True, kw_only=True):
+    """An audit entry. An entry that can no longer be opened has only its number.
+
+    `about` is the record's id as lists show it, `proof` is why an answer was accepted, and `digest`
+    is the hash of everything that the person saw.
+    """
+
+    number: int
+    at: datetime | None = None
+    kind: str | None = None
+    what: str | None = None
+    about: str | None = None
+    by: str | None = None
+    proof: str | None = None
+    why: str | None = None
+    server: str | None = None
+    tool: str | None = None
+    client: str | None = None
+    asks: str | None = None
+    digest: str | None = None
+    amount: str | None = None
+
+
+async def audit_entries_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
+    """Yield the entries of an owner's chain, the oldest first. `owner` is the owner's tag."""
+    owners = service.elicitations.owners
+    locker, after = await owners.reader(owner), None
+    while page := await owners.store.list(AUDIT, owner=owner, after=after, limit=_PAGE):
+        for record in page:
+            try:
+                block = block_of(record)
+            except Unreadable:
+                yield AuditRow(number=begins_after(record) + 1, kind=AUDIT, what="damaged")
+                continue
+            for number, stored in enumerate(block.entries, start=block.before.count + 1):
+                yield _row(locker, owner, number, stored.sealed)
+        after = page[-1].id
+
+
+def _row(locker: Locker | None, owner: str, number: int, sealed: bytes) -> AuditRow:
+    try:
+        entry = None if locker is None else opened(locker, owner, number, sealed)
+    except Unreadable:  # the entry is older than the erasure of the owner
+        entry = None
+    fields = {} if entry is None else msgspec.structs.asdict(entry)
+    return AuditRow(number=number, **fields)

@@ -28,9 +28,9 @@ from webapp.pages.builder_forms import (
     question_of,
     server_of,
     start_view,
+    view_of,
     waiting_view,
 )
-from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.updates import is_paid_later, updates_of
 from webapp.pages.views import (

@@ -1,4 +1,4 @@
-"""The views of a question that our own page answers: its form and its end."""
+"""The views of a question that our own page answers, and of a payment that has arrived."""
 
 import re
 from collections.abc import Mapping
@@ -6,15 +6,19 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from babel import Locale
+
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import approver_of, voting_of
+from flows.payments.claims import state_of
+from flows.payments.receipt import Payment
 from flows.schema.schema import ONE_TEXT
 from flows.shown import Argument, arguments_of, with_titles
 from webapp.kinds.page_kind import is_before_tool, question_text, terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
-from webapp.pages.views import View
+from webapp.pages.views import DonePayment, Late, View
 from webapp.pages.views_forms import (
     Decided,
     Decision,
@@ -25,6 +29,9 @@ from webapp.pages.views_forms import (
     StartForm,
     StartSecret,
 )
+from webapp.pages.views_own import Over, PaymentOver
+from webapp.prices import price_in
+from webapp.records.ids import OWNER_TAG_CHARACTERS
 
 _HEADING_CHARACTERS = 100
 # Kinds of secrets. If the secret's name does not end with a kind, the label is the first kind here
@@ -49,7 +56,7 @@ def start_view(
             form=form or PageForm(fields=()),
             is_gate=traits.is_gate,
             described=elicitation.asked.described,
-            can_be_stored=bool(terms_in(elicitation).get("can_be_stored")),
+            can_be_stored=bool(terms_in(elicitation).get("can_be_kept")),
         )
     kind = kinds.on_page(elicitation.kind)
     assert kind is not None, elicitation.kind
@@ -153,3 +160,45 @@ def decision_of(elicitation: Elicitation, *, now: datetime) -> Decision:
             return "withdrawn"
         case _:
             return "expired" if now >= elicitation.expires_at else "waiting"
+
+
+# Payments that have arrived.
+
+OVER: Mapping[str, Over] = {
+    "refunding": "refunding",
+    "refund pending": "refund_pending",
+    "refund failed": "refund_failed",
+    "refunded": "refunded",
+    "disputed": "disputed",
+    "dispute lost": "dispute_lost",
+    "dispute appealed": "dispute_appealed",
+}
+
+
+def view_of(payment: Payment, *, server: str, is_late: bool, locale: Locale | None) -> View:
+    """Return the view of a payment at its link.
+
+    `is_late`: the question had ended before the payment arrived.
+    """
+    price, is_test = price_in(locale, payment.price), not payment.is_live
+    receipt = payment.id[OWNER_TAG_CHARACTERS:]
+    if payment.has_ended:
+        return PaymentOver(
+            server=server,
+            became=OVER[state_of(payment)],
+            price=price_in(locale, payment.owed_price) if payment.owed else price,
+            what=payment.what,
+            receipt=receipt,
+            is_test=is_test,
+        )
+    returned = price_in(locale, payment.refunded_price) if payment.is_part_refunded else None
+    if is_late:
+        return Late(server=server, kind="payment", price=price, is_test=is_test, returned=returned)
+    return DonePayment(
+        server=server,
+        price=price,
+        what=payment.what,
+        receipt=receipt,
+        is_test=is_test,
+        returned=returned,
+    )

@@ -16,7 +16,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -50,7 +49,6 @@ from webapp.http.rate_limit import Rates
 from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import Verification
 
-T = TypeVar("T")
 BETWEEN_FETCHES = timedelta(seconds=2)
 # For one merchant account, whose limit at the provider is shared with other programs.
 FETCHES_AT_ONCE = 10
@@ -154,7 +152,7 @@ class Checkouts:
         provider does not report the session's status.
         """
         try:
-            is_closed = await self._talk(self._flow.close(elicitation, session))
+            is_closed = await self._outbound.run(self._flow.close(elicitation, session))
         except Failed as error:
             if not error.is_refusal:
                 raise
@@ -208,7 +206,7 @@ class Checkouts:
         gateway = self._flow.listing[terms_of(elicitation).seller]
         since, after = elicitation.created_at - CLOCKS_DIFFER, None
         for _ in range(PAGES_AT_MOST):
-            page = await self._talk(gateway.list_sessions(since, after=after))
+            page = await self._outbound.run(gateway.list_sessions(since, after=after))
             for found in page.sessions:
                 if found.reference == elicitation.id and found.is_made_by_us:
                     elicitation = await self.adopt(elicitation, found)
@@ -422,7 +420,7 @@ class Checkouts:
                 continue
             if known.session is None:
                 try:
-                    stored = await self._talk(self._flow.repeat(elicitation, attempt))
+                    stored = await self._outbound.run(self._flow.repeat(elicitation, attempt))
                 except Failed as error:
                     before = sessions_of(elicitation)
                     elicitation, refused = await self._looked_up(elicitation, error)
@@ -461,7 +459,7 @@ class Checkouts:
         Raises Failed if the session may still be paid and the provider does not report its status.
         """
         try:
-            if await self._talk(self._flow.close(elicitation, session)):
+            if await self._outbound.run(self._flow.close(elicitation, session)):
                 return True
         except Failed:
             if not self._is_past(elicitation):
@@ -478,19 +476,13 @@ class Checkouts:
         stored = [checkout_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
         return all(one is None or one.expires_at < now for one in stored)
 
-    async def _talk(self, talk: attempts.Talk[T]) -> T:
-        try:
-            return await self._outbound.run(talk)
-        except NotConfigured as error:
-            raise Failed("The payment provider is not configured any more.") from error
-
     async def _ask(
         self, elicitation: Elicitation, session: str, *, collects: bool
     ) -> ProviderSession:
         ask = self._flow.collect if collects else self._flow.fetch
         # Two requests at once would both find the payment approved and capture it.
         async with self._asking.setdefault(session, asyncio.Lock()):
-            return await self._talk(ask(elicitation, session))
+            return await self._outbound.run(ask(elicitation, session))
 
 
 def _refused(elicitation: Elicitation) -> Elicitation:

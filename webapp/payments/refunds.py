@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from flows.errors import Failed, NotConfigured, NotPossible
+from flows.errors import Failed, NotPossible
 from flows.origin import is_loopback
 from flows.payments import receipt as receipts
 from flows.payments import refunds
@@ -222,10 +222,7 @@ class Refunds:
                 charges.add(one.id)
             if elicitation is None:
                 continue
-            try:
-                found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
-            except NotConfigured as error:
-                raise Failed("The payment provider is not configured any more.") from error
+            found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
             is_there = found.state is SessionStatus.PAID and not found.total_returned
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
@@ -243,7 +240,9 @@ class Refunds:
         part, clock = begun.part, self._elicitations.clock
         assert part is not None
         try:
-            refund = await self._asked(begun, reason=part.reason, up_to=part.up_to)
+            refund = await self._outbound.run(
+                self._flow.refund(begun, reason=part.reason, up_to=part.up_to)
+            )
         except Failed as error:
             change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
             await self._ledger.change(begun.owner, begun.id, lambda one: change(one, clock()))
@@ -256,16 +255,6 @@ class Refunds:
 
         await self._ledger.change(begun.owner, begun.id, done)
         return refund
-
-    async def _asked(
-        self, payment: Payment, *, reason: str | None, up_to: int | None = None
-    ) -> Refund:
-        """Ask the provider. Raises Failed."""
-        try:
-            talk = self._flow.refund(payment, reason=reason, up_to=up_to)
-            return await self._outbound.run(talk)
-        except NotConfigured as error:
-            raise Failed("The payment provider is not configured any more.") from error
 
     def _why_not(self, payment: Payment) -> str | None:
         """Return why no provider can be asked for the refund, or None if one can."""
@@ -323,7 +312,7 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        refund = await self._asked(payment, reason=payment.reason)
+        refund = await self._outbound.run(self._flow.refund(payment, reason=payment.reason))
         is_pending = self._is_pending(payment, refund)
         await self._ledger.note_refund(payment.owner, payment.id, refund, is_pending=is_pending)
         return refund

@@ -145,12 +145,11 @@ class Verification:
 
     async def _record_returns(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
-        id = await self._ledger.id_for(elicitation, session)
-        payment = await self._ledger.read(elicitation.owner, id)
-        now = self._elicitations.clock()
-        if payment is not None and with_returns(payment, session, now=now) != payment:
-            owner, id = payment.owner, payment.id
-            await self._ledger.change(owner, id, lambda p: with_returns(p, session, now=now))
+        id, now = await self._ledger.id_for(elicitation, session), self._elicitations.clock()
+        with suppress(Erased):  # the payment is not recorded
+            await self._ledger.change(
+                elicitation.owner, id, lambda p: with_returns(p, session, now=now)
+            )
 
     async def _act(
         self,
@@ -202,8 +201,8 @@ class Verification:
                 with suppress(Conflict):  # the sweeper is handling this webhook
                     applied = replace(one, status="applied", why=None, transition=None)
                     await self._elicitations.write(applied)
-        is_unresolved = elicitation.status.is_final or is_paid_otherwise(elicitation.progress)
-        if done is not None and is_unresolved:  # possible only after the payment is stored
+        may_be_unresolved = elicitation.status.is_final or is_paid_otherwise(elicitation.progress)
+        if done is not None and may_be_unresolved:  # possible only after the payment is stored
             await self._unresolved.end(elicitation, session.id)
         return done
 

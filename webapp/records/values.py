@@ -19,7 +19,7 @@ from flows.oauth.connection import Connection
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment
-from webapp.records.waiting import InboxItem, Notification
+from webapp.records.ids import InboxItem, Notification
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):

@@ -35,17 +35,17 @@ from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder import scopes_shown
 from webapp.pages.views import AccountName, ProviderTrouble, ToolName, View
-from webapp.pages.views_connections import (
+from webapp.pages.views_openers import SecondLook
+from webapp.pages.views_own import (
     AccountGroup,
+    AccountStanding,
     Assistant,
     Connected,
     ConnectionsPage,
     Disconnected,
     Sharing,
-    Standing,
     TeamUse,
 )
-from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
 from webapp.routes.own_pages import about, known_viewer, own_page, paged, place_in, updates
@@ -238,7 +238,7 @@ async def _place(page: PageRequest, connection: Connection, *, part: str = "") -
     return place_in([one.id for one in found], connection.id, back=HERE, part=part)
 
 
-def _standing(page: PageRequest, connection: Connection) -> Standing:
+def _standing(page: PageRequest, connection: Connection) -> AccountStanding:
     client = page.service.kinds.accounts.connections.client(connection)
     if client is None and connection.server == page.answers.server:
         return "unused"  # another server's configuration is unknown here

@@ -33,7 +33,7 @@ from webapp.pages.builder_forms import (
     question_of,
     server_of,
 )
-from webapp.pages.views_decisions import (
+from webapp.pages.views_forms import (
     Decide,
     Delegation,
     InboxEntry,

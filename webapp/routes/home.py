@@ -14,7 +14,7 @@ from webapp.http.browser import query_of
 from webapp.http.parts import READ, part
 from webapp.http.port import proof
 from webapp.pages.renderer import name_of, our_files, without_hash
-from webapp.pages.views_home import Home, UsersHome
+from webapp.pages.views_own import Home, UsersHome
 from webapp.routes.page_request import PageRequest
 from webapp.server import HostedApplication
 from webapp.service import Service

@@ -24,8 +24,7 @@ from webapp.http.browser import page_headers
 from webapp.http.parts import READ, Reply
 from webapp.operations.catalog import LISTS, Catalogued, csv_of
 from webapp.operations.history import ERROR_NUMBER, LINK, found_by
-from webapp.operations.lists import is_within, listed, matches, moment_of
-from webapp.operations.rows import OWNER_CHARACTERS, text_of
+from webapp.operations.rows import OWNER_CHARACTERS, is_within, listed, matches, moment_of, text_of
 from webapp.pages.views_openers import Paging
 from webapp.pages.views_operator import Fact, FilterField, OperatorList, OperatorRecord, RecordLine
 from webapp.records.ids import OWNER_TAG_CHARACTERS

@@ -29,9 +29,8 @@ from webapp.identity.operators import OperatorDecision
 from webapp.operations import acts
 from webapp.operations.catalog import LISTS, PAGES
 from webapp.operations.history import Found, gathered, history_of, stages_of, word_of
-from webapp.operations.lists import listed
 from webapp.operations.payment_rows import PaymentRow
-from webapp.operations.rows import shown_body, text_of
+from webapp.operations.rows import listed, shown_body, text_of
 from webapp.pages.views_operator import Act, Fact, OperatorAct, OperatorRecord
 from webapp.records.ids import owner_of, tail_of
 from webapp.records.owners import SERVICE

@@ -25,14 +25,14 @@ from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from webapp.http.parts import READ
 from webapp.identity.identity import Viewer
-from webapp.pages.builder_payments import OVER
+from webapp.pages.builder_forms import OVER
 from webapp.pages.views_openers import SecondLook
-from webapp.pages.views_payments import (
+from webapp.pages.views_own import (
     NotGivenBack,
     Paid,
     PaymentsPage,
+    PaymentStanding,
     ReceiptPage,
-    Standing,
     Stays,
 )
 from webapp.payments.refunds import NoRefunds
@@ -211,7 +211,7 @@ def _parts(payment: Payment, locale: Locale | None) -> dict[str, str]:
     return {name: price_in(locale, price) for name, price in parts.items()}
 
 
-def _standing(payment: Payment, *, is_in_hand: bool) -> Standing:
+def _standing(payment: Payment, *, is_in_hand: bool) -> PaymentStanding:
     match payment.status:
         case ReceiptStatus.OPEN | ReceiptStatus.TAKEN if is_in_hand:
             return "in_hand"

@@ -123,7 +123,7 @@ class _Press:
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
                 raise _has_ended_error(ended) from error
             raise
-        stored = departure.kept
+        stored = departure.attempt_data
         if stored is not None:
             opened = await elicitations.change(
                 id, lambda e: attempts.keep(e, number=number, attempt_data=stored)

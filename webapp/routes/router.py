@@ -22,7 +22,6 @@ from webapp.http.edge import PROBES
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.identity.users import Users, note_request
-from webapp.routes.activity import activity
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import (
     called_back,
@@ -55,7 +54,7 @@ from webapp.routes.operator import operator_csv, operator_list, operator_search,
 from webapp.routes.operator_access import HERE as OPERATOR
 from webapp.routes.operator_access import enter_operator, offer_operator
 from webapp.routes.operator_records import look_before_act, operator_act, operator_record
-from webapp.routes.own_pages import live_list
+from webapp.routes.own_pages import activity, live_list
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
 from webapp.routes.signin import (

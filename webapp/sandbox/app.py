@@ -2,36 +2,45 @@
 
 Risks: a stranger's page that rebinds its DNS name to this machine, or a sandbox that strangers can
 reach. The sandbox answers only under its own host and port, and only on loopback.
+
+`elicit serve` serves the sandbox itself. `embedded_sandbox` serves it next to an application that
+is served in another way.
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 
+import httpx
 import msgspec
+import uvicorn
 from litestar import Litestar, Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.params import RawBody
 
+from webapp.http.client import refuse_packed
 from webapp.http.edge import Edge, Guard
 from webapp.http.exchange import Receive, Scope, Send
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
-from webapp.sandbox.authorization.client import bearer_of
+from webapp.sandbox.authorization.granted import bearer_of
 from webapp.sandbox.authorization.habits import Faults, PlayedFault
 from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
 from webapp.sandbox.checkout.answers import BODY_BYTES_AT_MOST, ProviderApi, SandboxAnswers
 from webapp.sandbox.checkout.deliveries import Deliver, Outside, Pause
-from webapp.sandbox.checkout.pages import Checkout, checkout_routes
-from webapp.sandbox.mollie.api import mollie_api, mollie_routes
-from webapp.sandbox.pages import NO_STORE, SandboxPages, assets
+from webapp.sandbox.mollie import mollie_api, mollie_routes
+from webapp.sandbox.pages import NO_STORE, Checkout, SandboxPages, assets, checkout_routes
 from webapp.sandbox.paypal.api import paypal_api, paypal_routes
-from webapp.sandbox.settings import Sandbox, require_loopback
+from webapp.sandbox.settings import Sandbox, new_sandbox, require_loopback
 from webapp.sandbox.stripe.api import stripe_api, stripe_routes
 
 _log = logging.getLogger(__name__)
@@ -188,3 +197,50 @@ def _problem(status: HTTPStatus, detail: str) -> Response[Any]:
 def _origin(url: str) -> str:
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"
+
+
+# The sandbox next to an application, on a port of its own.
+
+_LOOPBACK = "127.0.0.1"
+
+
+@asynccontextmanager
+async def embedded_sandbox(
+    *, serves: str, clock: Callable[[], datetime]
+) -> AsyncGenerator[Sandbox]:
+    """Serve a sandbox for the application at `serves`.
+
+    Raises:
+        ValueError: The application is not at an origin on loopback.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(socket.create_server((_LOOPBACK, 0)))
+        url = f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
+        sandbox = new_sandbox(url=url, serves=serves)
+        # The client delivers webhooks to this machine, where no server uses TLS.
+        client = httpx.AsyncClient(
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            trust_env=False,
+            event_hooks={"response": [refuse_packed]},
+        )
+        await stack.enter_async_context(client)
+        app = SandboxApp(sandbox, clock=clock, deliver=client.send)
+        pages = _Pages(
+            uvicorn.Config(
+                app, lifespan="off", access_log=False, log_config=None, log_level="warning"
+            )
+        )
+        serving = asyncio.create_task(pages.serve(sockets=[listener]))
+        try:
+            yield sandbox
+        finally:
+            pages.should_exit = pages.force_exit = True
+            await serving
+
+
+class _Pages(uvicorn.Server):
+    """A uvicorn server that leaves signals to the server of the application."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield

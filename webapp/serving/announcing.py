@@ -3,7 +3,7 @@
 from flows.crypto.tokens import Tokens
 from webapp.connecting import utc_now
 from webapp.identity.local_peer import can_tell_users
-from webapp.identity.pairing import address_of, key_of
+from webapp.identity.sessions import address_of, key_of
 from webapp.settings.settings import Settings
 from webapp.stores import without_password
 

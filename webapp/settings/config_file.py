@@ -29,15 +29,12 @@ from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
 from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
-from webapp.notifications.tables import NotifyTable
-from webapp.settings.approver_tables import read_approvers
+from webapp.notifications.delivery import NotifyTable
+from webapp.settings.approver_tables import read_approvers, read_teams
 from webapp.settings.issuers import IssuerTable, OfPeople, read_issuers
 from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.notify import read_notify_tables
-from webapp.settings.payment_providers import read_merchant_accounts
-from webapp.settings.table import Setting, Values
-from webapp.settings.team_tables import read_teams
-from webapp.settings.toml_tables import (
+from webapp.settings.parsers import (
     TEXT,
     TYPES,
     converted,
@@ -47,6 +44,8 @@ from webapp.settings.toml_tables import (
     tables_in,
     unknown_key,
 )
+from webapp.settings.payment_providers import read_merchant_accounts
+from webapp.settings.table import Setting, Values
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
 _KEY = "a table of texts, with a whole number for status"

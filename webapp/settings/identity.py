@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from flows.errors import InvalidQuestion
 from flows.oauth.access_token import SUBJECT_CLAIM, Team
 from flows.oauth.client_assertion import key_fault
-from flows.oauth.declaration import ClientAuth
+from flows.oauth.declaration import SHARED_TENANT, ClientAuth, issuer_of_tenant
 from flows.oauth.id_token import ALGORITHMS as KNOWN_ALGORITHMS
 from flows.oauth.provider import Client, Provider
-from flows.oauth.templates import SHARED_TENANT, issuer_of_tenant
 from flows.providers import openid
 from webapp.identity.approvers import ApprovalRules, Approver
 from webapp.identity.identity import IdentityRules

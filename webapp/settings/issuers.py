@@ -16,6 +16,7 @@ from flows.oauth.declaration import ClientAuth
 from flows.oauth.id_token import ALGORITHMS
 from flows.oauth.provider import Client, Provider
 from webapp.identity.approvers import Approver
+from webapp.settings.approver_tables import with_teams
 from webapp.settings.identity import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -26,9 +27,8 @@ from webapp.settings.identity import (
     scopes_of,
     with_approvers,
 )
+from webapp.settings.parsers import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
 from webapp.settings.table import Setting, Values
-from webapp.settings.team_tables import with_teams
-from webapp.settings.toml_tables import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
 
 _KEYS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("issuer", "label", "client_auth"), TEXT),

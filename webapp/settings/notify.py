@@ -15,22 +15,27 @@ from typing import Any, Final, NamedTuple
 
 from webapp.identity.users import is_user_id
 from webapp.languages import known_tag
-from webapp.notifications.delivery import CheckedAddress, check_addresses
-from webapp.notifications.tables import ADDRESSES_AT_MOST, AFTER_FOR_PEOPLE, NotifyTable
+from webapp.notifications.delivery import (
+    ADDRESSES_AT_MOST,
+    AFTER_FOR_PEOPLE,
+    CheckedAddress,
+    NotifyTable,
+    check_addresses,
+)
 from webapp.settings.identity import ISSUER, IdentitySettings, issuer_faults
-from webapp.settings.parsers import duration
-from webapp.settings.table import Setting, Values
-from webapp.settings.toml_tables import (
+from webapp.settings.parsers import (
     FLAG,
     NUMBER,
     TEXT,
     TEXTS,
     TYPES,
     converted,
+    duration,
     meant,
     tables_in,
     unknown_key,
 )
+from webapp.settings.table import Setting, Values
 
 CHARACTERS_AT_MOST: Final = 2000  # of an address
 REMINDERS_AT_MOST: Final = 20

@@ -29,8 +29,8 @@ from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
+from webapp.settings.parsers import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
-from webapp.settings.toml_tables import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
 
 # The names after ELICIT_{NAME}_ that every provider has, and that `needs` must not repeat.
 SETTINGS: Final = frozenset(

@@ -1,9 +1,17 @@
-"""The settings of a server whose sandbox simulates the providers that are not configured."""
+"""The settings of a server whose sandbox simulates the providers that are not configured.
+
+Built-in providers have a simulation of their own (`Provider.sandbox`). Of the others, the sandbox
+simulates those with API keys, service accounts and exchanges, with the habits of the standard.
+
+Risks: a key or a person's token for the real provider reaches another host. So a simulated
+declaration has no address but the sandbox's, and keeps only the fields that are listed here.
+"""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from flows.providers.simulated import simulated
+from flows.oauth.declaration import PersonProbe
+from flows.oauth.provider import Provider
 from webapp.settings.settings import Settings
 
 if TYPE_CHECKING:  # most servers have no sandbox
@@ -39,3 +47,41 @@ def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
         sellers=settings.sellers or sandbox.merchant_accounts(),
         sandbox_url=sandbox.url,
     )
+
+
+_COPIED_FIELDS: Final = (
+    *("name", "label", "has_scopes", "always", "unmentioned", "covers"),
+    *("scope_words", "scope_writes", "scope_deletes"),
+)
+
+
+def simulated(provider: Provider, base: str) -> Provider | None:
+    """Return the provider as the sandbox at `base` simulates it, or None if it does not.
+
+    The sandbox has no host for each tenant, so it does not simulate providers with tenants.
+    """
+    if provider.sandbox is not None:
+        return provider.at(base)
+    api = f"{base}/apis/{provider.name}"
+    about: dict[str, Any] = {name: getattr(provider, name) for name in _COPIED_FIELDS} | {
+        "api": api
+    }
+    who = PersonProbe(url=f"{api}/me", id="id", label="login", name="name")
+    token = f"{base}/oidc/token"
+    if provider.tenants:
+        return None
+    if provider.key is not None:
+        key = replace(provider.key, page=f"{base}/keys", status=200)
+        return Provider(**about, key=key, person=who)
+    if provider.service_account:
+        return Provider(**about, token=token, service_account=True)
+    if provider.exchange is not None:
+        exchange = replace(provider.exchange, kind="token_exchange", matches=None, extra=())
+        return Provider(
+            **about,
+            authorize=f"{base}/oidc/authorize",
+            token=token,
+            person=who,
+            exchange=exchange,
+        )
+    return None

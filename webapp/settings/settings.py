@@ -23,7 +23,7 @@ from webapp.http.address import TrustedHost, is_below
 from webapp.http.edge import Network
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.settings import events, identity, issuers, payments
 from webapp.settings.brand import Brand
 from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in

@@ -10,7 +10,7 @@ one owner, all or none. The implementations are:
   trip (`lanes`). Changes by others arrive as notifications (`postgres_changes`),
   and one of the address's servers is used (`postgres_hosts`).
 - `valkey` is for several machines, too. Scripts execute the writes, on one server or a cluster.
-- `memory` is SQLite without a file, for tests and for servers that may lose their records.
+- `sqlite` also has a store without a file, for tests and for servers that may lose their records.
 
 `opening` chooses an implementation by the address. `moving` moves a store: it sets a fence, reads
 with `scan` and writes the copies with `load`. The fence is stored in the store itself, so it also

@@ -41,7 +41,7 @@ from webapp.limits import CallLimits
 from webapp.records.values import KINDS, Alias
 from webapp.sandbox.settings import Sandbox
 from webapp.settings.settings import Settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.testing.received import LastCall, ReceivedQuestion
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from typing import Any
 import httpx
 
 from flows.hooks import StartedQuestion, after
-from flows.providers.simulated import simulated
 from webapp.calls.replay import Replays
 from webapp.deadline import HandClock
 from webapp.http.client import Outbound, Transport
@@ -34,6 +33,7 @@ from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp
 from webapp.settings.approver_tables import read_approvers
 from webapp.settings.identity import with_approvers
+from webapp.settings.sandboxed import simulated
 from webapp.settings.settings import BadSettings, Settings, read_settings
 from webapp.sweeper import fall_due
 from webapp.testing._acts import Act

@@ -25,7 +25,7 @@ from flows.payments import responses as gateway_replies
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import MerchantAccount, Notice, ProviderSession
 from flows.payments.listing import SessionPage
-from flows.payments.money import Money, check_minor_units
+from flows.payments.money import Money, checked_units
 from flows.payments.receipt import Dispute, Payment, PaymentChange, Refund, RefundChange
 from flows.payments.responses import GIVING_BACK, ProviderRefund, refund_made, unreadable
 from flows.payments.session import REFERENCE_KEY, Id, Malformed, SessionStatus
@@ -98,8 +98,7 @@ def charged_units(amount: int, currency: str) -> int:
     minor_units, rest = divmod(amount * divisor, multiplier)
     if rest:
         raise InvalidQuestion(f"{amount} is not a valid amount in {currency}.")
-    check_minor_units(minor_units, currency)
-    return minor_units
+    return checked_units(minor_units, currency)
 
 
 class CheckoutSession(Struct, frozen=True, kw_only=True):

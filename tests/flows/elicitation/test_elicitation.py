@@ -50,7 +50,7 @@ def elicitation(
     *,
     kind: str = "url",
     attempt: Attempt | None = None,
-    take: Lease | None = None,
+    lease: Lease | None = None,
     content: states.Json = None,
 ) -> Elicitation:
     return Elicitation(
@@ -64,15 +64,15 @@ def elicitation(
         status=status,
         waiter="leg-1",
         attempt=attempt,
-        take=take,
+        take=lease,
         content=content,
         settled_at=NOON if status in FINAL else None,
     )
 
 
-def accepted(*, run: str = "run-1", leg: str | None = None) -> Elicitation:
-    take = None if leg is None else Lease(run=run, leg=leg, until=NOON + LEASE)
-    return elicitation(Status.ACCEPTED, content={"n": 1}, take=take)
+def accepted(*, run: str = "run-1", request_id: str | None = None) -> Elicitation:
+    lease = None if request_id is None else Lease(run=run, leg=request_id, until=NOON + LEASE)
+    return elicitation(Status.ACCEPTED, content={"n": 1}, lease=lease)
 
 
 def swept(before: Elicitation, *, until: datetime) -> tuple[Elicitation, datetime | None]:
@@ -184,7 +184,7 @@ def test_late_answer_is_stored_for_the_period_of_its_kind(kind: str) -> None:
 
 def test_late_acceptance_clears_claim_on_earlier_outcome() -> None:
     no = replace(
-        elicitation(Status.SUPERSEDED, take=Lease(run="r", leg="l", until=NOON + LEASE)),
+        elicitation(Status.SUPERSEDED, lease=Lease(run="r", leg="l", until=NOON + LEASE)),
         delivered_at=NOON,
         why="newer",
     )
@@ -260,15 +260,15 @@ def test_outcome_is_claimed_by_a_single_request_at_a_time(status: Status) -> Non
 
 
 def test_settling_can_claim_outcome_for_waiting_request() -> None:
-    take = Lease(run="r1", leg="leg-1", until=NOON + LEASE)
-    settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, lease=take)
-    assert settled.take == take
+    lease = Lease(run="r1", leg="leg-1", until=NOON + LEASE)
+    settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, lease=lease)
+    assert settled.take == lease
     with pytest.raises(NotPossible):
         states.claim(settled, run="r2", request_id="l2", now=NOON)
 
 
 def test_expired_lease_frees_the_outcome() -> None:
-    other = states.claim(accepted(leg="l1"), run="r2", request_id="l2", now=NOON + LEASE)
+    other = states.claim(accepted(request_id="l1"), run="r2", request_id="l2", now=NOON + LEASE)
     assert other.take == Lease(run="r2", leg="l2", until=NOON + 2 * LEASE)
     with pytest.raises(NotPossible):
         states.renew(other, request_id="l1", now=NOON + LEASE)
@@ -277,7 +277,7 @@ def test_expired_lease_frees_the_outcome() -> None:
 
 
 def test_renewed_lease_lasts_from_its_renewal() -> None:
-    renewed = states.renew(accepted(leg="l1"), request_id="l1", now=NOON + LEASE / 2)
+    renewed = states.renew(accepted(request_id="l1"), request_id="l1", now=NOON + LEASE / 2)
     assert renewed.take is not None
     assert renewed.take.until == NOON + LEASE / 2 + LEASE
     with pytest.raises(NotPossible):
@@ -285,7 +285,7 @@ def test_renewed_lease_lasts_from_its_renewal() -> None:
 
 
 def test_released_outcome_can_be_claimed_at_once() -> None:
-    released = states.release(accepted(leg="l1"), request_id="l1")
+    released = states.release(accepted(request_id="l1"), request_id="l1")
     assert states.claim(released, run="r2", request_id="l2", now=NOON).take is not None
     with pytest.raises(NotPossible):
         states.renew(released, request_id="l1", now=NOON)
@@ -294,18 +294,18 @@ def test_released_outcome_can_be_claimed_at_once() -> None:
 
 
 def test_only_claiming_run_can_deliver_outcome() -> None:
-    for other in (accepted(), accepted(leg="l1", run="r1")):
+    for other in (accepted(), accepted(request_id="l1", run="r1")):
         with pytest.raises(NotPossible):
             states.deliver(other, run="r2", now=NOON)
 
 
 def test_delivered_outcome_cannot_be_claimed_again() -> None:
-    delivered = states.deliver(accepted(leg="l1", run="r1"), run="r1", now=NOON)
+    delivered = states.deliver(accepted(request_id="l1", run="r1"), run="r1", now=NOON)
     assert delivered.delivered_at == NOON
     assert (delivered.content, delivered.holds_key, delivered.due_at) == (None, False, None)
-    for leg in ("l1", "l2"):
+    for request_id in ("l1", "l2"):
         with pytest.raises(NotPossible):
-            states.claim(delivered, run="r1", request_id=leg, now=NOON + 2 * LEASE)
+            states.claim(delivered, run="r1", request_id=request_id, now=NOON + 2 * LEASE)
 
 
 def test_letting_go_releases_key_and_wipes_answer() -> None:
@@ -347,7 +347,7 @@ def test_unused_outcome_is_wiped_when_its_time_is_up(status: Status) -> None:
 def test_claimed_outcome_is_not_wiped() -> None:
     until = NOON + LIFE + traits_of("url").stored_for + LEASE
     before = elicitation(
-        Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
+        Status.ACCEPTED, content={"n": 1}, lease=Lease(run="r", leg="l", until=until)
     )
     assert swept(before, until=until - timedelta(microseconds=1))[0].content == {"n": 1}
     assert swept(before, until=until)[0].content is None
@@ -356,7 +356,7 @@ def test_claimed_outcome_is_not_wiped() -> None:
 def test_renewed_lease_delays_wiping() -> None:
     out = NOON + LIFE + traits_of("url").stored_for
     before = elicitation(
-        Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
+        Status.ACCEPTED, content={"n": 1}, lease=Lease(run="r", leg="l", until=NOON)
     )
     looked, _ = swept(before, until=out - timedelta(seconds=1))
     renewed = states.renew(looked, request_id="l", now=out - timedelta(seconds=1))
@@ -386,7 +386,7 @@ def test_record_is_stored_thirty_days_after_its_end() -> None:
 
 
 def test_changes_leave_unrelated_fields_unchanged() -> None:
-    before = accepted(leg="l1", run="r1")
+    before = accepted(request_id="l1", run="r1")
     stored = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
     for after in (
         states.renew(before, request_id="l1", now=NOON),

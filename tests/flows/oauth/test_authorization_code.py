@@ -36,10 +36,12 @@ from tests.support.oauth_flow import (
 )
 
 
-def exchanged(said: dict[str, Any], who: dict[str, Any] = OCTOCAT, **departing: Any) -> Grant:
-    """Return the grant for GitHub's token reply `said` and its API's reply `who`."""
+def exchanged(
+    token_reply: dict[str, Any], who: dict[str, Any] = OCTOCAT, **departing: Any
+) -> Grant:
+    """Return the grant for GitHub's token reply `token_reply` and its API's reply `who`."""
     _, away = departed(**departing)
-    replies = (httpx.Response(200, json=said), httpx.Response(200, json=who))
+    replies = (httpx.Response(200, json=token_reply), httpx.Response(200, json=who))
     return granted(github, away, *replies)[0]
 
 
@@ -95,7 +97,7 @@ class TestTheWayOut:
         provider = openid("acme", ISSUER + "/")
         flow = a_flow(provider)
         stored = flow.prepare(an_elicitation(provider), TRIP)
-        talk = flow.begin(an_elicitation(provider, kept=stored), TRIP)
+        talk = flow.begin(an_elicitation(provider, attempt_data=stored), TRIP)
         assert next(talk).url == f"{ISSUER}/.well-known/openid-configuration"
 
     def test_issuer_supporting_only_client_secret_post_gets_post(self) -> None:
@@ -139,7 +141,7 @@ class TestComingBack:
         assert denied.value.elicitation_id == "e1"
 
     @pytest.mark.parametrize(
-        ("error", "said"),
+        ("error", "message"),
         [
             ("server_error", "GitHub refused (server_error)."),
             ("invalid_scope", "GitHub refused (invalid_scope)."),
@@ -149,12 +151,14 @@ class TestComingBack:
             ("", "GitHub refused."),
         ],
     )
-    def test_other_error_is_reported_with_safe_error_code_only(self, error: str, said: str) -> None:
+    def test_other_error_is_reported_with_safe_error_code_only(
+        self, error: str, message: str
+    ) -> None:
         _, away = departed()
         back = arrived(error=error, state="s", iss="https://github.com/login/oauth")
         with pytest.raises(Failed) as failed:
             a_flow().code_of(away, back)
-        assert str(failed.value) == said
+        assert str(failed.value) == message
 
     def test_response_without_issuer_is_refused_if_provider_declares_issuer(self) -> None:
         # finding: T4
@@ -187,9 +191,9 @@ class TestComingBack:
 class TestTheExchange:
     def test_code_is_exchanged_for_token_and_person(self) -> None:
         _, away = departed()
-        said = {"access_token": "gho_x", "scope": "repo,read:user", "token_type": "bearer"}
+        token_reply = {"access_token": "gho_x", "scope": "repo,read:user", "token_type": "bearer"}
         grant, asked = granted(
-            github, away, httpx.Response(200, json=said), httpx.Response(200, json=OCTOCAT)
+            github, away, httpx.Response(200, json=token_reply), httpx.Response(200, json=OCTOCAT)
         )
         exchange, probe = asked
         stored = stored_in(away)
@@ -246,7 +250,7 @@ class TestTheExchange:
         assert github.missing(("repo", "user:email"), granted=grant.scopes) == ("repo",)
 
     @pytest.mark.parametrize(
-        ("said", "scopes"),
+        ("members", "scopes"),
         [
             ({}, ("repo", "read:user")),
             ({"scope": None}, ("repo", "read:user")),
@@ -256,9 +260,9 @@ class TestTheExchange:
         ],
     )
     def test_reply_without_scopes_grants_requested_scopes(
-        self, said: dict[str, Any], scopes: tuple[str, ...]
+        self, members: dict[str, Any], scopes: tuple[str, ...]
     ) -> None:
-        grant = exchanged({"access_token": "t", **said})
+        grant = exchanged({"access_token": "t", **members})
         assert grant.scopes == scopes
 
     @pytest.mark.parametrize(
@@ -299,10 +303,10 @@ class TestTheExchange:
             person=PersonProbe(url="https://api.github.com/who", id="user.id", label="user.name"),
         )
         _, away = departed(provider)
-        said = {"ok": True, "authed_user": {"access_token": "xoxp", "token_type": "user"}}
+        token_reply = {"ok": True, "authed_user": {"access_token": "xoxp", "token_type": "user"}}
         who = {"ok": True, "user": {"id": "U1", "name": "ada"}}
         grant, _ = granted(
-            provider, away, httpx.Response(200, json=said), httpx.Response(200, json=who)
+            provider, away, httpx.Response(200, json=token_reply), httpx.Response(200, json=who)
         )
         assert grant.tokens.access_token == "xoxp"
         assert (grant.person.id, grant.person.label) == ("U1", "ada")
@@ -333,8 +337,8 @@ class TestThePerson:
     def test_id_token_identifies_the_person(self) -> None:
         _, away = departed(ACME)
         token = id_token(away, email="ada@example.com", name="Ada", picture="https://p.example/a")
-        said = {"access_token": "t", "id_token": token}
-        grant, asked = granted(ACME, away, httpx.Response(200, json=said), key_set())
+        token_reply = {"access_token": "t", "id_token": token}
+        grant, asked = granted(ACME, away, httpx.Response(200, json=token_reply), key_set())
         assert [str(request.url) for request in asked] == [f"{ISSUER}/token", f"{ISSUER}/jwks"]
         assert "Authorization" not in asked[1].headers
         assert (grant.person.id, grant.person.label) == ("sub-1", "ada@example.com")
@@ -343,12 +347,12 @@ class TestThePerson:
 
     def test_userinfo_is_fetched_if_id_token_has_no_label(self) -> None:
         _, away = departed(ACME)
-        said = {"access_token": "t", "id_token": id_token(away)}
+        token_reply = {"access_token": "t", "id_token": id_token(away)}
         more = {"sub": "sub-1", "preferred_username": "ada"}
         grant, asked = granted(
             ACME,
             away,
-            httpx.Response(200, json=said),
+            httpx.Response(200, json=token_reply),
             key_set(),
             httpx.Response(200, json=more),
         )
@@ -373,7 +377,7 @@ class TestThePerson:
         assert grant.person.label == shown
 
     @pytest.mark.parametrize(
-        ("picture", "kept"),
+        ("picture", "is_stored"),
         [
             ("https://avatars.example/u/1?v=4", True),
             ("http://127.0.0.1:8766/a.png", True),
@@ -384,9 +388,9 @@ class TestThePerson:
             (7, False),
         ],
     )
-    def test_picture_is_stored_only_with_safe_url(self, picture: object, kept: bool) -> None:
+    def test_picture_is_stored_only_with_safe_url(self, picture: object, is_stored: bool) -> None:
         grant = exchanged({"access_token": "t"}, OCTOCAT | {"avatar_url": picture})
-        assert grant.person.picture == (picture if kept else None)
+        assert grant.person.picture == (picture if is_stored else None)
 
     @pytest.mark.parametrize(
         "reply",
@@ -408,7 +412,7 @@ class TestThePerson:
             granted(github, away, httpx.Response(200, json={"access_token": "t"}), reply)
 
 
-def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, list[str]]:
+def parameters_for(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, list[str]]:
     provider = openid("acme", "https://login.acme.example")
     parameters = authorize_parameters(
         Client(provider=provider, client_id="id", client_secret="secret"),
@@ -422,11 +426,11 @@ def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, lis
 
 
 def test_offline_access_is_requested_with_consent_prompt() -> None:
-    assert "prompt" not in said_to(("openid",))
-    assert said_to(("openid", "offline_access"))["prompt"] == ["consent"]
+    assert "prompt" not in parameters_for(("openid",))
+    assert parameters_for(("openid", "offline_access"))["prompt"] == ["consent"]
 
 
 def test_account_selection_still_includes_consent_prompt() -> None:
-    assert said_to(("openid",), switches=True)["prompt"] == ["select_account"]
-    both = said_to(("openid", "offline_access"), switches=True)
+    assert parameters_for(("openid",), switches=True)["prompt"] == ["select_account"]
+    both = parameters_for(("openid", "offline_access"), switches=True)
     assert both["prompt"] == ["select_account consent"]

@@ -88,7 +88,7 @@ def a_client(client_auth: str) -> Client:
 
 def left(client: Client, server: Server) -> Any:
     flow, provider = OauthFlow({"acme": client}), client.provider
-    going = an_elicitation(provider, kept=flow.prepare(an_elicitation(provider), TRIP))
+    going = an_elicitation(provider, attempt_data=flow.prepare(an_elicitation(provider), TRIP))
     return server.run(flow.begin(going, TRIP))
 
 
@@ -98,8 +98,8 @@ def pushes(client: Client, server: Server) -> Any:
 
 
 def redeems(client: Client, server: Server) -> Any:
-    stored = left(client, server).kept
-    away = an_elicitation(client.provider, kept=stored)
+    stored = left(client, server).attempt_data
+    away = an_elicitation(client.provider, attempt_data=stored)
     return server.run(OauthFlow({"acme": client}).finish(away, code="the-code", now=NOON))
 
 
@@ -202,14 +202,14 @@ def test_account_of_before_uses_the_method_that_the_operator_changed_to(
     assert method_of(request) == method
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("basic", "post"), ("post", "basic")])
+@pytest.mark.parametrize(("method", "accepted"), [("basic", "post"), ("post", "basic")])
 def test_account_of_before_stays_with_the_method_that_its_metadata_named(
-    ours: str, theirs: str
+    method: str, accepted: str
 ) -> None:
-    server, client = Server("client_secret_" + theirs), a_client(ours)
-    server.run(refresh(client, a_connection(client.provider, client_auth=theirs), now=NOON))
+    server, client = Server("client_secret_" + accepted), a_client(method)
+    server.run(refresh(client, a_connection(client.provider, client_auth=accepted), now=NOON))
     (request,) = server.sent
-    assert method_of(request) == f"client_secret_{theirs}"
+    assert method_of(request) == f"client_secret_{accepted}"
 
 
 @pytest.mark.parametrize("name", [one for one in REQUESTS if one != "/revoke"])

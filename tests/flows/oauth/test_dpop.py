@@ -57,10 +57,10 @@ def token_reply(**changes: Any) -> httpx.Response:
 
 def left(provider: Provider = PROVIDER) -> tuple[str, Elicitation, Any]:
     flow = a_flow(provider)
-    going = an_elicitation(provider, kept=flow.prepare(an_elicitation(provider), TRIP))
+    going = an_elicitation(provider, attempt_data=flow.prepare(an_elicitation(provider), TRIP))
     departure, _ = talked(flow.begin(going, TRIP))
-    stored: Any = msgspec.json.decode(msgspec.json.encode(departure.kept))
-    return departure.url, an_elicitation(provider, kept=stored), stored["dpop_key"]
+    stored: Any = msgspec.json.decode(msgspec.json.encode(departure.attempt_data))
+    return departure.url, an_elicitation(provider, attempt_data=stored), stored["dpop_key"]
 
 
 def proof_in(request: httpx.Request, key: str) -> dict[str, Any]:

@@ -20,16 +20,15 @@ from flows.oauth.access_token import Resource, introspected, verify
 from flows.oauth.declaration import TokenExchange
 from flows.oauth.device_flow import start
 from flows.oauth.discovery import discover
-from flows.oauth.id_token import verified_claims
-from flows.oauth.logout import EVENT, verified_logout
+from flows.oauth.id_token import owner_of_token, verified_claims
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import refresh
 from flows.oauth.registered_client import RegisteredClient
 from flows.oauth.registration import examined
 from flows.oauth.requests import ApiAccess
 from flows.oauth.revocation import revoke
+from flows.oauth.sign_in import EVENT, verified_logout
 from flows.oauth.token_exchange import SubjectToken, exchanged
-from flows.oauth.userinfo import owner_of_token
 from flows.providers import dropbox, github, notion, slack
 from tests.support.account_life import PLAIN, a_connection
 from tests.support.clock import NOON
@@ -161,15 +160,15 @@ def exchanging(kind: Any) -> Any:
 def finishing(provider: Provider) -> Any:
     stored: Any = a_flow(provider).prepare(an_elicitation(provider), TRIP)
     if provider.discovers:
-        stored = departed(provider)[0].kept
-    away = an_elicitation(provider, kept=stored)
+        stored = departed(provider)[0].attempt_data
+    away = an_elicitation(provider, attempt_data=stored)
     return a_flow(provider).finish(away, code="the-code", now=NOON)
 
 
 def checking() -> Any:
     where = "https://tools.example/callback"
-    ours = RegisteredClient(client=a_client(ACME), redirect_uri=where, claim=("sub",))
-    return examined(ours, now=NOON)
+    registered = RegisteredClient(client=a_client(ACME), redirect_uri=where, claim=("sub",))
+    return examined(registered, now=NOON)
 
 
 def refreshing(provider: Provider) -> Any:

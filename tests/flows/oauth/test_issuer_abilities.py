@@ -45,7 +45,7 @@ TOKEN = {"access_token": "t", "token_type": "Bearer"}
 
 def left(provider: Provider, *replies: httpx.Response) -> tuple[Redirect, list[httpx.Request]]:
     flow = a_flow(provider)
-    going = an_elicitation(provider, kept=flow.prepare(an_elicitation(provider), TRIP))
+    going = an_elicitation(provider, attempt_data=flow.prepare(an_elicitation(provider), TRIP))
     return talked(flow.begin(going, TRIP), *replies)
 
 
@@ -60,8 +60,8 @@ def pushed(uri: Any = URN) -> httpx.Response:
 def test_metadata_is_also_read_from_oauth_address(path: str) -> None:
     # finding: I6
     provider = openid("acme", ISSUER + path)
-    said = httpx.Response(200, json={**METADATA, "issuer": ISSUER + path})
-    departure, requests = left(provider, httpx.Response(404), said)
+    reply = httpx.Response(200, json={**METADATA, "issuer": ISSUER + path})
+    departure, requests = left(provider, httpx.Response(404), reply)
     assert [str(one.url) for one in requests] == [
         f"{ISSUER}{path}/.well-known/openid-configuration",
         f"{ISSUER}/.well-known/oauth-authorization-server{path}",
@@ -70,9 +70,9 @@ def test_metadata_is_also_read_from_oauth_address(path: str) -> None:
 
 
 def test_metadata_of_another_issuer_at_oauth_address_is_refused() -> None:
-    said = httpx.Response(200, json={**METADATA, "issuer": "https://evil.example"})
+    reply = httpx.Response(200, json={**METADATA, "issuer": "https://evil.example"})
     with pytest.raises(Failed, match="differs from the configured one") as error:
-        left(ACME, httpx.Response(404), said)
+        left(ACME, httpx.Response(404), reply)
     assert "evil" not in str(error.value)
     assert "https://evil.example" in getattr(error.value, "why", "")
 
@@ -84,12 +84,14 @@ def test_account_of_server_without_openid_connect_is_connected() -> None:
         name="acme", label="Acme", issuer=ISSUER, discovers=True, api=ISSUER, person=probe
     )
     stored = a_flow(provider).prepare(an_elicitation(provider), TRIP)
-    going = an_elicitation(provider, kept=stored)
-    said = {key: value for key, value in METADATA.items() if key not in ("jwks_uri", "userinfo")}
+    going = an_elicitation(provider, attempt_data=stored)
+    metadata = {
+        key: value for key, value in METADATA.items() if key not in ("jwks_uri", "userinfo")
+    }
     departure, _ = talked(
-        a_flow(provider).begin(going, TRIP), httpx.Response(404), httpx.Response(200, json=said)
+        a_flow(provider).begin(going, TRIP), httpx.Response(404), httpx.Response(200, json=metadata)
     )
-    away = an_elicitation(provider, kept=departure.kept)
+    away = an_elicitation(provider, attempt_data=departure.attempt_data)
     who = httpx.Response(200, json={"id": 7, "login": "ada"})
     grant, _ = granted(provider, away, httpx.Response(200, json=TOKEN), who)
     assert (grant.person.id, grant.person.label) == ("7", "ada")
@@ -200,17 +202,17 @@ def test_ed25519_signature_is_accepted(algorithm: str, named: str | None, kid: s
     # finding: I8
     _, away = departed(ACME)
     public = {**ED.as_dict(private=False), **({} if named is None else {"alg": named})}
-    said = {**TOKEN, "id_token": signed(away, ED, algorithm, kid=kid)}
+    token_reply = {**TOKEN, "id_token": signed(away, ED, algorithm, kid=kid)}
     both = keys(KEY.as_dict(private=False), public)
-    grant, _ = granted(ACME, away, httpx.Response(200, json=said), both)
+    grant, _ = granted(ACME, away, httpx.Response(200, json=token_reply), both)
     assert grant.person.label == "Ada"
 
 
 def test_token_without_key_id_is_verified_next_to_key_of_another_type() -> None:
     _, away = departed(ACME)
-    said = {**TOKEN, "id_token": signed(away, KEY, "ES256", kid=None)}
+    token_reply = {**TOKEN, "id_token": signed(away, KEY, "ES256", kid=None)}
     both = keys(ED.as_dict(private=False), KEY.as_dict(private=False))
-    grant, _ = granted(ACME, away, httpx.Response(200, json=said), both)
+    grant, _ = granted(ACME, away, httpx.Response(200, json=token_reply), both)
     assert grant.person.id == "sub-1"
 
 
@@ -224,9 +226,9 @@ def test_signature_by_another_key_or_curve_is_refused() -> None:
         (signed(away, ED, "EdDSA", kid="ed"), {**ED.as_dict(private=False), "use": "enc"}),
         (signed(away, ED, "EdDSA", kid="ed"), {**ED.as_dict(private=False), "kty": "EC"}),
     ):
-        said = {**TOKEN, "id_token": token}
+        token_reply = {**TOKEN, "id_token": token}
         with pytest.raises(Failed, match=r"ID token|no usable keys"):
-            granted(ACME, away, httpx.Response(200, json=said), keys(published))
+            granted(ACME, away, httpx.Response(200, json=token_reply), keys(published))
 
 
 @pytest.mark.parametrize(
@@ -237,9 +239,9 @@ def test_id_token_signed_with_secret_is_refused_with_reason(secret: Any) -> None
     token = jwt.encode(
         {"alg": "HS256", "kid": "ed"}, {"sub": "x"}, OctKey.import_key(secret), algorithms=["HS256"]
     )
-    said = {**TOKEN, "id_token": token}
+    token_reply = {**TOKEN, "id_token": token}
     with pytest.raises(Failed, match="signed with HS256"):
-        granted(ACME, away, httpx.Response(200, json=said), keys(ED.as_dict(private=False)))
+        granted(ACME, away, httpx.Response(200, json=token_reply), keys(ED.as_dict(private=False)))
 
 
 # Userinfo
@@ -255,8 +257,8 @@ def info(
 
 
 def labelled(away: Elicitation, *replies: httpx.Response) -> str:
-    said = {**TOKEN, "id_token": id_token(away)}
-    grant, _ = granted(ACME, away, httpx.Response(200, json=said), key_set(), *replies)
+    token_reply = {**TOKEN, "id_token": id_token(away)}
+    grant, _ = granted(ACME, away, httpx.Response(200, json=token_reply), key_set(), *replies)
     assert grant.person.id == "sub-1"
     return grant.person.label
 
@@ -271,11 +273,13 @@ def test_signed_userinfo_is_verified_and_used() -> None:
 def test_userinfo_needs_one_of_the_declared_algorithms(only: tuple[str, ...], label: str) -> None:
     provider = replace(ACME, algorithms=only)
     _, away = departed(provider)
-    said = {**TOKEN, "id_token": id_token(away)}
+    token_reply = {**TOKEN, "id_token": id_token(away)}
     other = ECKey.generate_key("P-384", parameters={"kid": "other"})
     both = keys(other.as_dict(private=False), KEY.as_dict(private=False))
     reply = info(other, algorithm="ES384", kid="other")
-    grant, _ = granted(provider, away, httpx.Response(200, json=said), key_set(), reply, both)
+    grant, _ = granted(
+        provider, away, httpx.Response(200, json=token_reply), key_set(), reply, both
+    )
     assert grant.person.label == label
 
 

@@ -20,12 +20,12 @@ from tests.support.oauth_flow import talked
 from tests.support.sign_in_flow import BACK, CLIENT, arrived, came_back, departed, metadata, sign_in
 
 
-def reply(kept: Any, **changes: Any) -> httpx.Response:
+def reply(stored: Any, **changes: Any) -> httpx.Response:
     claims = {
         "iss": ISSUER,
         "sub": "alice",
         "aud": "our id",
-        "nonce": kept["nonce"],
+        "nonce": stored["nonce"],
         "preferred_username": "alice@example",
         "iat": NOW,
         "exp": NOW + 300,
@@ -100,9 +100,9 @@ def test_token_caller_and_browser_of_same_person_have_same_subject() -> None:
 @pytest.mark.parametrize("missing", ENTRA)
 def test_sign_in_without_configured_claim_fails(missing: str) -> None:
     _, stored = departed()
-    said = {"oid": "o", "tid": "t"} | {missing: None}
+    sent_claims = {"oid": "o", "tid": "t"} | {missing: None}
     with pytest.raises(Unnamed, match=r"no usable oid, tid\.") as error:
-        came_back(stored, reply(stored, **said), key_set(), claim=ENTRA)
+        came_back(stored, reply(stored, **sent_claims), key_set(), claim=ENTRA)
     assert "ELICIT_SUBJECT_CLAIM" in str(error.value.fix)
 
 
@@ -202,15 +202,16 @@ def test_nonce_with_lone_surrogate_is_refused(monkeypatch: pytest.MonkeyPatch) -
     _, stored = departed()
     claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
     # No library writes this nonce, but JSON can contain it.
-    said = {**claims, "nonce": "half \ud800"}
-    monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_, **_options: said)
+    forged = {**claims, "nonce": "half \ud800"}
+    monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_, **_options: forged)
     with pytest.raises(Failed, match="issued for another sign-in"):
         came_back(stored, reply(stored), key_set())
 
 
 def test_repr_of_sign_in_hides_secrets() -> None:
     departure, _ = talked(sign_in().begin(metadata(), now=NOON))
-    leaving = msgspec.convert(departure.kept, Leaving)
+    leaving = msgspec.convert(departure.attempt_data, Leaving)
     assert leaving.verifier not in repr(leaving)
-    assert leaving.state not in repr(leaving) + repr(departure).replace(repr(departure.kept), "")
+    shown = repr(departure).replace(repr(departure.attempt_data), "")
+    assert leaving.state not in repr(leaving) + shown
     assert CLIENT.client_secret not in repr(sign_in())

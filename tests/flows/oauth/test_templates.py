@@ -3,7 +3,7 @@
 import pytest
 
 from flows.errors import InvalidQuestion
-from flows.oauth.templates import filled, host_pattern_fault, tenant_host
+from flows.oauth.declaration import filled, host_pattern_fault, tenant_host
 
 SHOPS = ("*.myshopify.com",)
 FORCE = ("https://*.my.salesforce.com", "https://*.sandbox.my.salesforce.com")

@@ -6,7 +6,7 @@ from flows.elicitation.flow import RedirectContext
 from flows.errors import Denied, Failed
 from flows.oauth.provider import Provider
 from flows.providers.github import github
-from flows.providers.microsoft import microsoft
+from flows.providers.openid import microsoft
 from tests.support.clock import NOON
 from tests.support.oauth_flow import CALLBACK, a_flow, arrived, departed, parameters_of, talked
 from tests.support.oauth_flow import an_elicitation as an_elicitation_of
@@ -51,9 +51,9 @@ def test_account_selection_is_requested_unless_account_is_named(
 ) -> None:
     context = RedirectContext(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)
     flow, asked = a_flow(), an_elicitation_of(account=account)
-    going = an_elicitation_of(account=account, kept=flow.prepare(asked, context))
+    going = an_elicitation_of(account=account, attempt_data=flow.prepare(asked, context))
     departure, _ = talked(flow.begin(going, context))
-    said = parameters_of(departure.url)
-    assert ("prompt" in said) == is_chosen
-    assert said.get("prompt", ["select_account"]) == [value for _, value in github.switch]
-    assert said.get("login") == (None if account is None else [account])
+    parameters = parameters_of(departure.url)
+    assert ("prompt" in parameters) == is_chosen
+    assert parameters.get("prompt", ["select_account"]) == [value for _, value in github.switch]
+    assert parameters.get("login") == (None if account is None else [account])

@@ -136,10 +136,10 @@ def test_stored_bytes_are_sent_with_idempotency_key_of_attempt(case: Case) -> No
     assert case.headers.items() <= dict(request.headers).items()
     assert departure.url == case.page
     stored = replace(stored_checkout(before), session=case.session, url=case.page)
-    assert departure.kept == msgspec.to_builtins(stored)
-    after = replace(before, attempt=replace(before.attempt, kept=departure.kept))
+    assert departure.attempt_data == msgspec.to_builtins(stored)
+    after = replace(before, attempt=replace(before.attempt, kept=departure.attempt_data))
     assert sessions_of(after) == (case.session,)
-    assert "hidden" not in str(departure.kept)
+    assert "hidden" not in str(departure.attempt_data)
 
 
 @every

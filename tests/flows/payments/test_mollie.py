@@ -108,7 +108,7 @@ def test_unreachable_server_sends_no_webhook_url() -> None:
 
 def test_checkout_is_reused_until_mollie_expiry() -> None:
     until = NOON + timedelta(minutes=40)
-    stored = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).kept
+    stored = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).attempt_data
     before = prepared()
     assert before.attempt is not None
     opened = replace(before, attempt=replace(before.attempt, kept=stored))
@@ -408,15 +408,15 @@ def notice(body: bytes, query: str = f"elicitation={ID}") -> UnsignedNotice | No
 
 def test_webhook_names_only_the_payment_to_fetch() -> None:
     assert notice(b"id=tr_1") == UnsignedNotice(type="payment", reference=ID, session="tr_1")
-    said = notice(b"id=tr_1&status=paid&amount=9.00")
-    assert said == UnsignedNotice(type="payment", reference=ID, session="tr_1")
+    found = notice(b"id=tr_1&status=paid&amount=9.00")
+    assert found == UnsignedNotice(type="payment", reference=ID, session="tr_1")
 
 
 def test_webhook_url_contains_our_reference() -> None:
     url = msgspec.json.decode(stored_checkout(prepared()).request)["webhookUrl"]
-    said = notice(b"id=tr_1", httpx.URL(url).query.decode())
-    assert said is not None
-    assert said.reference == ID
+    found = notice(b"id=tr_1", httpx.URL(url).query.decode())
+    assert found is not None
+    assert found.reference == ID
 
 
 @pytest.mark.parametrize(

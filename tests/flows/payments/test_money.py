@@ -17,8 +17,8 @@ PUBLISHED = {each.code: each.exponent for each in Currency}
 WITH_MINOR_UNITS = sorted(code for code, digits in PUBLISHED.items() if digits is not None)
 WITHOUT = sorted(PUBLISHED.keys() - set(WITH_MINOR_UNITS))
 WITHDRAWN = ["ANG", "BGN", "CUC", "DEM", "HRK", "MRO", "SLL", "VEF", "ZWL"]
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-ALL_IN_CAPITALS = [a + b + c for a in LETTERS for b in LETTERS for c in LETTERS]
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALL_IN_CAPITALS = [a + b + c for a in ALPHABET for b in ALPHABET for c in ALPHABET]
 
 
 def is_known(code: str) -> bool:

@@ -354,9 +354,9 @@ CLOSES_AT = NOON + ORDER_LIFE
 GONE = {"name": "RESOURCE_NOT_FOUND", "details": [{"issue": "INVALID_RESOURCE_ID"}]}
 
 
-def missing(*said_at: datetime | str, status: int = 404) -> httpx.Response:
+def missing(*dates_sent: datetime | str, status: int = 404) -> httpx.Response:
     """Return PayPal's reply for a missing order, with these Date headers."""
-    dates = [at if isinstance(at, str) else format_datetime(at, usegmt=True) for at in said_at]
+    dates = [at if isinstance(at, str) else format_datetime(at, usegmt=True) for at in dates_sent]
     return httpx.Response(status, json=GONE, headers=[("date", date) for date in dates])
 
 

@@ -225,10 +225,10 @@ def test_provider_changes_in_any_order_lead_to_same_payment(
     news: list[tuple[str, Any]], ends: Dispute, data: st.DataObject
 ) -> None:
     def changed_by(payment: Payment, one: tuple[str, Any]) -> Payment:
-        name, said = one
+        name, value = one
         if name == "refund":
-            return receipts.partly_refunded(payment, NOON, amount=said)
-        return claims.disputed(payment, name, said)
+            return receipts.partly_refunded(payment, NOON, amount=value)
+        return claims.disputed(payment, name, value)
 
     news = [*news, ("dp_1", ends)]
     for before in (paid(), paid(SPENT, spent_at=NOON)):

@@ -39,7 +39,7 @@ ME = {"id": 7, "email": MAIL}
 NONE = {"scope_parameter": None}
 COMMA = {"separator": ","}
 # The habits that the sources describe, written independently of the declarations.
-SAID: dict[str, Habits] = {
+HABITS: dict[str, Habits] = {
     "google": issuer(
         "accounts.google.com",
         "accounts.google.com/o/oauth2/v2/auth",
@@ -387,20 +387,20 @@ APIS = {
 
 def test_every_provider_of_the_catalogue_is_played() -> None:
     assert [each.provider.name for each in LISTINGS] == list(CATALOGUE)
-    assert SAID.keys() == CATALOGUE.keys()
+    assert HABITS.keys() == CATALOGUE.keys()
     assert len(CATALOGUE) >= 40
     assert PROVIDERS.keys() <= CATALOGUE.keys()
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", HABITS)
 def test_account_is_connected_and_refreshed_at_a_server_with_the_habits_of(name: str) -> None:
     # finding: XO2, XO3
-    provider, said = CATALOGUE[name], SAID[name]
-    assert provider.has_scopes is (said.scope_parameter is not None)
+    provider, habits = CATALOGUE[name], HABITS[name]
+    assert provider.has_scopes is (habits.scope_parameter is not None)
     # The scopes that the declaration requests, as the provider's reply would spell them.
     spelled = provider.reply_scope_separator.join(provider.asks(()))
-    scopes = said.scopes if said.scopes == "" or said.scope_parameter is None else spelled
-    walked = walk(provider, replace(said, scopes=scopes), tenant=TENANTS.get(name))
+    scopes = habits.scopes if habits.scopes == "" or habits.scope_parameter is None else spelled
+    walked = walk(provider, replace(habits, scopes=scopes), tenant=TENANTS.get(name))
     assert walked.grant.person.id
     asked = provider.asks(())
     assert provider.missing(asked, granted=walked.grant.scopes) == ()
@@ -419,7 +419,7 @@ def test_account_is_connected_and_refreshed_at_a_server_with_the_habits_of(name:
     ],
 )
 def test_label_tells_two_organizations_of_one_person_apart(name: str, label: str) -> None:
-    walked = walk(CATALOGUE[name], SAID[name])
+    walked = walk(CATALOGUE[name], HABITS[name])
     assert walked.grant.person.label == label
     assert walked.grant.person.is_called(label.partition(" · ")[0])
 

@@ -97,7 +97,7 @@ def test_token_that_needs_a_proof_is_never_used_as_bearer(kind: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "fault"),
+    ("changes", "fault"),
     [
         ({"pkce": False, "client_auth": "none"}, "pkce: must stay on"),
         ({"token_types": ("DPoP",)}, "token_types:"),
@@ -115,9 +115,9 @@ def test_token_that_needs_a_proof_is_never_used_as_bearer(kind: object) -> None:
         ({"person": PersonProbe(url="https://api.hub.example", id=(), label="a")}, "person:"),
     ],
 )
-def test_declaration_that_takes_a_proof_away_is_refused(said: Any, fault: str) -> None:
+def test_declaration_that_takes_a_proof_away_is_refused(changes: Any, fault: str) -> None:
     with pytest.raises(InvalidQuestion, match=fault):
-        replace(HUB, **said)
+        replace(HUB, **changes)
 
 
 def test_key_of_client_assertion_is_checked_at_start() -> None:

@@ -405,11 +405,11 @@ def test_every_built_in_provider_has_recorded_replies() -> None:
 def test_redirect_url_contains_parameters_of_provider(one: Recorded) -> None:
     departure, _ = departed(one.provider, scopes=one.scopes)
     sent = parameters_of(departure.url)
-    ours = {"response_type", "client_id", "redirect_uri", "state", "code_challenge"}
+    own_parameters = {"response_type", "client_id", "redirect_uri", "state", "code_challenge"}
     assert departure.url.partition("?")[0] == one.place
     assert sent["redirect_uri"] == [CALLBACK]
     assert sent["code_challenge_method"] == ["S256"]
-    assert {key: values[0] for key, values in sent.items() if key not in ours} == {
+    assert {key: values[0] for key, values in sent.items() if key not in own_parameters} == {
         "code_challenge_method": "S256",
         **one.asked,
     }

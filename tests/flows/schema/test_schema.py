@@ -601,8 +601,8 @@ def test_multiline_text_stays_multiline() -> None:
     assert filled(schema, pem="-- a\r\nb\r\n-- c\r\n").content == {"pem": "-- a\nb\n-- c\n"}
 
 
-LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\r")
-LINES = st.text(LETTERS, min_size=1, max_size=40).filter(str.strip)
+CHARACTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\r")
+LINES = st.text(CHARACTERS, min_size=1, max_size=40).filter(str.strip)
 LINE = LINES.map(str.strip)
 MOMENTS = st.datetimes(
     min_value=datetime(2, 1, 1),  # noqa: DTZ001 - hypothesis gives it its zone
@@ -648,13 +648,13 @@ def test_form_values_convert_back_to_original_content(
         }
         parsed = parse(schema, sent)
         assert parsed.faults == ()
-        said: dict[str, Any] = dict(parsed.content)
-        for values in (said, meant):
+        converted: dict[str, Any] = dict(parsed.content)
+        for values in (converted, meant):
             if "at" in values:
                 values["at"] = datetime.fromisoformat(values["at"])
         if "line" in meant:
-            assert str(said.pop("line")).replace("\r\n", "\n") == meant.pop("line")
-        assert said == meant
+            assert str(converted.pop("line")).replace("\r\n", "\n") == meant.pop("line")
+        assert converted == meant
 
 
 @settings(max_examples=200)

@@ -97,9 +97,9 @@ def received(
     )
 
 
-def refusal(headers: Headers, body: bytes = BODY, **said: Any) -> str:
+def refusal(headers: Headers, body: bytes = BODY, **options: Any) -> str:
     with pytest.raises(Unverified) as refused:
-        received(headers, body, **said)
+        received(headers, body, **options)
     assert str(refused.value) == "The server could not verify this webhook."
     return refused.value.reason
 
@@ -297,16 +297,16 @@ def test_certificate_with_one_byte_changed_is_refused(place: int) -> None:
 def test_only_roots_of_the_named_authority_are_trusted() -> None:
     other = issued("Other", is_authority=True)
     bundle = b"# some comment\n" + other.pem + b"\n# another\r\n" + root().pem
-    ours = replace(PAYPAL, authority="Root and Sons")
+    scheme = replace(PAYPAL, authority="Root and Sons")
     for pems in (bundle, bundle.replace(b"\n", b"\r\n")):
-        assert received(signed(), roots=roots_of(ours, bundle=pems)).body == BODY
-    others = roots_of(replace(ours, authority="Other and Sons"), bundle=bundle)
+        assert received(signed(), roots=roots_of(scheme, bundle=pems)).body == BODY
+    others = roots_of(replace(scheme, authority="Other and Sons"), bundle=bundle)
     assert refusal(signed(), roots=others) == "bad_certificate"
     for authority in ("and Sons", "Other", "Nobody"):
         with pytest.raises(ValueError, match="no root certificate of"):
-            roots_of(replace(ours, authority=authority), bundle=bundle)
+            roots_of(replace(scheme, authority=authority), bundle=bundle)
     with pytest.raises(ValueError, match="no root certificate of"):
-        roots_of(ours, bundle=b"")
+        roots_of(scheme, bundle=b"")
 
 
 @pytest.mark.parametrize("scheme", [PAYPAL, PAYPAL_SANDBOX], ids=lambda scheme: scheme.name)
@@ -450,7 +450,7 @@ def test_random_delivery_raises_only_unverified(
 
 def test_custom_certificate_address_can_be_set_for_sandbox() -> None:
     address = "http://127.0.0.1:8765/sandbox/paypal/certs/"
-    ours = replace(PAYPAL, certificate_addresses=(address,))
-    headers = signed(scheme=ours)
-    assert certificate_url(ours, body=BODY, headers=headers, now=NOON).startswith(address)
-    assert received(headers, scheme=ours).body == BODY
+    scheme = replace(PAYPAL, certificate_addresses=(address,))
+    headers = signed(scheme=scheme)
+    assert certificate_url(scheme, body=BODY, headers=headers, now=NOON).startswith(address)
+    assert received(headers, scheme=scheme).body == BODY

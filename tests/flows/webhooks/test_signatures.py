@@ -327,8 +327,8 @@ def test_public_key_and_shared_secret_can_be_configured_together() -> None:
     secrets = (PUBLIC, STANDARD_SECRET)
     assert received(STANDARD_WEBHOOKS, privately(), *secrets).id == "msg_1"
     assert received(STANDARD_WEBHOOKS, signed(STANDARD_WEBHOOKS), *secrets).id == "msg_1"
-    *before, (name, theirs) = privately()
-    both = f"{dict(signed(STANDARD_WEBHOOKS))['webhook-signature']} {theirs}"
+    *before, (name, private) = privately()
+    both = f"{dict(signed(STANDARD_WEBHOOKS))['webhook-signature']} {private}"
     for secret in secrets:
         assert received(STANDARD_WEBHOOKS, [*before, (name, both)], secret).id == "msg_1"
     retired = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()

@@ -23,7 +23,7 @@ from tests.support.signing import Headers
 
 STRIPE_SECRET = "whsec_5tripe5tripe5tripe5tripe5tripe55"
 STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-letters = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
+alphanumeric = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
 keys = st.binary(min_size=24, max_size=64).filter(any)
 
 
@@ -33,7 +33,7 @@ class Vendor:
 
     scheme: Scheme
     secret: str
-    secrets: st.SearchStrategy[str] = letters  # other valid secrets
+    secrets: st.SearchStrategy[str] = alphanumeric  # other valid secrets
     accepts: Callable[[bytes, Headers, str], bool]  # raises or returns False for a bad signature
     signs: Callable[[str, str, datetime], str]  # the library's signing function
     # The vendor's own way to sign, if it differs from the scheme's.
@@ -157,8 +157,10 @@ def test_vendor_and_our_code_accept_each_others_signatures(
     assert is_accepted(vendor, body, headers, now=now, secret=secret)
     *others, (name, value) = vendor.signed(text.encode(), now, secret=secret)
     assert vendor.signs(text, secret, now) == value
-    secrets, theirs = [secret], [*others, (name, value)]
-    delivery = verify(vendor.scheme, body=text.encode(), headers=theirs, secrets=secrets, now=now)
+    secrets, vendor_headers = [secret], [*others, (name, value)]
+    delivery = verify(
+        vendor.scheme, body=text.encode(), headers=vendor_headers, secrets=secrets, now=now
+    )
     assert (delivery.scheme, delivery.body) == (vendor.scheme.name, text.encode())
     assert delivery.sent_at == now
     assert delivery.id == ("msg_1" if vendor.scheme.id_header else None)

@@ -74,8 +74,8 @@ class Apis(httpx.AsyncBaseTransport):
         found = [who for token, who in self.people.items() if token in sent]
         if not found:
             return httpx.Response(401)
-        said = {"id": found[0], "sub": found[0], "login": "octocat", "email": "ada@example.org"}
-        return httpx.Response(200, json=said)
+        profile = {"id": found[0], "sub": found[0], "login": "octocat", "email": "ada@example.org"}
+        return httpx.Response(200, json=profile)
 
     @property
     def sent(self) -> list[httpx.Request]:

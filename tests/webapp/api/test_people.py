@@ -132,17 +132,17 @@ async def test_person_lists_and_revokes_approvals_of_tool(env: PeopleEnv, shop: 
             (given,) = (await gwen.send("GET", "/api/approvals")).json()["approvals"]
             assert (given["tool"], given["arguments"]) == ("wipe", "folder: tmp")
             assert (await hal.send("GET", "/api/approvals")).json() == {"approvals": []}
-            theirs = f"/api/approvals/{given['id']}"
-            stranger = await hal.send("DELETE", theirs)
+            path = f"/api/approvals/{given['id']}"
+            stranger = await hal.send("DELETE", path)
             assert (stranger.status_code, stranger.json()["code"]) == (404, "NO_SUCH_APPROVAL")
             # A program sees only approvals of its own questions. This approval was given to a tool.
             acting = shop.acting_for(env.acting("gwen"))
             assert (await acting.send("GET", "/api/approvals")).json() == {"approvals": []}
-            assert (await acting.send("DELETE", theirs)).status_code == 404
+            assert (await acting.send("DELETE", path)).status_code == 404
             assert (await acting.send("DELETE", "/api/approvals")).json() == {"revoked": 0}
-            ended = await gwen.send("DELETE", theirs if end == "one" else "/api/approvals")
+            ended = await gwen.send("DELETE", path if end == "one" else "/api/approvals")
             assert ended.json() == {"revoked": 1}
-            assert (await gwen.send("DELETE", theirs)).status_code == 404
+            assert (await gwen.send("DELETE", path)).status_code == 404
         again = await env.asked_by_a_tool("gwen", "wipe", folder="tmp")
         assert again.kind == "gate"
 

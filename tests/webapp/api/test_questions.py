@@ -21,7 +21,7 @@ from tests.support.api_program import (
     program_at,
 )
 from tests.support.asking_env import AskingEnv, asking_env
-from tests.support.by_code import letters_on
+from tests.support.by_code import code_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
 from tests.support.mcp_server import Person, eventually
@@ -30,7 +30,7 @@ from webapp.api.asking import owner_of_user
 from webapp.api.paging import LISTED_AT_MOST, PAGES_READ_AT_MOST
 from webapp.identity.api_keys import KeyScope
 from webapp.settings.identity import IdentitySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def test_link_shows_question_to_its_user_and_to_no_other(
@@ -474,7 +474,7 @@ async def test_user_code_shown_on_page_is_accepted_from_program() -> None:
 
 async def shown_code(person: Person, asked: dict[str, Any]) -> str:
     await person.press(asked["url"], to="/code")
-    return letters_on(await person.visit(asked["url"]))
+    return code_on(await person.visit(asked["url"]))
 
 
 async def test_server_without_users_names_missing_setting() -> None:

@@ -69,10 +69,10 @@ async def by_page(here: AskingEnv, till: Program, payment: Payment) -> str:
 async def by_command(here: AskingEnv, till: Program, payment: Payment) -> str:
     id = payment.id.removeprefix(payment.owner)
     try:
-        (said,) = await refund_payment(here.service, id, reason=None, also_spent=False)
+        (line,) = await refund_payment(here.service, id, reason=None, also_spent=False)
     except CommandRefused as refused:
         return str(refused)
-    return said
+    return line
 
 
 async def by_api(here: AskingEnv, till: Program, payment: Payment) -> str:
@@ -189,12 +189,12 @@ async def test_payment_claimed_by_other_run_cannot_be_claimed(
     result = await ask_and_pay(here, till, key="the report")
     other = (await till.ask({**PAYMENT, "key": "the report", "run": "order 9"})).json()
     assert other["id"] == result["id"]
-    theirs = {**RUN, "run": "order 9", **step(result["payment"]["id"])}
+    other_run = {**RUN, "run": "order 9", **step(result["payment"]["id"])}
     await send(till, "once", **step(result["payment"]["id"]))
-    busy = await till.at("runs/once", method="POST", json=theirs)
+    busy = await till.at("runs/once", method="POST", json=other_run)
     assert (busy.status_code, busy.json()["code"]) == (409, "QUESTION_BUSY")
     await send(till, "end", questions=[result["id"]])
-    spent = await till.at("runs/once", method="POST", json=theirs)
+    spent = await till.at("runs/once", method="POST", json=other_run)
     assert (spent.status_code, "used" in spent.json()["detail"]) == (409, True)
     ended = {**RUN, "run": "order 9", "questions": [result["id"]]}
     assert (await till.at("runs/end", method="POST", json=ended)).status_code == 409

@@ -16,7 +16,7 @@ from tests.support.shop_env import Shop
 from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 SHORT = timedelta(seconds=5)
 
@@ -28,7 +28,7 @@ class Asking:
         self.service = service
         self.question = question
 
-    def leg(self, presenter: Holding | None = None) -> Call:
+    def new_call(self, presenter: Holding | None = None) -> Call:
         owner = self.service.identity.local_owner
         call = call_of(self.service, presenter=presenter or Holding(), owner=owner)
         call.begin()
@@ -37,7 +37,7 @@ class Asking:
     async def left(self) -> Elicitation:
         """Return the question that another request shows before its client disconnects."""
         presenter = Holding()
-        call = self.leg(presenter)
+        call = self.new_call(presenter)
         body = asyncio.create_task(self.answered(call))
         await eventually(lambda: presenter.holds is not None or body.done())
         body.cancel()
@@ -70,7 +70,7 @@ async def test_late_acceptance_used_by_slow_request_is_used_up_after_newer_reque
         ask = Asking(service, question)
         first = await ask.left()
         clock.tick(seconds=SHORT.total_seconds())
-        slow = ask.leg()
+        slow = ask.new_call()
         await slow.the_run()
         newer = await ask.left()
         assert await service.completing.complete(first.id, {}) is Completion.LATE
@@ -87,7 +87,7 @@ async def test_late_payment_stays_with_newer_request_when_older_request_was_canc
     first = await ask.left()
     person = await shop.person()
     await person.pay(shop.service.links.of(first, now=shop.clock()))
-    reported, newer = ask.leg(), ask.leg()
+    reported, newer = ask.new_call(), ask.new_call()
     await newer.the_run()
     reported.run.is_continued = (await reported.the_run()).id == newer.run.value.id
     await shop.service.elicitations.end(await ask.now(first), Status.CANCELLED)
@@ -113,7 +113,7 @@ async def test_late_payment_is_spent_after_another_request_asked_again(
     person = await shop.person()
     await person.pay(shop.service.links.of(first, now=shop.clock()))
     shop.clock.tick(seconds=SHORT.total_seconds())
-    slow = ask.leg()
+    slow = ask.new_call()
     await slow.the_run()
     newer = await ask.left()
     await shop.tell_all()

@@ -11,7 +11,7 @@ from tests.support.service_env import asked, process
 from webapp.calls import once
 from webapp.calls.leases import CallUse
 from webapp.records.values import DoneOnce
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Slow:
@@ -22,7 +22,7 @@ class Slow:
         self.began = asyncio.Event()
         self.released: list[str] = []
 
-    async def claim(self, id: str, *, run: str, leg: str, known: Any) -> Any:
+    async def claim(self, id: str, *, run: str, request_id: str, known: Any) -> Any:
         self.began.set()
         await self.answers.wait()
         return type("Row", (), {"id": id})

@@ -7,8 +7,8 @@ import pytest
 
 from flows.elicitation.run import Run
 from flows.elicitation.states import LEASE
+from tests.support.call_requests import answer, call_request, id_of, settled_loop, soon
 from tests.support.clock import Clock
-from tests.support.legs import answer, id_of, leg, settled_loop, soon
 from tests.support.service_env import Holding, call_of
 from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
 from webapp.http.exchange import StreamConnection
@@ -19,7 +19,7 @@ LONG = json.dumps("x" * RESULT_BYTES_AT_MOST)
 
 async def worked(service: Service) -> Call:
     """Return a call whose body used an answer and finished."""
-    call, presenter, waiting = await leg(service)
+    call, presenter, waiting = await call_request(service)
     await service.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.finish(lambda: LONG)
@@ -43,7 +43,7 @@ async def test_delivered_long_result_ends_run_and_same_call_asks_again(
     (run,) = await here.elicitations.all(Run)
     assert (run.status, run.result, run.called) == ("delivered", None, None)
     assert (run.finished_at, run.due_at) == (clock(), None)
-    _, presenter, waiting = await leg(here, run_id=run.id if brings_its_run else None)
+    _, presenter, waiting = await call_request(here, run_id=run.id if brings_its_run else None)
     assert presenter.shown is not None
     assert presenter.shown.elicitation.run != run.id
     waiting.cancel()

@@ -14,7 +14,7 @@ from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.complete import complete_elicitation
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def shown_to(service: Service, *, answers: bool) -> str | None:

@@ -11,8 +11,8 @@ from flows import elicit
 from flows.elicitation.states import LEASE, Completion, Json, Status
 from flows.errors import CallOver, Cancelled, NotPossible, QuestionChanged
 from flows.question import asking
+from tests.support.call_requests import answer, call_request, id_of, settled_loop, soon
 from tests.support.clock import Clock
-from tests.support.legs import answer, id_of, leg, settled_loop, soon
 from tests.support.service_env import Holding, asked, call_of, process
 from webapp.calls.call import Interrupted
 from webapp.calls.verbs import Verbs
@@ -20,7 +20,7 @@ from webapp.elicitations.watcher import listen
 from webapp.records.ids import owner_of
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 
@@ -36,7 +36,7 @@ async def listening(here: Service, there: Service) -> AsyncIterator[None]:
 
 
 async def test_await_returns_when_question_is_completed(here: Service) -> None:
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     assert await here.completing.complete(id_of(presenter), {"n": 1}) is Completion.ACCEPTED
     outcome = await soon(waiting)
     assert (outcome.status, outcome.content) == (Status.ACCEPTED, {"n": 1})
@@ -45,7 +45,7 @@ async def test_await_returns_when_question_is_completed(here: Service) -> None:
 
 async def test_question_completed_before_wait_needs_no_wake(here: Service, there: Service) -> None:
     # defect: frontmcp subscribes after sending
-    first, presenter, waiting = await leg(here)
+    first, presenter, waiting = await call_request(here)
     waiting.cancel()
     await settled_loop()
     await first.finish()
@@ -54,7 +54,7 @@ async def test_question_completed_before_wait_needs_no_wake(here: Service, there
 
 
 async def test_completion_claims_outcome_for_waiting_request_in_same_write(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     before = await here.elicitations.get(id_of(presenter))
     await here.completing.complete(id_of(presenter), {})
     after = await here.elicitations.get(id_of(presenter))
@@ -70,7 +70,7 @@ async def test_completion_claims_outcome_for_waiting_request_in_same_write(here:
 
 
 async def test_decline_is_delivered_to_waiting_request(here: Service) -> None:
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     await here.elicitations.settle(id_of(presenter), Status.DECLINED)
     assert (await soon(waiting)).action == "decline"
 
@@ -78,7 +78,7 @@ async def test_decline_is_delivered_to_waiting_request(here: Service) -> None:
 async def test_completion_in_another_process_wakes_waiter(
     here: Service, there: Service, listening: None
 ) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await there.completing.complete(id_of(presenter), {"n": 1})
     assert (await soon(waiting)).content == {"n": 1}
     result = await there.elicitations.get(id_of(presenter))
@@ -91,7 +91,7 @@ async def test_open_list_of_a_person_sees_question_of_another_process(
     here: Service, there: Service, listening: None
 ) -> None:
     # finding: XP7
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     id = id_of(presenter)
     with there.elicitations.waiters.waiter(owner_of(id), sees_all=True) as page:
         await here.completing.complete(id, {"n": 1})
@@ -101,7 +101,7 @@ async def test_open_list_of_a_person_sees_question_of_another_process(
 
 
 async def test_wake_all_makes_every_waiter_check_again(here: Service, there: Service) -> None:
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     await there.completing.complete(id_of(presenter), {"n": 1})
     await settled_loop()
     assert not waiting.done(), "no watcher runs, so nothing was announced"
@@ -110,7 +110,7 @@ async def test_wake_all_makes_every_waiter_check_again(here: Service, there: Ser
 
 
 async def test_opening_link_wakes_no_waiter(here: Service) -> None:
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     await here.elicitations.open_attempt(id_of(presenter), browser="b")
     await settled_loop()
     assert not waiting.done()
@@ -118,8 +118,8 @@ async def test_opening_link_wakes_no_waiter(here: Service) -> None:
 
 
 async def test_newer_identical_request_interrupts_older_wait(here: Service) -> None:
-    older, presenter, first = await leg(here)
-    _, _, second = await leg(here)
+    older, presenter, first = await call_request(here)
+    _, _, second = await call_request(here)
     with pytest.raises(Interrupted):
         await soon(first)
     assert older.answer == "busy"
@@ -130,8 +130,8 @@ async def test_newer_identical_request_interrupts_older_wait(here: Service) -> N
 async def test_newer_request_in_another_process_interrupts_older_wait(
     here: Service, there: Service, listening: None
 ) -> None:
-    older, presenter, first = await leg(here)
-    _, _, second = await leg(there)
+    older, presenter, first = await call_request(here)
+    _, _, second = await call_request(there)
     with pytest.raises(Interrupted):
         await soon(first)
     assert older.answer == "busy"
@@ -142,12 +142,12 @@ async def test_newer_request_in_another_process_interrupts_older_wait(
 async def test_cancelled_wait_leaves_question_open_for_same_call(
     here: Service,
 ) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     waiting.cancel()
     await settled_loop()
     await call.finish()
     assert len(here.elicitations.waiters) == 0
-    _, second, again = await leg(here)
+    _, second, again = await call_request(here)
     assert id_of(second) == id_of(presenter)
     await here.completing.complete(id_of(presenter), {"n": 1})
     assert (await soon(again)).content == {"n": 1}
@@ -168,7 +168,7 @@ class Slow(MemoryStore):
 async def test_claim_for_waiter_which_left_is_released(clock: Clock) -> None:
     store = Slow()
     async with process(store, clock) as here:
-        call, presenter, waiting = await leg(here)
+        call, presenter, waiting = await call_request(here)
         store.gate = asyncio.Event()
         completing = asyncio.ensure_future(here.completing.complete(id_of(presenter), {}))
         await settled_loop()
@@ -186,7 +186,7 @@ async def test_claim_for_waiter_which_left_is_released(clock: Clock) -> None:
 
 
 async def test_sweeper_ends_wait_after_timeout(here: Service, clock: Clock) -> None:
-    _, _, waiting = await leg(here)
+    _, _, waiting = await call_request(here)
     clock.tick(minutes=5)
     await fall_due(here)
     outcome = await soon(waiting)
@@ -197,14 +197,14 @@ async def test_sweeper_ends_wait_after_timeout(here: Service, clock: Clock) -> N
 async def test_sweeper_of_another_process_ends_wait(
     here: Service, there: Service, listening: None, clock: Clock
 ) -> None:
-    _, _, waiting = await leg(here)
+    _, _, waiting = await call_request(here)
     clock.tick(minutes=5)
     await fall_due(there)
     assert (await soon(waiting)).status is Status.EXPIRED
 
 
 async def test_expired_wait_ends_at_wake_without_sweeper(here: Service, clock: Clock) -> None:
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     clock.tick(minutes=5)
     here.elicitations.waiters.wake_all()
     assert (await soon(waiting)).status is Status.EXPIRED
@@ -216,7 +216,7 @@ async def test_expired_wait_ends_at_wake_without_sweeper(here: Service, clock: C
 async def test_damaged_row_does_not_end_listener(here: Service, store: MemoryStore) -> None:
     listening = asyncio.ensure_future(listen(here.elicitations))
     await settled_loop()
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     record = await store.read(id_of(presenter)[:20], "elicitation", id_of(presenter))
     assert record is not None
     await store.sibling().write(replace(record, sealed=b"damaged"))
@@ -229,7 +229,7 @@ async def test_damaged_row_does_not_end_listener(here: Service, store: MemorySto
 
 
 async def test_undelivered_result_is_returned_to_same_call(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.finish(lambda: '"done"')
@@ -240,12 +240,12 @@ async def test_undelivered_result_is_returned_to_same_call(here: Service) -> Non
 
 
 async def test_same_call_after_delivery_asks_new_question(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.finish(lambda: '"done"')
     await call.delivered()
-    _, second, again = await leg(here)
+    _, second, again = await call_request(here)
     assert id_of(second) != id_of(presenter)
     again.cancel()
     used = await here.elicitations.get(id_of(presenter))
@@ -255,7 +255,7 @@ async def test_same_call_after_delivery_asks_new_question(here: Service) -> None
 
 
 async def test_undelivered_result_is_repeated_for_ten_minutes(here: Service, clock: Clock) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.finish(lambda: '"done"')
@@ -268,7 +268,7 @@ async def test_undelivered_result_is_repeated_for_ten_minutes(here: Service, clo
 
 
 async def test_second_body_does_not_start_while_first_runs(here: Service, clock: Clock) -> None:
-    first, presenter, waiting = await leg(here)
+    first, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     second = asyncio.ensure_future(answer(call_of(here)))
@@ -288,7 +288,7 @@ async def test_second_body_does_not_start_while_first_runs(here: Service, clock:
 async def test_call_after_crash_claims_outcome_when_lease_expires(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     async with process(store.sibling(), clock) as restarted:
@@ -301,9 +301,9 @@ async def test_question_expires_by_clock_time_and_same_call_asks_again(
     here: Service, clock: Clock, hours: int, asked_in_all: int
 ) -> None:
     # finding: H2
-    await leg(here)
+    await call_request(here)
     clock.set(hours=hours)
-    await leg(here)
+    await call_request(here)
     assert len(await here.elicitations.store.list("elicitation")) == asked_in_all
 
 
@@ -311,7 +311,7 @@ async def test_lease_of_dead_call_expires_although_clock_was_set_back(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
-    _, presenter, waiting = await leg(here)
+    _, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     clock.set(hours=-2)
@@ -330,7 +330,7 @@ async def test_lease_of_running_call_is_renewed_although_clock_was_set_back(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     clock.set(hours=-2)
@@ -351,7 +351,7 @@ async def test_second_body_does_not_start_after_machine_resumes_from_sleep(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     async with process(store.sibling(), clock) as another:
@@ -374,7 +374,7 @@ async def test_second_body_does_not_start_after_machine_resumes_from_sleep(
 async def test_new_process_does_not_wait_for_request_after_reported_end(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.go_on()
@@ -387,7 +387,7 @@ async def test_new_process_waits_for_lease_of_unknown_request(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     clock.set(seconds=45)
@@ -405,7 +405,7 @@ async def test_new_process_waits_for_lease_of_unknown_request(
 
 
 async def test_body_which_raised_releases_outcome_immediately(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.finish()
@@ -413,7 +413,7 @@ async def test_body_which_raised_releases_outcome_immediately(here: Service) -> 
 
 
 async def test_outcome_is_reused_only_for_same_owner_tool_and_arguments(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     waiting.cancel()
     await settled_loop()
     await call.finish()
@@ -435,7 +435,7 @@ async def test_outcome_is_reused_only_for_same_owner_tool_and_arguments(here: Se
 
 
 async def test_answer_is_not_used_for_different_question_of_same_call(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     waiting.cancel()
     await settled_loop()
     await call.finish()
@@ -488,7 +488,7 @@ async def test_concurrent_questions_do_not_swap_answers(here: Service) -> None:
 
 
 async def test_question_changed_between_two_requests_raises_question_changed(here: Service) -> None:
-    call, _, waiting = await leg(here)
+    call, _, waiting = await call_request(here)
     waiting.cancel()
     await settled_loop()
     await call.finish()
@@ -506,7 +506,7 @@ async def test_question_changed_between_two_requests_raises_question_changed(her
 
 
 async def test_question_after_end_of_call_is_refused(here: Service) -> None:
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
     await call.finish(lambda: '"done"')
@@ -534,7 +534,7 @@ async def test_ended_waits_leave_no_waiters_behind(here: Service) -> None:
     # parity: E10
     waiters = here.elicitations.waiters
     for end in ("complete", "cancel", "outrun", "expire"):
-        _, presenter, waiting = await leg(here)
+        _, presenter, waiting = await call_request(here)
         assert len(waiters) == 2, "its question and its run"
         match end:
             case "complete":
@@ -542,7 +542,7 @@ async def test_ended_waits_leave_no_waiters_behind(here: Service) -> None:
             case "cancel":
                 waiting.cancel()
             case "outrun":
-                _, _, newer = await leg(here)
+                _, _, newer = await call_request(here)
                 newer.cancel()
             case _:
                 await here.elicitations.settle(id_of(presenter), Status.EXPIRED)
@@ -562,7 +562,7 @@ async def test_once_is_not_repeated_for_answer_which_paid_for_step(
         done.append(key)
         return {"tuple": [1, 2], "n": len(done)}
 
-    call, presenter, waiting = await leg(here)
+    call, presenter, waiting = await call_request(here)
     await here.completing.complete(id_of(presenter), {})
     await soon(waiting)
     with asking(Verbs(call)):

@@ -108,7 +108,7 @@ async def test_sandbox_is_refused_for_https_url(tmp_path, url):
 
 
 def sandbox_of(server: Server) -> str | None:
-    lines = [line.split() for line in server.said.splitlines()]
+    lines = [line.split() for line in server.output.splitlines()]
     return next((line[1] for line in lines if line[0] == "sandbox"), None)
 
 

@@ -21,7 +21,7 @@ from webapp.cli.connect import (
     open_questions,
     plain,
 )
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 
@@ -36,14 +36,14 @@ class Desk:
     """A terminal whose user makes the choice `chooses` and must not be asked anything else."""
 
     def __init__(self, *, chooses: int | None = None) -> None:
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self.of: list[int] = []
         self._chooses = chooses
 
     @property
     def terminal(self) -> Terminal:
         return Terminal(
-            say=self.said.append, choose=self._choose, is_right=self._never, pause=self._nor
+            say=self.printed.append, choose=self._choose, is_right=self._never, pause=self._nor
         )
 
     async def _choose(self, number: int) -> int | None:
@@ -72,7 +72,7 @@ async def test_open_questions_are_listed_and_chosen_question_is_returned() -> No
         assert asked is not None
         assert asked.asked.tool == "count"
         assert desk.of == [3]
-        assert desk.said == [
+        assert desk.printed == [
             "1. list of shop: GitHub repo (3 min ago)",
             "2. count of shop: GitHub repo (2 min ago)",
             "3. export of shop: GitHub repo (1 min ago)",
@@ -98,7 +98,7 @@ async def test_single_question_is_chosen_without_list() -> None:
         waiting = await open_questions(here.service, provider=None)
         desk = Desk()
         assert await chosen(here.service, waiting, desk.terminal) == waiting[0]
-        assert desk.said == []
+        assert desk.printed == []
         assert await open_questions(here.service, provider="gitlab") == []
 
 
@@ -115,11 +115,11 @@ async def test_control_characters_of_tool_and_server_names_are_not_printed() -> 
         assert asked is not None
         with pytest.raises(Failed):  # the sandbox has no device flow
             await connect_by_code(here.service, asked, desk.terminal)
-        assert len(desk.said) == 3
-        for line in "\n".join(desk.said).split("\n"):
+        assert len(desk.printed) == 3
+        for line in "\n".join(desk.printed).split("\n"):
             assert line.isprintable()
             assert len(line) < 400
-        assert "rm -rf" in desk.said[-1]
+        assert "rm -rf" in desk.printed[-1]
 
 
 async def test_reason_is_quoted_as_tool_text_on_a_single_line() -> None:
@@ -130,7 +130,7 @@ async def test_reason_is_quoted_as_tool_text_on_a_single_line() -> None:
         desk = Desk()
         with pytest.raises(Failed):
             await connect_by_code(here.service, asked, desk.terminal)
-        *_, reason = desk.said[0].split("\n")
+        *_, reason = desk.printed[0].split("\n")
         assert reason.startswith('The tool says: "I sort them. ')
         assert reason.isprintable()
 

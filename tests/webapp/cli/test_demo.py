@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.support.cli import called, ended, said_until, serving, start, waiting_demo
+from tests.support.cli import called, ended, output_until, serving, start, waiting_demo
 from tests.support.serving import bound, free_port
 from tests.support.serving import serving as serving_app
 from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
@@ -97,24 +97,24 @@ async def test_demo_leads_person_through_account_payment_and_secret(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
-        said = ""
+        output = ""
         for _ in MAIN_TOOLS:
-            said += await said_until(f"{server.url}/e/", demo)
-            link = said.split()[-1]
+            output += await output_until(f"{server.url}/e/", demo)
+            link = output.split()[-1]
             await walk(browser, link, answers=ANSWERS, also=[sandbox], say=lambda _: None)
         end = await ended(demo)
     assert (end.status, end.err) == (0, "")
-    said += end.out
-    assert "octocat has 3 repositories" in said
-    assert "9.00 EUR was paid" in said
-    assert "a key of 20 letters" in said
+    output += end.out
+    assert "octocat has 3 repositories" in output
+    assert "9.00 EUR was paid" in output
+    assert "a key of 20 letters" in output
 
 
 async def test_demo_waits_for_person_and_prints_result(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         for mode in ("legacy", "2026-07-28", "auto"):
             demo = await waiting_demo(server.url, "--mode", mode, home=tmp_path)
-            assert "Waiting for you to open the link" in demo.said
+            assert "Waiting for you to open the link" in demo.output
             answers = {"name": "Eve", "line": f"Hi from {mode}!"}
             await walk(browser, demo.link, answers=answers, say=lambda _: None)
             end = await ended(demo.process)
@@ -235,7 +235,7 @@ async def test_unknown_tool_error_lists_available_tools(tmp_path):
 async def test_server_stop_during_demo_is_reported_without_traceback(tmp_path):
     async with serving(home=tmp_path) as server:
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
-        await said_until("left)", demo)
+        await output_until("left)", demo)
         server.process.terminate()
         await ended(server.process)
         end = await ended(demo)

@@ -379,8 +379,8 @@ def at_issuer(network: HTTPXMock, *, more: Mapping[str, Any] | None = None, **an
 async def test_redirect_uri_registration_is_checked_at_issuer(
     tmp_path: Path, clock: Clock, serves: str | None
 ) -> None:
-    ours = "http://127.0.0.1:8765"
-    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves=serves or ours)
+    own_url = "http://127.0.0.1:8765"
+    sandbox = new_sandbox(url="http://127.0.0.1:8766", serves=serves or own_url)
     settings = settings_of(
         {
             "ELICIT_ISSUER": f"{sandbox.url}/oidc",
@@ -393,7 +393,7 @@ async def test_redirect_uri_registration_is_checked_at_issuer(
         outbound = Outbound(there.http, allow_loopback=True)
         around = Surroundings(outbound=outbound, now=clock, certificate=certificate_end)
         found = await examine_outside(settings, around)
-    place = f"{ours}/signin/callback"
+    place = f"{own_url}/signin/callback"
     if serves is None:
         assert f"redirects people to {place}" in findings_text(found, "ok")
     else:

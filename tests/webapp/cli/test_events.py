@@ -31,7 +31,7 @@ from webapp.operations.history import show
 from webapp.records.ids import tail_of
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 WEEK = timedelta(days=7)
 
@@ -99,8 +99,8 @@ def test_settings_list_shows_variable_of_event_address(
 @pytest.mark.usefixtures("home")
 def test_settings_explains_a_named_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "ELICIT_STORE"]) == 0
-    said = capsys.readouterr().out
-    assert "ELICIT_STORE" in said
+    output = capsys.readouterr().out
+    assert "ELICIT_STORE" in output
 
 
 @pytest.mark.usefixtures("home")
@@ -117,9 +117,9 @@ def test_settings_list_names_unknown_variable_with_suggestion(
 ) -> None:
     monkeypatch.setenv("ELICIT_STROE", "memory:")
     assert main(["settings"]) == 1
-    said = capsys.readouterr().err
-    assert "ELICIT_STROE" in said
-    assert "ELICIT_STORE" in said
+    errors = capsys.readouterr().err
+    assert "ELICIT_STROE" in errors
+    assert "ELICIT_STORE" in errors
 
 
 async def test_sent_event_is_listed_and_replayed_by_id_prefix(
@@ -133,8 +133,8 @@ async def test_sent_event_is_listed_and_replayed_by_id_prefix(
     assert head.split()[:3] == ["ID", "ADDRESS", "TYPE"]
     assert line.startswith(row.id[:8])
     assert "Ghent" not in line
-    (said,) = await replay_events(here, id=row.id[:10])
-    assert "question.asked for crm" in said
+    (report,) = await replay_events(here, id=row.id[:10])
+    assert "question.asked for crm" in report
     await round_of(here)
     assert receiver.ids == [row.id, row.id]
 
@@ -173,23 +173,23 @@ async def test_test_event_is_sent_and_answer_of_address_is_reported(
 async def test_doctor_reports_waiting_and_dropped_events_and_disabled_address(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
-    async def said() -> tuple[str, str]:
+    async def events_finding() -> tuple[str, str]:
         (finding,) = await examine_events(here)
         return finding.standing, f"{finding.says} {finding.fix}"
 
-    assert await said() == ("ok", "crm has received all events None")
+    assert await events_finding() == ("ok", "crm has received all events None")
     receiver.is_down = True
     await send_one(here, timeout=WEEK)
-    standing, words = await said()
+    standing, words = await events_finding()
     assert (standing, "events that wait for crm: 1" in words) == ("note", True)
     for number in range(4):
         await asked(here, join=str(number), timeout=WEEK)
     await round_of(here)
-    standing, words = await said()
+    standing, words = await events_finding()
     assert (standing, "will not receive 2" in words) == ("wrong", True)
     receiver.is_down, receiver.answers = False, [httpx.Response(410)]
     await pass_time(here, clock, minutes=10)
-    standing, words = await said()
+    standing, words = await events_finding()
     assert (standing, "elicit events resume crm" in words) == ("wrong", True)
     assert "from now on" in (await resume_address(here, name="crm"))[0]
-    assert (await said())[0] == "ok"
+    assert (await events_finding())[0] == "ok"

@@ -33,14 +33,14 @@ async def test_tool_error_with_long_text_is_a_single_log_line(
             for _ in range(3):
                 assert (await client.call_tool("fail", {"text": "x[" * 20_000})).is_error
         server.process.terminate()
-        said = (await ended(server.process)).err
-    lines = [json.loads(line) for line in said.splitlines()]
+        log = (await ended(server.process)).err
+    lines = [json.loads(line) for line in log.splitlines()]
     assert [line.get("repeated") for line in lines] == [None, 2]
     assert "ValueError: no such thing" in str(lines[0].get("cause") or lines[0]["error"])
     assert "my_tools.py:8 fail" in lines[0]["at"]
     assert "in fail" in lines[0]["trace"]
     assert lines[0]["call"]
-    assert max(map(len, said.splitlines())) < 20_000
+    assert max(map(len, log.splitlines())) < 20_000
 
 
 async def test_aborted_upload_is_a_short_log_line(tmp_path: Path) -> None:
@@ -58,6 +58,6 @@ async def test_aborted_upload_is_a_short_log_line(tmp_path: Path) -> None:
             writer.close()
             await writer.wait_closed()
         server.process.terminate()
-        said = (await ended(server.process)).err.splitlines()
-    assert all(len(line) < 200 and "request.aborted" in line for line in said), said
-    assert len(said) <= 3
+        lines = (await ended(server.process)).err.splitlines()
+    assert all(len(line) < 200 and "request.aborted" in line for line in lines), lines
+    assert len(lines) <= 3

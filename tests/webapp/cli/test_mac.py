@@ -45,4 +45,4 @@ async def test_readme_commands_work_without_connection_owner_lookup(
         for tool in EXPECTED
     ]
     assert ("So pair the browser first." in end.out) is not has_psutil
-    assert ("key      elicit_local_" in server.said) is not has_psutil
+    assert ("key      elicit_local_" in server.output) is not has_psutil

@@ -124,10 +124,10 @@ async def test_unfence_undoes_move_and_explains_consequences(tmp_path: Path) -> 
 async def test_dry_run_counts_records_and_creates_nothing(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     await put(old, "a-1", "a-2")
-    said = await called("move", old, new, "--dry-run", home=tmp_path)
-    assert said.status == 0
-    assert "2 records would be moved" in said.out
-    assert "2  elicitation" in said.out
+    result = await called("move", old, new, "--dry-run", home=tmp_path)
+    assert result.status == 0
+    assert "2 records would be moved" in result.out
+    assert "2  elicitation" in result.out
     assert not (tmp_path / "place").exists()
     await put(old, "a-3")
 
@@ -174,18 +174,18 @@ async def test_dry_run_is_refused_for_unsafe_target_as_move_is(tmp_path: Path) -
             refused = await called("move", old, server.url, *way, home=tmp_path)
             assert (refused.status, "appendonly yes" in refused.err) == (1, True), way
     async with STORES["postgres"](tmp_path) as new:
-        said = await called("move", old, new, "--dry-run", home=tmp_path)
-        assert (said.status, "1 record would be moved" in said.out) == (0, True)
+        result = await called("move", old, new, "--dry-run", home=tmp_path)
+        assert (result.status, "1 record would be moved" in result.out) == (0, True)
         assert await ids(new) == []
 
 
 async def test_move_does_not_print_password(tmp_path: Path) -> None:
     old, _ = places(tmp_path)
     await put(old, "a-1")
-    said = await called(
+    result = await called(
         "move", old, "postgresql://ann:hunter2@127.0.0.1:1/x", "--dry-run", home=tmp_path
     )
-    assert "hunter2" not in said.out + said.err
+    assert "hunter2" not in result.out + result.err
 
 
 async def test_store_is_unchanged_after_moves_through_all_store_kinds(

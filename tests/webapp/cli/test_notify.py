@@ -7,10 +7,10 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.notify_env import Deliveries, asked, notifying, round_of
 from webapp.cli.doctor import examine_notifications
-from webapp.cli.notify import try_table
+from webapp.cli.events import try_table
 from webapp.command import CommandRefused
-from webapp.notifications.tables import NotifyTable
-from webapp.stores.memory import MemoryStore
+from webapp.notifications.delivery import NotifyTable
+from webapp.stores.sqlite import MemoryStore
 
 TABLE = NotifyTable(
     name="finance",

@@ -78,9 +78,9 @@ async def test_purge_without_confirmation_lists_data_and_erases_nothing() -> Non
     async with connected(tool="list") as (service, network, _):
         account = await the_one(service)
         before = await scanned(service.elicitations.store)
-        said = await purge_owner(service, account.owner, is_sure=False)
-        assert "1 account" in said[0]
-        assert said[-1] == "Nothing was erased. Add --yes to erase the first list."
+        lines = await purge_owner(service, account.owner, is_sure=False)
+        assert "1 account" in lines[0]
+        assert lines[-1] == "Nothing was erased. Add --yes to erase the first list."
         assert await scanned(service.elicitations.store) == before
         assert network.revoked == []
 
@@ -93,8 +93,8 @@ async def test_purge_revokes_accounts_and_erases_data_of_owner_only() -> None:
             for each in await scanned(service.elicitations.store)
             if each.owner != account.owner
         ]
-        said = await purge_owner(service, account.owner, is_sure=True)
-        assert "octocat at github is disconnected." in said
+        lines = await purge_owner(service, account.owner, is_sure=True)
+        assert "octocat at github is disconnected." in lines
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         assert await stored(service) == []
         assert await kinds_of(service, account.owner) == {"data key"}
@@ -106,11 +106,11 @@ async def test_purge_names_unreachable_provider_and_remaining_step() -> None:
     async with connected(tool="list") as (service, network, _):
         network.revokes = down
         account = await the_one(service)
-        said = await purge_owner(service, account.owner, is_sure=True)
+        lines = await purge_owner(service, account.owner, is_sure=True)
         assert any(
             "github could not be asked to disconnect octocat: the person can remove the access"
             in one
-            for one in said
+            for one in lines
         )
         assert await stored(service) == []
 
@@ -123,8 +123,10 @@ async def test_purge_keeps_payments_and_late_payment_is_matched(shop: Shop) -> N
         there = await buy.person.go_on(await buy.caller.link())
         (payment,) = await shop.payments()
         owner = payment.owner
-        said = await purge_owner(shop.service, owner, is_sure=True)
-        assert any("of payments stay, without a name" in one and "1 payment" in one for one in said)
+        lines = await purge_owner(shop.service, owner, is_sure=True)
+        assert any(
+            "of payments stay, without a name" in one and "1 payment" in one for one in lines
+        )
         assert await kinds_of(shop.service, owner) == {"data key", "elicitation", "payment", "hook"}
         assert sorted(await shop.statuses()) == ["accepted", "cancelled"]
         await buy.person.press_there(there, "card")
@@ -160,8 +162,8 @@ async def test_purge_keeps_body_of_waiting_webhook(shop: Shop) -> None:
         (hook,) = await hooks_of(shop.service, payment.owner)
         waiting = msgspec.structs.replace(hook, status="waiting", transition=None)
         await shop.service.elicitations.write(waiting)
-        said = await purge_owner(shop.service, payment.owner, is_sure=True)
-        assert any(one.startswith("1 record of waiting webhooks") for one in said), said
+        lines = await purge_owner(shop.service, payment.owner, is_sure=True)
+        assert any(one.startswith("1 record of waiting webhooks") for one in lines), lines
         (left,) = await hooks_of(shop.service, payment.owner)
         assert left.body == hook.body
 
@@ -171,12 +173,12 @@ async def test_second_purge_destroys_old_data_key() -> None:
         stored = await the_one(service)
         copy = await scanned(service.elicitations.store)
         (before,) = await data_keys_of(service, stored.owner)
-        said = await purge_owner(service, stored.owner, is_sure=True)
-        assert "it destroys the old key." in said[-1]
+        lines = await purge_owner(service, stored.owner, is_sure=True)
+        assert "it destroys the old key." in lines[-1]
         assert (await data_keys_of(service, stored.owner))[1:] == (before,)
         clock.tick(minutes=10)
-        said = await purge_owner(service, stored.owner, is_sure=True)
-        assert "The data is erased." in said[-1]
+        lines = await purge_owner(service, stored.owner, is_sure=True)
+        assert "The data is erased." in lines[-1]
         (after,) = await data_keys_of(service, stored.owner)
         assert after != before
         (account,) = [each for each in copy if each.id == stored.id]
@@ -221,16 +223,16 @@ async def test_interrupted_purge_is_completed_by_repeating_command(
 ) -> None:
     store = Interrupted()
     async with process(store, clock, ring=Ring([b"a" * 32])) as service:
-        theirs, others = await asked(service), await asked(service, subject="bob")
-        (before,) = await data_keys_of(service, theirs.owner)
+        purged, others = await asked(service), await asked(service, subject="bob")
+        (before,) = await data_keys_of(service, purged.owner)
         store.left = written
         for minutes in (0, 10, 10):
             clock.tick(minutes=minutes)
             with suppress(StoreUnavailable):
-                await purge_owner(service, theirs.owner, is_sure=True)
+                await purge_owner(service, purged.owner, is_sure=True)
             store.left = 1000
-        assert before not in await data_keys_of(service, theirs.owner)
-        assert await kinds_of(service, theirs.owner) == {"data key"}
+        assert before not in await data_keys_of(service, purged.owner)
+        assert await kinds_of(service, purged.owner) == {"data key"}
         assert await service.elicitations.get(others.id) is not None
 
 
@@ -279,9 +281,9 @@ async def test_vacuum_shrinks_store_file_opened_by_another_process(tmp_path: Pat
     await store.erase(owner="a")
     await store.write(record("a-new"))
     extra = {"ELICIT_STORE": address, "ELICIT_SECRET": "a" * 32}
-    said = await called("vacuum", home=tmp_path, extra=extra)
-    assert said.status == 0, said.err
-    before, after = (float(word) for word in said.out.split() if word[0].isdigit())
+    result = await called("vacuum", home=tmp_path, extra=extra)
+    assert result.status == 0, result.err
+    before, after = (float(word) for word in result.out.split() if word[0].isdigit())
     assert (before > 3, after < 1) == (True, True)
     assert await store.read("a", "elicitation", "a-new") is not None
     await store.write(record("a-newer"))

@@ -146,15 +146,15 @@ async def test_port_used_by_another_program_is_reported_once_and_acquired_later(
     free_port,
 ):
     # finding: S18
-    port, said = shared(free_port), asyncio.Queue[str]()
+    port, messages = shared(free_port), asyncio.Queue[str]()
     async with serving(answering(b'{"proof": "of somebody else"}'), port=free_port):
-        waiting = asyncio.create_task(port.take_over(say=said.put_nowait))
+        waiting = asyncio.create_task(port.take_over(say=messages.put_nowait))
         async with asyncio.timeout(300):
-            assert "is already used by another program" in await said.get()
+            assert "is already used by another program" in await messages.get()
     async with asyncio.timeout(300):
         with await waiting:
             await port.prove()
-    assert said.empty()
+    assert messages.empty()
 
 
 def test_proof_is_different_for_each_nonce():

@@ -38,14 +38,14 @@ def author(folder: Path, *, imports: str = "", name: str = "my_tools.py") -> Pat
 
 async def test_serve_prints_its_address_and_makes_its_files_private(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
-        assert f"{server.url}/mcp" in server.said
-        assert "Ctrl+C" in server.said
+        assert f"{server.url}/mcp" in server.output
+        assert "Ctrl+C" in server.output
         home = await browser.get(server.url)
         assert home.status_code == 200
         assert "sign_guest_book" in home.text
         assert "server" not in home.headers
     folder = tmp_path / ".local/share/elicit-url"
-    assert f"sqlite:///{folder / 'elicit.db'}" in server.said
+    assert f"sqlite:///{folder / 'elicit.db'}" in server.output
     assert {path.name for path in folder.iterdir()} >= {"key", "elicit.db"}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
 
@@ -215,8 +215,8 @@ async def test_server_of_the_setting_is_served_without_an_argument(tmp_path, mor
     author(tmp_path)
     extra = {"ELICIT_SERVER": " my_tools:mcp"}
     async with serving(*more, home=tmp_path, extra=extra) as server:
-        assert server.said.startswith("author's tools is served.")
-        assert "\n  sandbox " not in server.said  # only the demo always has one
+        assert server.output.startswith("author's tools is served.")
+        assert "\n  sandbox " not in server.output  # only the demo always has one
 
 
 async def test_replay_with_several_workers_is_refused(tmp_path):
@@ -229,7 +229,7 @@ async def test_argument_names_the_server_instead_of_the_setting(tmp_path):
     author(tmp_path)
     extra = {"ELICIT_SERVER": "nowhere:mcp"}
     async with serving("my_tools:mcp", home=tmp_path, extra=extra) as server:
-        assert server.said.startswith("author's tools is served.")
+        assert server.output.startswith("author's tools is served.")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ async def test_authors_folders_named_like_our_packages_do_no_harm(tmp_path):
         author(tmp_path / folder, imports="raise RuntimeError('not yours')", name="__init__.py")
     author(tmp_path, imports="from flows import elicit")
     async with serving("my_tools:mcp", home=tmp_path) as server:
-        assert server.said.startswith("author's tools is served.")
+        assert server.output.startswith("author's tools is served.")
 
 
 async def test_authors_package_hidden_by_our_package_is_explained(tmp_path):
@@ -324,7 +324,7 @@ async def test_authors_file_hidden_by_an_installed_package_is_explained(tmp_path
     assert "hides your mcp.py, which has the same name" in end.err
 
 
-async def test_foreign_flows_package_before_ours_is_refused(tmp_path):
+async def test_foreign_flows_package_before_our_package_is_refused(tmp_path):
     author(tmp_path / "flows", imports="raise RuntimeError('not yours')", name="__init__.py")
     end = await run(
         "serve", "--port", "0", home=tmp_path, extra={"PYTHONPATH": f"{tmp_path}:{PROJECT}"}

@@ -30,7 +30,7 @@ def started(*arguments: str, home: Path, before: str = "") -> subprocess.Complet
 
 
 @pytest.mark.parametrize("name", ["flows", "webapp"])
-async def test_foreign_package_before_ours_is_refused(tmp_path: Path, name: str) -> None:
+async def test_foreign_package_before_our_package_is_refused(tmp_path: Path, name: str) -> None:
     # finding: H6
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not yours')")
@@ -78,25 +78,25 @@ async def test_unencodable_output_characters_do_not_fail_a_command(tmp_path: Pat
     extra = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     end = await run("approvals", "list", home=tmp_path, extra=extra)
     assert end.status == 0
-    said = started(
+    result = started(
         "keys",
         "new",
         home=tmp_path,
         before="import webapp.printing as p; sys.stdout.reconfigure(encoding='ascii'); "
         "p.tell('caf\\u00e9\\u2026')",
     )
-    assert said.stdout.startswith("caf??\n")
+    assert result.stdout.startswith("caf??\n")
 
 
 @pytest.mark.parametrize(
-    ("to", "status", "said"),
+    ("to", "status", "errors"),
     [
         ("/dev/full", 1, "elicit: the output cannot be written: No space left on device.\n"),
         (None, 141, ""),
     ],
 )
 async def test_unwritable_output_prints_no_traceback(
-    tmp_path: Path, to: str | None, status: int, said: str
+    tmp_path: Path, to: str | None, status: int, errors: str
 ) -> None:
     # finding: H8
     if to is None:
@@ -109,7 +109,7 @@ async def test_unwritable_output_prints_no_traceback(
         end = await ended(process)
     finally:
         os.close(output)
-    assert (end.status, end.err) == (status, said)
+    assert (end.status, end.err) == (status, errors)
 
 
 @pytest.mark.parametrize("home", ["", "somewhere", None])

@@ -74,10 +74,10 @@ async def test_stdio_tool_awaits_a_person_despite_printed_output(desktop, revisi
         call = calling(client)
         await desktop.open(await desktop.link())
         assert text_of(await call) == SOUP
-    said = desktop.said[0].text()
+    errors = desktop.errors[0].text()
     for printer in ("the author's, at import", "a tool's", "a program"):
-        assert f"a line of {printer}" in said
-    assert "served by this process" in said
+        assert f"a line of {printer}" in errors
+    assert "served by this process" in errors
 
 
 @REVISIONS
@@ -132,9 +132,9 @@ async def test_no_link_is_sent_while_another_program_has_the_port(desktop):
         for number in range(20):
             await other.say(id=f"again {number}", method="tools/call", params=MORE)
         for _ in range(20):
-            said = await other.hear()
-            assert "ELICITATION_PAGES_TAKEN" in str(said)
-            assert "/e/" not in str(said)
+            result = await other.next_message()
+            assert "ELICITATION_PAGES_TAKEN" in str(result)
+            assert "/e/" not in str(result)
     await served(desktop.url)
     await desktop.open(link)
     other.close(0)
@@ -234,7 +234,7 @@ async def test_invalid_input_from_the_client_does_not_end_stdio(desktop):
     assert pipe.process.stdin is not None
     pipe.process.stdin.write(b"\n\xff\xfe\n{\n[]\n" + b"x" * 200_000 + b"\n")
     await pipe.say(id=3, method="ping")
-    assert (await pipe.hear())["id"] == 3
+    assert (await pipe.next_message())["id"] == 3
     pipe.close(0)
     assert (await ended(pipe.process)).status == 0
 
@@ -262,8 +262,8 @@ async def test_delivered_result_is_not_returned_to_the_next_call(desktop):
     pipe = await desktop.start()
     link = await pipe.order()
     await desktop.open(link)
-    assert (await pipe.hear())["method"] == "notifications/elicitation/complete"
-    assert (await pipe.hear())["result"]["content"][0]["text"] == SOUP
+    assert (await pipe.next_message())["method"] == "notifications/elicitation/complete"
+    assert (await pipe.next_message())["result"]["content"][0]["text"] == SOUP
     assert await pipe.order() != link
     pipe.close(0)
     await ended(pipe.process)
@@ -285,5 +285,5 @@ async def test_authors_lifespan_is_entered_once(desktop):
     )
     async with desktop.client() as client:
         assert text_of(await client.call_tool("pool", {})) == "a pool"
-    said = desktop.said[0].text()
-    assert (said.count("lifespan entered"), said.count("lifespan left")) == (1, 1)
+    errors = desktop.errors[0].text()
+    assert (errors.count("lifespan entered"), errors.count("lifespan left")) == (1, 1)

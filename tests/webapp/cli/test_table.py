@@ -71,8 +71,8 @@ def test_json_list_is_an_array_with_every_field(capsys: pytest.CaptureFixture[st
         answer = json.loads(capsys.readouterr().out)
         assert [(one["id"], one["parts"]) for one in answer] == [(row.id, []) for row in rows]
     show_table(cakes(), as_json=False, now=NOW)
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "No cake.\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "No cake.\n")
 
 
 @given(name=st.text(), width=st.integers(40, 120))
@@ -98,10 +98,10 @@ def test_long_names_are_cut_but_ids_and_ages_are_not() -> None:
 
 @given(text=st.text())
 def test_json_output_escapes_control_characters(text: str) -> None:
-    with redirect_stdout(StringIO()) as said:
+    with redirect_stdout(StringIO()) as output:
         show_table(cakes(Cake(id="a", name=text)), as_json=True, now=NOW)
-    assert all(32 <= ord(sign) < 127 or sign == "\n" for sign in said.getvalue())
-    assert json.loads(said.getvalue())[0]["name"] == text
+    assert all(32 <= ord(sign) < 127 or sign == "\n" for sign in output.getvalue())
+    assert json.loads(output.getvalue())[0]["name"] == text
 
 
 def test_record_is_shown_by_fields_with_multiline_text_last(

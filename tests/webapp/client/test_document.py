@@ -73,8 +73,8 @@ async def test_first_sample_connects_account_charges_and_files_report(reader: Re
         return f"a report for {who}"
 
     report = reader.copied(FIRST, file_report=file_report)["report"]
-    said, _ = await asyncio.gather(report("ann", 8), reader.does(connect, pay))
-    assert said == "a report for octocat"
+    result, _ = await asyncio.gather(report("ann", 8), reader.does(connect, pay))
+    assert result == "a report for octocat"
 
 
 async def test_user_code_is_requested_until_correct(reader: Reader) -> None:
@@ -86,8 +86,8 @@ async def test_user_code_is_requested_until_correct(reader: Reader) -> None:
         url: str = "https://elicit.example/e/x"
         needs_code: bool = True
 
-        async def confirm(self, letters: str) -> str | None:
-            return None if letters == "ABCD-EFGH" else "That is not it."
+        async def confirm(self, code: str) -> str | None:
+            return None if code == "ABCD-EFGH" else "That is not it."
 
     def prompted(words: str) -> str:
         asked.append(words)
@@ -126,11 +126,11 @@ async def test_restarted_agent_repeats_no_step(reader: Reader) -> None:
 
     done, reported, crashes = list[str](), list[str](), [True]
 
-    async def next_step(said: list[str]) -> Step:
-        if len(said) == 2 and crashes:
+    async def next_step(results: list[str]) -> Step:
+        if len(results) == 2 and crashes:
             raise LookupError(crashes.pop())
         steps = [Step("read"), Step("delete", is_risky=True), Step(None)]
-        return steps[len(said) - 1]
+        return steps[len(results) - 1]
 
     async def run_tool(step: Step, key: str) -> str:
         done.append(str(step.tool))
@@ -141,10 +141,10 @@ async def test_restarted_agent_repeats_no_step(reader: Reader) -> None:
     )["run_agent"]
     with pytest.raises(LookupError):
         await run_agent("Tidy up.", user="ann", run="tidy")
-    said, _ = await asyncio.gather(
+    result, _ = await asyncio.gather(
         run_agent("Tidy up.", user="ann", run="tidy"), reader.does(approve)
     )
-    assert (said, done) == ("Deleted.", ["read", "delete"])
+    assert (result, done) == ("Deleted.", ["read", "delete"])
     assert reported[-1] == "Running delete"
 
 

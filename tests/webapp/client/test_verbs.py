@@ -28,7 +28,7 @@ from flows.payments.receipt import ReceiptStatus
 from flows.providers import github
 from tests.support.api_people import people_env
 from tests.support.asking_env import AskingEnv, asking_env
-from tests.support.by_code import letters_on
+from tests.support.by_code import code_on
 from tests.support.living import living
 from tests.support.mcp_sandbox import KEY, Guest
 from tests.support.mcp_server import TLS, eventually
@@ -171,12 +171,12 @@ async def test_form_without_schema_returns_response(shop: Programs) -> None:
     assert await shop.done(work, fill) == "Lund"
 
 
-@pytest.mark.parametrize(("act", "said"), [(approve, True), (decline, False)])
-async def test_confirm_returns_true_or_false(shop: Programs, act, said) -> None:
+@pytest.mark.parametrize(("act", "expected"), [(approve, True), (decline, False)])
+async def test_confirm_returns_true_or_false(shop: Programs, act, expected) -> None:
     async def work(_: Elicit) -> bool:
         return await elicit.confirm("Delete it?", arguments={"count": 5})
 
-    assert await shop.done(work, act) is said
+    assert await shop.done(work, act) is expected
 
 
 async def test_url_question_is_completed_by_program(shop: Programs) -> None:
@@ -285,7 +285,7 @@ async def test_user_code_is_passed_from_page_to_program() -> None:
         async def show(link: ShownLink) -> None:
             assert link.needs_code
             await person.press(link.url, to="/code")
-            user_code = letters_on(await person.visit(link.url))
+            user_code = code_on(await person.visit(link.url))
             reported.extend([await link.confirm("WRONGLET"), await link.confirm(user_code)])
             await person.press(link.url)
 
@@ -308,8 +308,8 @@ async def test_notices_are_sent_to_on_notice_callback(shop: Programs) -> None:
     # parity: F2
     received, later = list[str](), list[str]()
 
-    async def note(told: str) -> None:
-        later.append(told)
+    async def note(notice: str) -> None:
+        later.append(notice)
 
     for to in (received.append, note):
         async with shop.elicit(on_notice=to):

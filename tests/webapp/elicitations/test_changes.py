@@ -16,7 +16,7 @@ from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import LISTEN_AGAIN_SECONDS, listen
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.stores.store import Watch
 
 QUESTION = elicit.url("Please go there.", "https://example.com/")

@@ -51,7 +51,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import Alias
 from webapp.service import Service, open_service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 COOKIE = "c" * 32
@@ -421,13 +421,13 @@ async def test_each_tool_server_and_program_has_separate_custom_ids(here: Servic
     complete = here.completing.complete
     program = await named_by(here, "order-9", tool="other (API)")
     assert await complete("order-9", {}) is Completion.UNKNOWN
-    ours = await named_by(here, "order-9", tool="pay")
+    own = await named_by(here, "order-9", tool="pay")
     assert await complete("order-9", {}) is Completion.ACCEPTED
     for late in (
         await named_by(here, "order-9", tool="pay_later"),
         await named_by(here, "order-9", server="another", tool="pay"),
     ):
-        for whose in (None, ours.owner):
+        for whose in (None, own.owner):
             with pytest.raises(OwnerNeeded, match="tool="):
                 await complete("order-9", {}, owner=whose)
         assert (await now_of(here, late)).status is Status.PENDING
@@ -500,11 +500,11 @@ async def test_question_id_is_found_only_for_party_which_asked(here: Service) ->
     # finding: XS1
     complete = here.completing.complete
     victim = await named_by(here, "order-9", tool="other (API)")
-    ours = await named_by(here, victim.id, tool="shop (API)")  # as an earlier version did
+    own = await named_by(here, victim.id, tool="shop (API)")  # as an earlier version did
     for party in ({"tool": "pay"}, {"tool": "other (API)"}, {"program": "third"}):
         assert await complete(victim.id, {}, **party) is Completion.UNKNOWN
     assert await complete(victim.id, {}, program="shop") is Completion.ACCEPTED
-    assert (await now_of(here, ours)).status is Status.ACCEPTED
+    assert (await now_of(here, own)).status is Status.ACCEPTED
     assert (await now_of(here, victim)).status is Status.PENDING
     assert await complete(victim.id, {}, program="other") is Completion.ACCEPTED
 

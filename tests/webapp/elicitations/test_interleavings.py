@@ -78,7 +78,7 @@ class Table:
 
     def is_quiet(self) -> None:
         """Check that every unfinished program has a reason to sleep, since none can run."""
-        legs = {
+        names = {
             self.calls[name].request_id: name
             for name in self.presenters
             if not self.tasks[name].done()
@@ -87,20 +87,20 @@ class Table:
             if record.kind != "elicitation":
                 continue
             current = at_once(self.services[0].elicitations.rows.open(record, Elicitation))
-            for leg, name in legs.items():
+            for request_id, name in names.items():
                 is_held = self.presenters[name].holds == current.id
-                if is_held and (current.status.is_final or current.waiter != leg):
+                if is_held and (current.status.is_final or current.waiter != request_id):
                     self.violations.append(f"{name} sleeps although its wait is over")
-            take = current.take
-            is_taken = take is not None and self.clock() < take.until
-            others = [name for name in legs.values() if self.presenters[name].holds is None]
+            lease = current.take
+            is_taken = lease is not None and self.clock() < lease.until
+            others = [name for name in names.values() if self.presenters[name].holds is None]
             if (
                 is_taken
                 and current.delivered_at is None
                 and others
-                and _request_of(take) not in legs
+                and _request_of(lease) not in names
             ):
-                self.violations.append(f"{others} wait for a leg that is gone")
+                self.violations.append(f"{others} wait for a request that has ended")
 
     async def play(self) -> None:
         async with AsyncExitStack() as stack:
@@ -141,7 +141,7 @@ class Table:
         """
         service = self.services[0]
         if step == "visit":
-            task = asyncio.create_task(self.leg("earlier"))
+            task = asyncio.create_task(self.request("earlier"))
             for _ in range(30):
                 await asyncio.sleep(0)
             assert self.presenters["earlier"].holds is not None
@@ -159,9 +159,9 @@ class Table:
         kind, _, process_number = name.partition("@")
         service = self.services[int(process_number or 0)]
         programs: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "call": lambda: self.leg(name, service),
-            "again": lambda: self.leg(name, service),
-            "leg": lambda: self.leg(name, service, run_id=self.run_id),
+            "call": lambda: self.request(name, service),
+            "again": lambda: self.request(name, service),
+            "request": lambda: self.request(name, service, run_id=self.run_id),
             "complete": lambda: self.complete(service),
             "twice": lambda: self.complete(service),
             "decline": lambda: self.decline(service),
@@ -181,7 +181,7 @@ class Table:
         )
         return call
 
-    async def leg(
+    async def request(
         self, name: str, service: Service | None = None, *, run_id: str | None = None
     ) -> None:
         call = self.calls.get(name) or self.call(name, service, run_id=run_id)
@@ -214,7 +214,7 @@ class Table:
     def begin_to_act(self, name: str, call: Call) -> None:
         (id,) = call.used._is_used
         if id in self.acting.values() and "lease" not in self.tasks:
-            self.violations.append(f"{name} acts on what another leg acts on")
+            self.violations.append(f"{name} uses an outcome that another request uses")
         self.acting[name] = id
         self.used[id] += 1
 
@@ -253,7 +253,7 @@ class Table:
     async def cancel(self) -> None:
         """Cancel a call as its client would, unless the body has claimed an answer."""
         await self.schedule.turn()
-        name = next(name for name in self.tasks if name.startswith(("call", "leg")))
+        name = next(name for name in self.tasks if name.startswith(("call", "request")))
         if not self.calls[name].has_claimed:
             self.tasks[name].cancel()
 
@@ -286,7 +286,7 @@ class Table:
         if any(count > 1 for count in delivered.values()):
             self.violations.append("delivered twice")
         if any(count > 1 for count in self.used.values()) and "lease" not in self.tasks:
-            self.violations.append("two legs used one outcome")
+            self.violations.append("two requests used one outcome")
         if any(before[id].delivered_at is None for id in self.used) and "lease" not in self.tasks:
             self.violations.append("used, and kept for the next call all the same")
         self.check_answers(before)
@@ -301,7 +301,7 @@ class Table:
             _request_of(now.take) not in (None, _request_of(old.take)) and old.take is not None
         )
         if is_other and not has_ended:
-            self.violations.append("taken from the leg that has it")
+            self.violations.append("claimed from the request that has claimed it")
 
     async def check_chain(self) -> None:
         """Check that no change is recorded twice, and that each owner's chain is intact."""
@@ -336,18 +336,20 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it awaits something")
 
 
-def _request_of(take: Lease | None) -> str | None:
-    return None if take is None else take.leg
+def _request_of(lease: Lease | None) -> str | None:
+    return None if lease is None else lease.leg
 
 
 SCENARIOS = {
     "two calls start at once": Scenario(("call", "again", "complete"), prepared=()),
     "two calls, a completion and a cancel": Scenario(("call", "again", "cancel", "complete")),
-    "two legs, a completion and a timeout": Scenario(("call", "leg", "complete", "timeout")),
+    "two requests, a completion and a timeout": Scenario(
+        ("call", "request", "complete", "timeout")
+    ),
     "two completions, a timeout and the sweeper": Scenario(
         ("call", "complete", "sweep", "timeout", "twice")
     ),
-    "a decline during a completion": Scenario(("call", "complete", "decline", "leg")),
+    "a decline during a completion": Scenario(("call", "complete", "decline", "request")),
     "a lease that runs out": Scenario(("again", "call", "complete", "lease")),
     "two processes": Scenario(("again@1", "call", "complete@1", "twice"), processes=2),
     "a late completion while it is asked again": Scenario(
@@ -359,8 +361,8 @@ SCENARIOS = {
     "a decline, and a late completion between two that ask again": Scenario(
         ("again", "call", "complete", "decline"), prepared=("visit", "read"), preemptions=1
     ),
-    "a late completion between two legs": Scenario(
-        ("call", "complete", "leg"), prepared=("visit", "expire"), preemptions=1
+    "a late completion between two requests": Scenario(
+        ("call", "complete", "request"), prepared=("visit", "expire"), preemptions=1
     ),
 }
 

@@ -42,7 +42,7 @@ from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.deadline import NOON
 from webapp.elicitations.plugins import HOOKS_AT_ONCE, NOT_ASKED, NOT_CHECKED, Plugins
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TOOL = ToolCall(server="s", tool="delete", client="c", arguments="{}")
 SCHEMA = schema_of({"type": "object", "properties": {"note": {"type": "string", "minLength": 2}}})
@@ -68,16 +68,16 @@ AT_ONCE = timedelta()  # the time limit of a hook that hangs
 class Guards:
     """The checks behind all hooks, which count their calls."""
 
-    def __init__(self, *, has_room: bool = True) -> None:
-        self.has_room = has_room
+    def __init__(self, *, has_capacity: bool = True) -> None:
+        self.has_capacity = has_capacity
         self.admitted = 0
         self.verified = list[Json]()
 
     async def admit(self) -> str:
         self.admitted += 1
-        if not self.has_room:
+        if not self.has_capacity:
             raise TooManyPending(limit=1)
-        return "room"
+        return "admission"
 
     async def verify(self, content: Json) -> None:
         self.verified.append(content)
@@ -98,14 +98,14 @@ async def ask(
     patience: timedelta = timedelta(minutes=1),
 ) -> Question[Any]:
     """Return the question as the hooks left it. The errors of hooks and checks are raised."""
-    worded, room = await Plugins(plugins, patience=patience).asking(
+    worded, admitted = await Plugins(plugins, patience=patience).asking(
         form() if question is None else question,
         tool=TOOL,
         owner="ann",
         is_for_user=False,
         admit=(guards or Guards()).admit,
     )
-    assert room == "room"
+    assert admitted == "admission"
     return worded
 
 
@@ -123,10 +123,10 @@ async def answer(
 
 async def notified(*plugins: object, patience: timedelta = timedelta(minutes=1)) -> None:
     """Start and settle a question, and wait for the hooks that are notified."""
-    ours = Plugins(plugins, patience=patience)
-    await ours.started(ASKED)
-    ours.settled(ANSWERED)
-    await ours.aclose()
+    all_plugins = Plugins(plugins, patience=patience)
+    await all_plugins.started(ASKED)
+    all_plugins.settled(ANSWERED)
+    await all_plugins.aclose()
 
 
 def traced(name: str, seen: list[str]) -> object:
@@ -517,7 +517,7 @@ async def test_changes_to_value_inside_hook_have_no_effect() -> None:
             return mine
 
         @before("settle")
-        def change_what_was_kept(self, answer: GivenAnswer) -> None:
+        def change_stored_answer(self, answer: GivenAnswer) -> None:
             stored[0]["note"] = "Oak Street"
 
     question = elicit.confirm("Delete them?", arguments={"count": 5})
@@ -626,7 +626,7 @@ async def test_exception_of_guard_passes_through_surrounding_hooks(
     plugins: Sequence[object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TooManyPending):
-        _ = await ask(*plugins, guards=Guards(has_room=False))
+        _ = await ask(*plugins, guards=Guards(has_capacity=False))
     with pytest.raises(InvalidAnswer):
         await answer(*plugins, note="x")
     assert caplog.records == []
@@ -643,7 +643,7 @@ async def test_work_of_hook_after_guard_is_limited_by_timeout() -> None:
             await asyncio.Event().wait()
 
     with pytest.raises(TooManyPending):
-        _ = await ask(Broods(), guards=Guards(has_room=False), patience=AT_ONCE)
+        _ = await ask(Broods(), guards=Guards(has_capacity=False), patience=AT_ONCE)
     with pytest.raises(HookRefused):
         _ = await ask(Broods(), patience=AT_ONCE)
 
@@ -765,10 +765,12 @@ async def test_hook_with_wrong_return_value_refuses_question(
         await answer(Late())
     with pytest.raises(HookRefused):
         _ = await ask(Empty())
-    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    assert ["returns a str" in said[0], "must return None" in said[1], "return" in said[2]] == [
-        True
-    ] * 3
+    errors = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert [
+        "returns a str" in errors[0],
+        "must return None" in errors[1],
+        "return" in errors[2],
+    ] == [True] * 3
 
 
 async def test_question_without_plugins_enters_no_plugin_code() -> None:

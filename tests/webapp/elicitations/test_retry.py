@@ -12,7 +12,7 @@ from tests.support.service_env import Holding, asked, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.elicitations import retry as tries
 from webapp.stores import Conflict, Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 MANY = 60
 

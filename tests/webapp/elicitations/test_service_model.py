@@ -22,7 +22,7 @@ from tests.support.hand_loop import HandLoop
 from tests.support.service_env import HOLD, asked, process
 from webapp.deadline import UNSURE
 from webapp.stores import Conflict
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LATE_UNTIL = timedelta(minutes=10)
 OPEN = {"pending", "opened"}
-legs = st.sampled_from(["run-1 leg-1", "run-1 leg-2", "run-2 leg-3"])
+requests = st.sampled_from(["run-1 leg-1", "run-1 leg-2", "run-2 leg-3"])
 joins = st.sampled_from(["one question", "another"])
 noes = st.sampled_from([Status.DECLINED, Status.CANCELLED, Status.FAILED])
 
@@ -46,7 +46,7 @@ class Modelled:
     holds: bool = True
     content: dict[str, int] | None = None
     attempts: int = 0
-    leg: str | None = None
+    claimed_by: str | None = None
     until: datetime = NOON
     deliveries: list[str] = field(default_factory=list)
     is_late: bool = False
@@ -60,11 +60,11 @@ class Modelled:
         return bool(self.deliveries) and self.deliveries[-1] == self.status
 
     def end(self, status: str, now: datetime, content: dict[str, int] | None = None) -> None:
-        self.status, self.content, self.leg = status, content, None
+        self.status, self.content, self.claimed_by = status, content, None
         self.erase_at = max(now, self.expires_at) + RECORD_RETENTION
 
 
-class ServiceBesideModel(RuleBasedStateMachine):
+class ServiceAgainstModel(RuleBasedStateMachine):
     """The service compared with the model. Rules follow the order of an elicitation's life."""
 
     ids = Bundle("ids")
@@ -173,7 +173,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
         self, id: str, known: Modelled, content: dict[str, int], holder: str | None
     ) -> None:
         """Store a late acceptance for ten more minutes, and supersede a newer open question."""
-        is_kept = self.clock() < known.expires_at + LATE_UNTIL
+        is_stored = self.clock() < known.expires_at + LATE_UNTIL
         other = None if holder in {None, id} else self.model[str(holder)]
         is_moved = other is not None and not self.now_of(str(holder)).holds_key
         # The model does not predict whether the newer question lost its key, and asks the service.
@@ -183,14 +183,14 @@ class ServiceBesideModel(RuleBasedStateMachine):
                 other.end("superseded", self.clock())
             other.holds, other.content, other = False, None, None
         known.is_late = True
-        known.content = content if is_kept else None
-        known.holds = is_kept and other is None
+        known.content = content if is_stored else None
+        known.holds = is_stored and other is None
 
-    @rule(id=ids, who=legs)
-    def take(self, id: str, who: str) -> None:
+    @rule(id=ids, who=requests)
+    def claim(self, id: str, who: str) -> None:
         known = self.model.get(id)
-        run, leg = who.split()
-        work = self.here.elicitations.claim(id, run=run, request_id=leg)
+        run, request_id = who.split()
+        work = self.here.elicitations.claim(id, run=run, request_id=request_id)
         if known is None:
             self.refused(work, KeyError)
         elif known.is_open or known.is_delivered or not self.is_free(known, who):
@@ -198,28 +198,32 @@ class ServiceBesideModel(RuleBasedStateMachine):
         else:
             used = self.loop.run_until_complete(work)
             assert used.content == known.content
-            known.leg, known.until = who, self.clock() + LEASE
+            known.claimed_by, known.until = who, self.clock() + LEASE
 
-    @rule(id=ids, who=legs)
+    @rule(id=ids, who=requests)
     def renew(self, id: str, who: str) -> None:
         known = self.model.get(id)
         self.each(id, lambda e: states.renew(e, request_id=who.split()[1], now=self.clock()))
-        if known is not None and known.leg == who:
+        if known is not None and known.claimed_by == who:
             known.until = self.clock() + LEASE
 
-    @rule(id=ids, who=legs)
+    @rule(id=ids, who=requests)
     def release(self, id: str, who: str) -> None:
         known = self.model.get(id)
         self.each(id, lambda e: states.release(e, request_id=who.split()[1]))
-        if known is not None and known.leg == who:
-            known.leg = None
+        if known is not None and known.claimed_by == who:
+            known.claimed_by = None
 
-    @rule(id=ids, who=legs)
+    @rule(id=ids, who=requests)
     def deliver(self, id: str, who: str) -> None:
         known = self.model.get(id)
         run = who.partition(" ")[0]
         self.each(id, lambda e: states.deliver(e, run=run, now=self.clock()))
-        if known is not None and known.leg is not None and known.leg.split()[0] == run:
+        if (
+            known is not None
+            and known.claimed_by is not None
+            and known.claimed_by.split()[0] == run
+        ):
             if not known.is_delivered:
                 known.deliveries.append(known.status)
             known.content, known.holds = None, False
@@ -242,7 +246,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
             if known.is_open and now >= known.expires_at:
                 known.end("expired", now)
             stored = LATE_UNTIL if known.status == "accepted" else timedelta()
-            leased = known.until if known.leg is not None else NOON
+            leased = known.until if known.claimed_by is not None else NOON
             has_ended = now >= max(known.expires_at + stored, leased)
             if not known.is_open and has_ended and not known.is_delivered:
                 known.holds, known.content = False, None
@@ -260,7 +264,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
             assert now.erase_at == known.erase_at
             assert (now.delivered_at is not None) == known.is_delivered
             used = None if now.take is None else f"{now.take.run} {now.take.leg}"
-            assert used == known.leg
+            assert used == known.claimed_by
             assert now.take is None or now.take.until == known.until
 
     @invariant()
@@ -289,7 +293,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
 
     def is_free(self, known: Modelled, who: str) -> bool:
         is_out = self.clock() >= max(known.until, self.unsure_until)
-        return known.leg in {None, who} or is_out
+        return known.claimed_by in {None, who} or is_out
 
     def each(self, id: str, change) -> None:
         self.loop.run_until_complete(self.here.elicitations.each([id], change))
@@ -300,5 +304,5 @@ class ServiceBesideModel(RuleBasedStateMachine):
         assert isinstance(refused.value, ElicitError | KeyError)
 
 
-TestServiceBesideModel = ServiceBesideModel.TestCase
-TestServiceBesideModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestServiceAgainstModel = ServiceAgainstModel.TestCase
+TestServiceAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -14,7 +14,7 @@ from webapp.elicitations.watcher import _apply
 from webapp.records.high_water import STEP_BACK, StepBack, step_back_of
 from webapp.records.owners import SERVICE
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 CLAIM_OVER_SECONDS = 31

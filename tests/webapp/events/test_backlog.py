@@ -22,7 +22,7 @@ from tests.support.watched import parsed, value
 from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry
 

@@ -27,7 +27,7 @@ from webapp.records.values import KINDS, OutgoingEvent
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Conflict, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 EVENT = KINDS[OutgoingEvent]
 

@@ -37,7 +37,7 @@ from webapp.elicitations.complete import complete_elicitation
 from webapp.events.addresses import EventAddress
 from webapp.events.sender import CLAIMED, JITTER, LANES, SCHEDULE
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 # A timeout longer than all retries, so that no question expires while events are retried.
 WEEK = timedelta(days=7)
@@ -126,10 +126,10 @@ async def test_documented_receiver_accepts_our_events_and_refuses_others(
     exec(FILES["receiver.py"], module)  # noqa: S102 - ours
     url = "https://crm.example/hooks/elicit"
     receiver = transport_to(module["app"])
-    ours = EventAddress(name="crm", url=url, secrets=(SECRET,))
+    address = EventAddress(name="crm", url=url, secrets=(SECRET,))
     other = EventAddress(name="desk", url=url, secrets=(OTHER_SECRET,))
     async with serving_events(
-        store, Clock(utc_now()), receiver.handle_async_request, addresses=[ours, other]
+        store, Clock(utc_now()), receiver.handle_async_request, addresses=[address, other]
     ) as service:
         question = await asked(service)
         await service.events.sender.send_all()
@@ -422,14 +422,14 @@ async def test_replay_sends_event_again_with_same_id(here: Service, receiver: Re
     assert json.loads(receiver.requests[0].content) == json.loads(receiver.requests[1].content)
 
 
-async def test_event_for_unknown_address_is_left_to_process_which_knows_address(
+async def test_event_for_unknown_address_is_left_to_process_with_address(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
-    async with serving_events(store, clock, receiver) as knows:
-        await asked(knows, timeout=WEEK)
+    async with serving_events(store, clock, receiver) as configured:
+        await asked(configured, timeout=WEEK)
         async with serving_events(store.sibling(), clock, receiver, addresses=()) as other:
             await pass_time(other, clock, minutes=1)
-        await pass_time(knows, clock, minutes=1)
+        await pass_time(configured, clock, minutes=1)
         assert receiver.types == ["question.asked"]
 
 

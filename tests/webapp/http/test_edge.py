@@ -18,7 +18,7 @@ class Door:
 
     def __init__(self, *, url: str = URL, hsts: timedelta | None = None) -> None:
         self.came = Counter[str]()
-        self.said: list[Message] = []
+        self.messages: list[Message] = []
         self._edge = Edge(
             self._app("other"),
             guard=Guard(public_url=url),
@@ -52,7 +52,7 @@ class Door:
         return {"type": "websocket.connect"}
 
     async def _send(self, message: Message) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_response_of_the_edge_itself_says_that_the_host_is_for_https() -> 
     await door.ask("/", host="evil.example")
     await door.ask("/")
     await door.ask("/")
-    starts = [one for one in door.said if one["type"] == "http.response.start"]
+    starts = [one for one in door.messages if one["type"] == "http.response.start"]
     assert [one["status"] for one in starts] == [421, 200, 429]
     header = (b"strict-transport-security", b"max-age=86400")
     assert all(one["headers"].count(header) == 1 for one in starts)

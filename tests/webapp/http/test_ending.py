@@ -9,7 +9,7 @@ import pytest
 
 from webapp.http.ending import on_end_signal
 
-heard = list[str]()
+ended = list[str]()
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +17,9 @@ def host() -> Iterator[None]:
     """Install a host's SIGTERM handler, as uvicorn does."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        heard.append("host")
+        ended.append("host")
 
-    heard.clear()
+    ended.clear()
     former = signal.signal(signal.SIGTERM, handle)
     yield
     signal.signal(signal.SIGTERM, former)
@@ -31,7 +31,7 @@ async def test_signal_is_reported_here_and_handled_by_host() -> None:
         signal.raise_signal(signal.SIGTERM)
         async with asyncio.timeout(300):
             await reported.wait()
-    assert heard == ["host"]
+    assert ended == ["host"]
 
 
 async def test_handler_of_host_is_restored_afterwards() -> None:
@@ -57,10 +57,10 @@ def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
 
     asyncio.run(both())
     signal.raise_signal(signal.SIGTERM)
-    assert heard == ["host"]
+    assert ended == ["host"]
 
 
-async def test_signal_handler_installed_after_ours_is_not_removed() -> None:
+async def test_signal_handler_installed_after_our_handler_is_not_removed() -> None:
     with on_end_signal(lambda: None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN

@@ -30,14 +30,14 @@ def inside(given: Scope, *, root_path: str = "/tools", taken: str = "") -> str:
 
 
 def test_proxy_which_preserves_path_needs_no_setting() -> None:
-    for path, ours in (
+    for path, path_inside in (
         ("/tools", "/"),
         ("/tools/", "/"),
         ("/tools/mcp", "/mcp"),
         ("/tools/tools/mcp", "/tools/mcp"),
     ):
-        assert inside(scope(path)) == ours
-        assert inside(scope(path, raw=None)) == ours
+        assert inside(scope(path)) == path_inside
+        assert inside(scope(path, raw=None)) == path_inside
 
 
 def test_path_prefix_stripped_by_proxy_is_known_from_host_or_setting() -> None:

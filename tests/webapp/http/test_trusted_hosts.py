@@ -94,9 +94,9 @@ async def test_provider_declared_in_author_code_cannot_use_trusted_hosts(
 ) -> None:
     # finding: I1
     httpx_mock.add_response()
-    ours, theirs = (openid(name, "https://login.internal") for name in ("ours", "theirs"))
+    configured, of_author = (openid(name, "https://login.internal") for name in ("ours", "theirs"))
     credentials = dict.fromkeys(("ours", "theirs"), ("id", "secret"))
-    known = Clients(providers={"ours": ours}, credentials=credentials, config="elicit.toml")
+    known = Clients(providers={"ours": configured}, credentials=credentials, config="elicit.toml")
 
     def talk() -> Talk[int]:
         return (yield httpx.Request("GET", "https://login.internal/x")).status_code
@@ -106,7 +106,7 @@ async def test_provider_declared_in_author_code_cannot_use_trusted_hosts(
         outbound = Outbound(client, allow_loopback=True, resolve=resolve, trusted=trusted)
         assert await outbound.run(talk(), to=known.of("ours")) == 200
         with pytest.raises(Failed, match="ELICIT_TRUSTED_HOSTS"):
-            await outbound.run(talk(), to=known.of(theirs))
+            await outbound.run(talk(), to=known.of(of_author))
 
 
 def test_trusted_hosts_are_read_from_variable_and_invalid_entry_is_named(tmp_path: Path) -> None:

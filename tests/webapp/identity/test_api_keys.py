@@ -21,7 +21,7 @@ from webapp.identity.api_keys import (
 from webapp.records.owners import SERVICE
 from webapp.records.values import ApiKey
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ASK = [KeyScope.ASK]
 QUARTER = timedelta(days=90)
@@ -121,9 +121,9 @@ async def test_invalid_key_settings_are_refused(
 
 
 @given(place=st.integers(len(PREFIX), 56), letter=st.sampled_from("aZ09"))
-def test_key_with_changed_character_is_invalid(place: int, letter: str) -> None:
+def test_key_with_changed_character_is_invalid(place: int, character: str) -> None:
     text = new_text()
-    other = text[:place] + letter + text[place + 1 :]
+    other = text[:place] + character + text[place + 1 :]
     assert is_key(text)
     assert is_key(other) == (other == text)
 

@@ -148,5 +148,10 @@ def test_claim_matches_exact_text_or_list_item() -> None:
     assert claim_marks({"groups": ["a", "finance"], "role": "cfo"}, wanted) == tuple(
         sorted(claim_mark(*pair) for pair in wanted)
     )
-    for said in ({}, {"groups": "finances"}, {"groups": {"finance": 1}}, {"groups": [["finance"]]}):
-        assert claim_marks(said, wanted) == ()
+    for claims in (
+        {},
+        {"groups": "finances"},
+        {"groups": {"finance": 1}},
+        {"groups": [["finance"]]},
+    ):
+        assert claim_marks(claims, wanted) == ()

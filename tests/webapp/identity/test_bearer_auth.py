@@ -39,7 +39,7 @@ from webapp.identity.issuer import Issuer
 from webapp.logs.events import Events
 from webapp.server import HostedServer
 
-ALGORITHMS_TOLD = sorted(ALGORITHMS)
+ALGORITHMS_LISTED = sorted(ALGORITHMS)
 DOCUMENT = "https://tools.example/.well-known/oauth-protected-resource/mcp"
 
 
@@ -121,7 +121,7 @@ def of_another_algorithm() -> str:
             "iat and nbf before now, exp after it",
             "{'iat': '+120 s', 'nbf': '+120 s', 'exp': '+300 s'}",
         ),
-        (of_another_algorithm(), "algorithm", ALGORITHMS_TOLD, "'HS256'"),
+        (of_another_algorithm(), "algorithm", ALGORITHMS_LISTED, "'HS256'"),
         (
             token(header={"kid": "another"}),
             "unknown key",
@@ -141,9 +141,9 @@ async def test_refused_token_is_logged_with_reason_and_without_text(
         answer = await door.ask(bearer(text))
     assert answer.status == 401
     (line,) = caplog.records
-    said = vars(line)
-    assert (line.getMessage(), said["why"], said["came"]) == ("bearer.refused", why, came)
-    assert said["expected"] == expected
+    logged = vars(line)
+    assert (line.getMessage(), logged["why"], logged["came"]) == ("bearer.refused", why, came)
+    assert logged["expected"] == expected
     written = Events().format(line)
     assert text not in written
     assert text.rpartition(".")[2] not in written or why == "opaque"

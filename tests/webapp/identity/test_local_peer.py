@@ -204,9 +204,9 @@ def pair(
                 os.seteuid(ME)
         with client:
             client.connect((host, listener.getsockname()[1]))
-            ours, (address, port, *_) = listener.accept()
-            with ours:
-                here = ours.getsockname()
+            accepted, (address, port, *_) = listener.accept()
+            with accepted:
+                here = accepted.getsockname()
                 yield (
                     client,
                     PeerConnection(
@@ -350,17 +350,17 @@ def test_visible_processes_identify_user_on_other_systems() -> None:
         return cast("ModuleType", fake)
 
     client, server = ("127.0.0.1", 50000), ("127.0.0.1", 8765)
-    theirs = SimpleNamespace(status="EST", laddr=client, raddr=server)
+    client_end = SimpleNamespace(status="EST", laddr=client, raddr=server)
     mapped = SimpleNamespace(status="EST", laddr=("::ffff:127.0.0.1", 50000), raddr=server)
     ending = SimpleNamespace(status="FIN", laddr=client, raddr=server)
-    ours = SimpleNamespace(status="EST", laddr=server, raddr=client)
+    server_end = SimpleNamespace(status="EST", laddr=server, raddr=client)
     listening = SimpleNamespace(status="LISTEN", laddr=server, raddr=())
     hidden = SimpleNamespace(net_connections=denied)
     for processes, uid in (
-        ([process(1000, listening, ours), hidden, process(1001, theirs)], 1001),
+        ([process(1000, listening, server_end), hidden, process(1001, client_end)], 1001),
         ([process(1001, mapped)], 1001),
-        ([process(1001, theirs), process(1001, theirs)], 1001),
-        ([process(1001, theirs), process(1002, theirs)], None),
+        ([process(1001, client_end), process(1001, client_end)], 1001),
+        ([process(1001, client_end), process(1002, client_end)], None),
         ([process(1001, ending), hidden], None),
     ):
         connection = PeerConnection(client=client, server=server)

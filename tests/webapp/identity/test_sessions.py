@@ -7,11 +7,10 @@ import pytest
 from flows.crypto.tokens import Ring
 from flows.oauth.sign_in import SignedIn
 from tests.support.clock import Clock
-from tests.support.sessions import ISSUER, KEPT, LOCAL, URL, jar, sessions_of, signed_in
+from tests.support.sessions import ATTEMPT_DATA, ISSUER, LOCAL, URL, jar, sessions_of, signed_in
 from webapp.identity.sessions import ENDED, Sessions
 from webapp.records.owners import SERVICE
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 
 
 @pytest.fixture
@@ -144,23 +143,23 @@ async def test_session_survives_rotation_of_secrets(store: MemoryStore, clock: C
 
 def test_cookies_are_limited_to_own_pages(store: MemoryStore, clock: Clock) -> None:
     there, here = (sessions_of(store, clock, public_url=url) for url in (URL, LOCAL))
-    header = there.leave(KEPT, back="/e/x")
+    header = there.leave(ATTEMPT_DATA, back="/e/x")
     assert header.startswith("__Host-elicit-signin=")
     assert header.endswith("; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure")
     assert there.cookie_name == "__Host-elicit-session"
-    assert here.leave(KEPT, back="/").endswith("; HttpOnly; SameSite=Lax")
+    assert here.leave(ATTEMPT_DATA, back="/").endswith("; HttpOnly; SameSite=Lax")
     assert (here.cookie_name, here.leaving_name) == ("elicit_session_8765", "elicit_signin_8765")
 
 
 def test_sign_in_state_is_returned_once_within_ten_minutes(
     sessions: Sessions, clock: Clock
 ) -> None:
-    cookies = jar(sessions.leave(KEPT, back="/e/token"))
+    cookies = jar(sessions.leave(ATTEMPT_DATA, back="/e/token"))
     left = sessions.sign_in_state(cookies)
     assert left is not None
-    assert (left.kept, left.back) == (KEPT, "/e/token")
+    assert (left.kept, left.back) == (ATTEMPT_DATA, "/e/token")
     assert "n" * 32 not in repr(left) + str(cookies)
-    assert jar(*(sessions.leave(KEPT, back="/"), sessions.forget_leaving())) == {}
+    assert jar(*(sessions.leave(ATTEMPT_DATA, back="/"), sessions.forget_leaving())) == {}
     clock.tick(minutes=10)
     assert sessions.sign_in_state(cookies) is None
 
@@ -180,7 +179,7 @@ def test_sign_in_state_is_returned_once_within_ten_minutes(
     ],
 )
 def test_unsafe_return_path_is_replaced_with_home(sessions: Sessions, back: str) -> None:
-    left = sessions.sign_in_state(jar(sessions.leave(KEPT, back=back)))
+    left = sessions.sign_in_state(jar(sessions.leave(ATTEMPT_DATA, back=back)))
     assert left is not None
     assert left.back == "/"
 
@@ -192,6 +191,6 @@ async def test_longest_subject_and_path_fit_in_cookies(sessions: Sessions, clock
     assert session is not None
     assert session.subject == subject
     path = "/e/" + "x" * 990
-    left = sessions.sign_in_state(jar(sessions.leave(KEPT, back=path)))
+    left = sessions.sign_in_state(jar(sessions.leave(ATTEMPT_DATA, back=path)))
     assert left is not None
     assert left.back == path

@@ -28,7 +28,7 @@ from webapp.cli.table import lines_of
 from webapp.command import CommandRefused
 from webapp.records.values import Approval
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FIVE = {"count": 5}
 
@@ -225,10 +225,10 @@ async def test_approval_is_stored_only_with_acceptance(service: Service, clock: 
 async def test_request_after_end_of_approval_asks_again(service: Service, clock: Clock) -> None:
     await approved(service)
     clock.tick(minutes=14)
-    leg = call_of(service, arguments=FIVE)
-    await passes(leg)
-    run = await leg.run.begin()  # as if the tool had asked a question
-    await leg.finish()
+    again = call_of(service, arguments=FIVE)
+    await passes(again)
+    run = await again.run.begin()  # as if the tool had asked a question
+    await again.finish()
     clock.tick(minutes=5)
     assert await is_asked(service, run_id=run.id)
 
@@ -250,10 +250,10 @@ async def test_approved_call_stays_approved_after_content_is_wiped(
     for _ in range(3):
         clock.tick(minutes=3)
         await service.elicitations.change(asked.id, lambda e: fall_due(e, now=clock()))
-        leg = call_of(service, arguments=FIVE, run_id=run_id)
-        await passes(leg)
-        await leg.run.keep_open()
-        await leg.finish()
+        again = call_of(service, arguments=FIVE, run_id=run_id)
+        await passes(again)
+        await again.run.keep_open()
+        await again.finish()
     assert len(await service.elicitations.store.list("elicitation")) == 1
     await service.kinds.gates.approvals.clear()
     assert await is_asked(service, run_id=run_id), "it was taken back"
@@ -273,11 +273,11 @@ async def test_approval_is_reused_without_question_after_crash_and_lease(
         await task  # the body runs, and the process dies while it does
     async with process(store.sibling(), clock) as after:
         clock.tick(seconds=31)
-        leg = call_of(after, arguments=FIVE, run_id=call.run.value.id)
-        await passes(leg)
-        assert leg.has_claimed
+        again = call_of(after, arguments=FIVE, run_id=call.run.value.id)
+        await passes(again)
+        assert again.has_claimed
         assert len(await after.elicitations.store.list("elicitation")) == 1
-        await leg.finish(lambda: json.dumps({}))
+        await again.finish(lambda: json.dumps({}))
 
 
 async def test_approvals_are_listed_by_owner_revoked_and_cleared(service: Service) -> None:

@@ -19,13 +19,13 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.approvers import OWN_USER, Approver, Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import LISTED_AT_MOST, WITHDRAWN, PendingDecision
+from webapp.records.ids import InboxItem
 from webapp.records.values import KINDS
-from webapp.records.waiting import InboxItem
 from webapp.service import Service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 ME = Approver(name="finance", is_local=True)

@@ -31,7 +31,7 @@ from webapp.records.values import Standing
 from webapp.service import Service
 from webapp.settings.quotas import PER_OWNER_AT_MOST, PolicySettings
 from webapp.stores import open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 ADDRESS = "https://example.com/"

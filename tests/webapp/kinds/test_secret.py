@@ -13,7 +13,7 @@ from flows.schema.schema import schema_of
 from tests.support.clock import Clock
 from tests.support.service_env import process, question_in_store
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TYPED: Json = {"value": "a secret"}
 

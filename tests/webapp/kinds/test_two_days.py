@@ -29,7 +29,7 @@ from tests.support.clock import Clock
 from tests.support.issuer import issuing
 from tests.support.notify_env import mail_server, messages_are_noted
 from tests.support.shared_stores import STORES
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.operations.history import show
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store, open_store

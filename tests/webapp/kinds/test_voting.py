@@ -18,7 +18,7 @@ from tests.support.issuer import Issuing, issuing
 from tests.support.mcp_server import MODERN
 from webapp.identity.approvers import Approver, Deciding, KnownBy
 from webapp.kinds.decision import comment_in
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 # finding: XQ3

@@ -22,8 +22,15 @@ from webapp.logs.events import (
     mask_secrets,
     show_events,
 )
-from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
-from webapp.logs.memory_log import LINES_AT_MOST, RecentLines
+from webapp.logs.lines import (
+    LINES_AT_MOST,
+    SOUGHT_SECONDS,
+    WINDOW_SECONDS,
+    Counted,
+    Lines,
+    LogSettings,
+    RecentLines,
+)
 
 
 def line(message: str, **extra: object) -> str:
@@ -33,8 +40,8 @@ def line(message: str, **extra: object) -> str:
 
 
 def test_event_is_logged_with_its_ids() -> None:
-    said = line("provider.failed", error_id="ab12", id="e1")
-    assert said.endswith("WARNING webapp.routes provider.failed error_id=ab12 id=e1")
+    logged = line("provider.failed", error_id="ab12", id="e1")
+    assert logged.endswith("WARNING webapp.routes provider.failed error_id=ab12 id=e1")
 
 
 def test_event_without_ids_is_single_line() -> None:
@@ -62,10 +69,10 @@ async def test_traceback_does_not_contain_secret_of_call() -> None:
         record.exc_info = (ValueError, error, error.__traceback__)
     with asking(cast("Asker", Call())):
         assert mask_secrets(record)
-    said = logging.Formatter().format(record)
-    assert "an-open-sesame" not in said
-    assert "no such key: ***, abc" in said
-    assert "in fail" in said
+    logged = logging.Formatter().format(record)
+    assert "an-open-sesame" not in logged
+    assert "no such key: ***, abc" in logged
+    assert "in fail" in logged
 
 
 def test_record_outside_of_call_is_unchanged() -> None:
@@ -95,29 +102,29 @@ def raised(error: Exception) -> Exception:
 
 def test_error_is_logged_as_dated_line_with_cause_and_location() -> None:
     # finding: R9
-    said = Events().format(failed(ValueError("two\nlines \x1b[2J")))
+    logged = Events().format(failed(ValueError("two\nlines \x1b[2J")))
     assert re.match(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ERROR mcp.server Tool 'buy' failed ", said
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ERROR mcp.server Tool 'buy' failed ", logged
     )
-    assert "error=RuntimeError: wrapped cause=ValueError: two\\nlines \\x1b[2J at=" in said
-    assert "test_logs.py" in said
-    assert "\n" not in said
+    assert "error=RuntimeError: wrapped cause=ValueError: two\\nlines \\x1b[2J at=" in logged
+    assert "test_logs.py" in logged
+    assert "\n" not in logged
 
 
 def test_long_text_of_caller_is_truncated() -> None:
     # finding: R9
     # finding: S30
-    said = Events().format(failed(ValueError("x" * 40_000)))
-    assert len(said) < 2 * CHARACTERS_AT_MOST
-    assert "more characters]" in said
+    logged = Events().format(failed(ValueError("x" * 40_000)))
+    assert len(logged) < 2 * CHARACTERS_AT_MOST
+    assert "more characters]" in logged
 
 
 @pytest.mark.parametrize("style", [Events, JsonEvents])
 def test_record_is_formatted_in_linear_time(style: type[Events | JsonEvents]) -> None:
     # finding: S30
     # finding: XH10
-    def written(letters: int) -> Callable[[], object]:
-        record = failed(RuntimeError("(" * letters + "é\n" * letters))
+    def written(size: int) -> Callable[[], object]:
+        record = failed(RuntimeError("(" * size + "é\n" * size))
         return lambda: style().format(record)
 
     # The text is sixteen times as long: quadratic work would take 256 times as long.
@@ -125,8 +132,8 @@ def test_record_is_formatted_in_linear_time(style: type[Events | JsonEvents]) ->
 
 
 def test_json_log_line_contains_traceback() -> None:
-    said = JsonEvents().format(failed(ValueError("no"), error_id="ab12", hidden=frozenset()))
-    facts = json.loads(said)
+    logged = JsonEvents().format(failed(ValueError("no"), error_id="ab12", hidden=frozenset()))
+    facts = json.loads(logged)
     assert facts["event"] == "Tool 'buy' failed"
     assert (facts["level"], facts["error_id"], facts["cause"]) == (
         "ERROR",
@@ -134,7 +141,7 @@ def test_json_log_line_contains_traceback() -> None:
         "ValueError: no",
     )
     assert "in raised" in facts["trace"]
-    assert "\n" not in said
+    assert "\n" not in logged
 
 
 def test_repeated_error_is_counted_and_logged_once_per_minute() -> None:
@@ -196,7 +203,7 @@ def test_handler_queues_records_and_close_writes_all() -> None:
     written: list[logging.LogRecord] = []
 
     class Call:
-        leg = "leg-1"
+        request_id = "request_id-1"
         hidden = frozenset({"an-open-sesame"})
 
     lines = Lines(LogSettings(), write=written.append)
@@ -205,7 +212,7 @@ def test_handler_queues_records_and_close_writes_all() -> None:
         lines.handle(failed(ValueError("an-open-sesame")))
     lines.close()
     first, repeated = map(Events().format, written)
-    assert "call=leg-1" in first
+    assert "call=request_id-1" in first
     assert "an-open-sesame" not in first
     assert "repeated=1" in repeated
 
@@ -219,8 +226,8 @@ def test_aborted_upload_is_logged_as_short_line() -> None:
     lines = Lines(LogSettings(), write=written.append)
     lines.handle(failed(ClientDisconnect()))
     lines.close()
-    (said,) = map(Events().format, written)
-    assert said.endswith("ERROR mcp.server request.aborted")
+    (logged,) = map(Events().format, written)
+    assert logged.endswith("ERROR mcp.server request.aborted")
 
 
 @pytest.mark.parametrize("name", TOOL_LOGGERS)
@@ -247,12 +254,12 @@ def test_unaccepted_question_is_no_error_in_the_log_of_the_library(
 
 
 def test_events_are_shown_unless_the_author_has_configured_a_handler() -> None:
-    ours, authors = logging.getLogger("webapp"), logging.getLogger("flows")
+    our_logger, authors = logging.getLogger("webapp"), logging.getLogger("flows")
     with log_as_before():
-        ours.handlers[:], authors.handlers[:] = [], [logging.NullHandler()]
+        our_logger.handlers[:], authors.handlers[:] = [], [logging.NullHandler()]
         show_events()
-        assert [type(each.formatter) for each in ours.handlers] == [Events]
-        assert not ours.propagate
+        assert [type(each.formatter) for each in our_logger.handlers] == [Events]
+        assert not our_logger.propagate
         assert [type(each) for each in authors.handlers] == [logging.NullHandler]
 
 

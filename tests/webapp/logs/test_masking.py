@@ -28,13 +28,13 @@ class Account(BaseModel):
     key: int
 
 
-def pieces(secret: str, *, letters: int = 8) -> list[str]:
-    return [secret[at : at + letters] for at in range(len(secret) - letters + 1)]
+def pieces(secret: str, *, size: int = 8) -> list[str]:
+    return [secret[at : at + size] for at in range(len(secret) - size + 1)]
 
 
 def test_truncated_long_secret_is_masked() -> None:
     # finding: S3
-    for said in (
+    for text in (
         error_of(int, LONG),
         error_of(Account, {"user": LONG, "key": LONG}),
         error_of(Account, {"user": 1, "key": LONG}),
@@ -42,9 +42,9 @@ def test_truncated_long_secret_is_masked() -> None:
         f"The key {LONG[:11]}... does not fit",
         f"no such key: …{LONG[-5:]}",
     ):
-        assert any(piece in said for piece in (LONG[:8], LONG[-5:]))
-        cleared = mask(said, {LONG})
-        assert not [piece for piece in pieces(LONG, letters=4) if piece in cleared]
+        assert any(piece in text for piece in (LONG[:8], LONG[-5:]))
+        cleared = mask(text, {LONG})
+        assert not [piece for piece in pieces(LONG, size=4) if piece in cleared]
 
 
 @pytest.mark.parametrize("spell", [repr, json.dumps, quote, str], ids=lambda each: each.__name__)
@@ -69,8 +69,8 @@ def test_secrets_in_numbers_and_keys_are_masked_but_not_words_of_the_protocol() 
 
 def test_only_known_words_under_protocol_keys_are_not_masked() -> None:
     # finding: S3
-    said = {"type": f"https://api.example/{LONG}", "role": {"deep": [LONG]}, "mimeType": LONG}
-    assert LONG not in json.dumps(masked({"data": said, "audience": ["user", LONG]}, [LONG]))
+    data = {"type": f"https://api.example/{LONG}", "role": {"deep": [LONG]}, "mimeType": LONG}
+    assert LONG not in json.dumps(masked({"data": data, "audience": ["user", LONG]}, [LONG]))
     words = {"type": "text", "audience": ["user"], "mimeType": "text/plain", "role": "assistant"}
     assert masked(words, ["text", "user", "text/plain", "assistant"]) == words
 
@@ -117,10 +117,10 @@ def test_text_full_of_partial_matches_is_masked_without_extra_steps(begun: str) 
 def test_truncated_text_contains_no_piece_of_secret_at_cut(other: str) -> None:
     # finding: S30
     for before in range(150):
-        said = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
-        cut = masked_in_short(said, {LONG}, at_most=100)
-        assert len(cut) <= 100 + len(f" [{len(said)} more characters] ")
-        assert not [piece for piece in pieces(LONG, letters=4) if piece in cut]
+        text = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
+        cut = masked_in_short(text, {LONG}, at_most=100)
+        assert len(cut) <= 100 + len(f" [{len(text)} more characters] ")
+        assert not [piece for piece in pieces(LONG, size=4) if piece in cut]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Desk:
             return ", ".join(await _both(place(), name(), is_group=is_group))
 
 
-async def next_leg(
+async def next_request(
     it: Here, asked: types.InputRequiredResult, *answers: types.ElicitResult
 ) -> types.CallToolResult | types.InputRequiredResult:
     keys = asked.input_requests or {}
@@ -72,12 +72,12 @@ async def test_answer_arriving_while_another_question_is_asked_is_used(server, i
         first = await it.caller.asked("both")
         desk.may_ask.set()
         it.clock.tick(seconds=70)
-        second = await next_leg(it, first, ANN)
+        second = await next_request(it, first, ANN)
         assert isinstance(second, types.InputRequiredResult)
         assert len(second.input_requests or {}) == 1
         assert await it.statuses() == [Status.ACCEPTED, Status.PENDING]
         it.clock.tick(seconds=5)
-        assert text_of(answered_in(await next_leg(it, second, ANN))) == "Ann, Ann"
+        assert text_of(answered_in(await next_request(it, second, ANN))) == "Ann, Ann"
 
 
 @TOGETHER
@@ -87,11 +87,11 @@ async def test_decline_arriving_while_another_question_is_asked_is_final(server,
         first = await it.caller.asked("both")
         desk.may_ask.set()
         it.clock.tick(seconds=5)
-        second = await next_leg(it, first, NO)
+        second = await next_request(it, first, NO)
         assert isinstance(second, types.InputRequiredResult)
         assert await it.statuses() == [Status.DECLINED, Status.PENDING]
         it.clock.tick(seconds=5)
-        assert text_of(answered_in(await next_leg(it, second, ANN))) == "Ann, None"
+        assert text_of(answered_in(await next_request(it, second, ANN))) == "Ann, None"
 
 
 @TOGETHER
@@ -100,7 +100,7 @@ async def test_automatic_decline_while_another_question_is_asked_is_ignored(serv
     async with here(server, MODERN) as it:
         first = await it.caller.asked("both")
         desk.may_ask.set()
-        await next_leg(it, first, NO)
+        await next_request(it, first, NO)
         assert Status.DECLINED not in await it.statuses()
 
 

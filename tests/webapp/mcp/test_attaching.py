@@ -20,7 +20,7 @@ from tests.support.own_requests import size_form
 from webapp.mcp.attach import Middleware, attach
 
 LOGIN = "https://example.org/login"
-THEIRS = b"a key of the author's, 32 bytes!"
+AUTHORS_KEY = b"a key of the author's, 32 bytes!"
 
 
 def add_own_state(server: Any, library: str) -> None:
@@ -49,7 +49,7 @@ def boundary_of(server: Any) -> RequestStateBoundary:
 @pytest.mark.parametrize("audience", [None, "shop"])
 async def test_request_state_sealed_with_the_authors_keys_still_opens(audience):
     def new() -> Any:
-        security = RequestStateSecurity(keys=[THEIRS], audience=audience)
+        security = RequestStateSecurity(keys=[AUTHORS_KEY], audience=audience)
         server = new_server("mcp", request_state_security=security)
         add_own_state(server, "mcp")
         return server
@@ -57,24 +57,24 @@ async def test_request_state_sealed_with_the_authors_keys_still_opens(audience):
     async with Client(new(), mode=MODERN) as client:
         before = asked_in(await client.session.call_tool("size", {}, allow_input_required=True))
     async with caller_of(new(), MODERN) as (_, caller):
-        result = await caller.leg("size", after=before)
+        result = await caller.send_call("size", after=before)
         assert text_of(answered_in(result)) == "came back: mine"
 
 
 async def test_request_state_sealed_with_the_authors_keys_opens_when_served_again():
-    server = new_server("mcp", request_state_security=RequestStateSecurity(keys=[THEIRS]))
+    server = new_server("mcp", request_state_security=RequestStateSecurity(keys=[AUTHORS_KEY]))
     add_own_state(server, "mcp")
     async with Client(server, mode=MODERN) as client:
         before = asked_in(await client.session.call_tool("size", {}, allow_input_required=True))
     for _ in range(2):
         async with caller_of(server, MODERN) as (_, caller):
-            result = await caller.leg("size", after=before)
+            result = await caller.send_call("size", after=before)
             assert text_of(answered_in(result)) == "came back: mine"
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
 async def test_request_state_security_given_to_fastmcp_is_unchanged(audience):
-    security = RequestStateSecurity(keys=[THEIRS], audience=audience)
+    security = RequestStateSecurity(keys=[AUTHORS_KEY], audience=audience)
     server = new_server("fastmcp", request_state_security=security)
     before = boundary_of(server)
     async with server_env(server):

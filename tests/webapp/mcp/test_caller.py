@@ -12,7 +12,7 @@ from tests.support.issuer import issuing
 from tests.support.mcp_server import ServerEnv, new_server, server_env
 from tests.support.ways import protocol
 from webapp.records.owners import open_owners, rewrap
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.testing import elicit_person
 
 EMAIL = "ada@example.com"

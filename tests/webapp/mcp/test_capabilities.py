@@ -30,7 +30,7 @@ from tests.support.mcp_server import (
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def capabilities(declared: types.ElicitationCapability | None) -> types.ClientCa
 
 
 @pytest.mark.parametrize(
-    ("declared", "modes"),
+    ("declared", "expected"),
     [
         (None, set()),
         ({}, set()),
@@ -87,12 +87,12 @@ def test_supports_elicitation_with_unknown_mode_raises_invalid_question():
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "expected"),
     [(BOTH, "form url"), (FORM, "form"), (OLD, "form"), (URL, "url"), (None, "")],
     ids=["both", "form", "{}", "url", "nothing"],
 )
 async def test_elicit_can_reports_the_clients_modes(
-    server, revision, declared: types.ElicitationCapability | None, said
+    server, revision, declared: types.ElicitationCapability | None, expected
 ):
     # parity: E8
     @server.tool()
@@ -104,7 +104,7 @@ async def test_elicit_can_reports_the_clients_modes(
         return str(elicit.can("Form"))
 
     async with caller_of(server, revision, declares=declared) as (_, caller):
-        assert await caller.text("modes") == said
+        assert await caller.text("modes") == expected
         refused = await caller.result("wrong")
         assert refused.is_error
         assert refused.meta["code"] == "ELICITATION_INVALID_USE"
@@ -190,17 +190,17 @@ async def test_in_client_only_form_shown_too_often_returns_no_link():
     async with caller_of(
         server, MODERN, policies=IN_CLIENT_ONLY, declares=FORM, fills=[{"response": "Ada"}]
     ) as (_, caller):
-        leg = await caller.leg("ask")
-        while isinstance(leg, types.InputRequiredResult):
+        result = await caller.send_call("ask")
+        while isinstance(result, types.InputRequiredResult):
             again = await soon(
                 caller.client.session.call_tool(
-                    "ask", {}, request_state=leg.request_state, allow_input_required=True
+                    "ask", {}, request_state=result.request_state, allow_input_required=True
                 )
             )
-            leg = again
-        assert "Call this tool again" in text_of(leg)
-        assert "http" not in text_of(leg)
-        assert "elicitationPending" not in (leg.meta or {})
+            result = again
+        assert "Call this tool again" in text_of(result)
+        assert "http" not in text_of(result)
+        assert "elicitationPending" not in (result.meta or {})
         assert await caller.text("ask") == "Ada"
 
 
@@ -247,8 +247,8 @@ async def test_expired_question_ends_the_tool_with_timeout_details(server, revis
         await at.pass_time(seconds=1)
         result = await soon(call)
         assert result.is_error
-        said = "Nobody answered within 1 seconds: 'Go'. [ELICITATION_TIMEOUT]"
-        assert text_of(result) == said
+        message = "Nobody answered within 1 seconds: 'Go'. [ELICITATION_TIMEOUT]"
+        assert text_of(result) == message
         (row,) = await env.elicitations()
         assert row.status is Status.EXPIRED
         assert (await at.guest.person.visit(link)).heading == "This link has expired"
@@ -270,8 +270,8 @@ async def test_declined_and_cancelled_outcomes_differ_and_are_falsy(server, revi
     @server.tool()
     async def ask() -> str:
         outcome = await elicit.form("Who?").outcome()
-        said = f"{outcome.status} {outcome.action} {outcome.accepted} {bool(outcome)}"
-        return f"{said} {outcome.content}"
+        shown = f"{outcome.status} {outcome.action} {outcome.accepted} {bool(outcome)}"
+        return f"{shown} {outcome.content}"
 
     fills: list[Mapping[str, Json] | str] = ["decline", "cancel", {"response": "Ada"}]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (_, one):

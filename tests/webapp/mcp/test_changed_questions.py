@@ -104,14 +104,14 @@ async def test_changed_question_is_an_error_once_the_first_is_answered(library, 
     server = new_server(library)
     add_counting(server, WAYS[way])
     async with caller_of(server, MODERN, limits=AT_ONCE) as (env, caller):
-        result: Any = await caller.leg("counts")
+        result: Any = await caller.send_call("counts")
         while not is_refused(result):
             asked = await env.elicitations()
             numbers = {one.asked.message.rstrip("!") for one in asked} - {"Sign in"}
             assert len(numbers) <= 1, result
             for one in asked:
                 await env.service.completing.complete(one.id, {})
-            result = await caller.leg("counts", after=result)
+            result = await caller.send_call("counts", after=result)
 
 
 async def test_answered_question_that_comes_late_is_no_change(library):
@@ -148,7 +148,7 @@ async def test_call_after_a_changed_question_asks_again(library):
     async with caller_of(server, MODERN, limits=AT_ONCE) as (env, caller):
         first = await caller.asked("counts")
         await env.complete(links_asked(first)[0])
-        assert is_refused(await caller.leg("counts", after=first))
+        assert is_refused(await caller.send_call("counts", after=first))
         second = await caller.asked("counts")
         assert links_asked(second) != links_asked(first)
 

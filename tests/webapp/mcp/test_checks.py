@@ -25,7 +25,7 @@ from tests.support.task_client import task_client, tasks_env
 from webapp.elicitations.watcher import listen
 from webapp.kinds.rules import ASKED_AGAIN_AT_MOST, CHECKED_WITHIN, NOT_CHECKED
 from webapp.records.values import Check
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 TAKEN = "The attic is taken. Choose another room."
 WRONG: dict[str, Json] = {"room": "attic", "nights": 3}
@@ -96,7 +96,7 @@ def strings(content: Mapping[str, Json]) -> dict[str, str]:
 ON_PAGE = {"answer.room": "1", "answer.nights": "3", "answer.note": "Late, sorry"}
 
 
-async def test_page_shows_error_beside_field_and_accepts_nothing(server, revision):
+async def test_page_shows_error_next_to_field_and_accepts_nothing(server, revision):
     # finding: XA15
     @server.tool()
     async def book() -> str:
@@ -345,19 +345,19 @@ async def faults_of(
     content: Mapping[str, Json],
     *,
     serves: str | None = "s",
-    knows: bool = False,
+    imports: bool = False,
     clock: Clock | None = None,
 ) -> tuple[list[Fault], list[Check]]:
     """Return what the process of a page finds, and the rows with which it asked another process.
 
-    The other process has asked the question and ended, or `knows` it or `serves` its server.
+    The other process has asked the question and ended, or `imports` it or `serves` its server.
     """
     clock, store, request = clock or Clock(), MemoryStore(), question.request
     async with process(store, clock) as page, process(store.sibling(), clock) as tool:
         listening = [asyncio.ensure_future(listen(one.elicitations)) for one in (page, tool)]
         terms = msgspec.to_builtins(request.terms)  # type: ignore[attr-defined]
         elicitation = await asked(tool, kind=request.kind, terms=terms)
-        if knows:
+        if imports:
             tool.kinds.rules.know(elicitation, request)
         if serves is not None:
             tool.kinds.rules.serves.add(serves)
@@ -376,9 +376,9 @@ LOGIN = elicit.secret("Your login?", Login, check=right_user)
 CITY = elicit.form("Which city?", check=known_city)
 
 
-@pytest.mark.parametrize("knows", [False, True])
+@pytest.mark.parametrize("imports", [False, True])
 @pytest.mark.parametrize(
-    ("question", "content", "said"),
+    ("question", "content", "expected"),
     [
         (ROOM, RIGHT, []),
         (ROOM, WRONG, [Fault(path="room", message=TAKEN)]),
@@ -387,9 +387,9 @@ CITY = elicit.form("Which city?", check=known_city)
         (CITY, {"response": "Bonn"}, [Fault(path="response", message="There is no such city.")]),
     ],
 )
-async def test_other_process_of_the_server_checks_answer(knows, question, content, said):
-    found, (check,) = await faults_of(question, content, knows=knows)
-    assert found == said
+async def test_other_process_of_the_server_checks_answer(imports, question, content, expected):
+    found, (check,) = await faults_of(question, content, imports=imports)
+    assert found == expected
     assert check.content is None  # typed values are not stored
 
 
@@ -491,7 +491,7 @@ TOP_LEVEL = "top level of a module"
 
 
 @pytest.mark.parametrize(
-    ("check", "said"),
+    ("check", "message"),
     [
         (lambda _: None, TOP_LEVEL),
         (nested(), TOP_LEVEL),
@@ -505,8 +505,8 @@ TOP_LEVEL = "top level of a module"
     ],
 )
 @pytest.mark.parametrize("verb", [elicit.form, elicit.secret])
-def test_check_that_no_process_can_find_is_refused(check, said, verb):
-    with pytest.raises(InvalidQuestion, match=said):
+def test_check_that_no_process_can_find_is_refused(check, message, verb):
+    with pytest.raises(InvalidQuestion, match=message):
         verb("Which room?", Booking, check=check)
 
 
@@ -522,7 +522,7 @@ class Trip(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("model", "initial", "said"),
+    ("model", "initial", "message"),
     [
         (Booking, {"rooms": "attic"}, "has the field 'rooms'. The form has room, nights, note"),
         (Booking, {"room": "cellar"}, r"initial\['room'\] is not valid: Choose one"),
@@ -536,8 +536,8 @@ class Trip(BaseModel):
         (Trip, {"stops": ["Bonn", "Bonn"]}, "Choose each choice only once"),
     ],
 )
-def test_initial_value_that_is_not_valid_is_refused(model, initial, said):
-    with pytest.raises(InvalidQuestion, match=said):
+def test_initial_value_that_is_not_valid_is_refused(model, initial, message):
+    with pytest.raises(InvalidQuestion, match=message):
         _ = elicit.form("Which?", model, initial=initial)
 
 

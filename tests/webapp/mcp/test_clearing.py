@@ -72,16 +72,16 @@ async def test_typed_secret_is_removed_from_every_form_of_error(server, library,
             call = caller.call("knock", shape=shape)
             await at.guest.type(await caller.link(), key=LONG, pin=str(PIN))
             try:
-                said = (await soon(call)).model_dump_json()
-                assert '"isError":true' in said or '"is_error":true' in said
+                text = (await soon(call)).model_dump_json()
+                assert '"isError":true' in text or '"is_error":true' in text
             except MCPError as error:
-                said = (
+                text = (
                     f"{shape == 'protocol' and error.code == -32001} {error.message} {error.data}"
                 )
-                assert said.startswith("True")
-            assert "***" in said
-            assert str(PIN) not in said
-            assert not [at for at in range(len(LONG) - 4) if LONG[at : at + 5] in said], said
+                assert text.startswith("True")
+            assert "***" in text
+            assert str(PIN) not in text
+            assert not [at for at in range(len(LONG) - 4) if LONG[at : at + 5] in text], text
 
 
 async def test_typed_secret_is_removed_from_protocol_errors(server):
@@ -124,8 +124,8 @@ ACCOUNT: dict[str, Json] = {
 }
 
 
-def pieces_in(said: str) -> list[int]:
-    return [at for at in range(len(LONG) - 7) if LONG[at : at + 8] in said]
+def pieces_in(text: str) -> list[int]:
+    return [at for at in range(len(LONG) - 7) if LONG[at : at + 8] in text]
 
 
 @pytest.mark.every_way
@@ -152,15 +152,15 @@ async def test_typed_secret_is_removed_from_results(server, library, revision, c
             link = await caller.link()
             await at.guest.type(link, host="db.example.com", key=LONG, pin=str(PIN), port="5432")
             result = await soon(call)
-            said = result.model_dump_json()
+            text = result.model_dump_json()
             assert not result.is_error
-            assert "***" in said
-            assert str(PIN) not in said
-            assert not pieces_in(said), said
+            assert "***" in text
+            assert str(PIN) not in text
+            assert not pieces_in(text), text
             if shape in ("text", "part"):
-                assert "for db.example.com:5432." in said
+                assert "for db.example.com:5432." in text
             if shape == "part":  # the last four characters of a key are often shown, so they stay
-                assert f"...{LONG[-4:]} for" in said
+                assert f"...{LONG[-4:]} for" in text
             (reported,) = [each for each in caplog.records if each.msg == "result.cleared"]
             assert vars(reported)["tool"] == "knock"
 
@@ -189,10 +189,10 @@ async def test_question_containing_a_typed_secret_is_refused(server, revision):
             call = caller.call("knock", kind=kind)
             await at.guest.type(await caller.link(), value=LONG)
             result = await soon(call)
-            said = result.model_dump_json()
+            text = result.model_dump_json()
             assert result.is_error, kind
-            assert "The question contains a secret that the person typed in this call" in said
-            assert not pieces_in(said)
+            assert "The question contains a secret that the person typed in this call" in text
+            assert not pieces_in(text)
 
 
 @pytest.mark.every_way

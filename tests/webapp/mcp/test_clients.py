@@ -120,7 +120,7 @@ async def test_decline_on_the_page_ends_the_tool_and_the_link(server, bodies, re
 
 async def test_answer_is_stored_for_the_same_call_if_the_client_never_retries(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
-        (link,) = links_asked(await caller.leg("sign_in"))
+        (link,) = links_asked(await caller.send_call("sign_in"))
         assert not len(env.service.elicitations.waiters)
         assert await env.complete(link, {"name": "ann"}) == "accepted"
         assert not bodies
@@ -176,7 +176,7 @@ async def test_damaged_request_state_is_refused(server, bodies, tamper):
         assert asked.request_state is not None
         asked.request_state = tamper(asked.request_state)
         with pytest.raises(MCPError) as refused:
-            await caller.leg("sign_in", after=asked)
+            await caller.send_call("sign_in", after=asked)
         assert refused.value.error.code == -32602
         assert not bodies
 
@@ -186,7 +186,7 @@ async def test_request_state_of_another_call_is_refused(server, bodies):
         asked = await caller.asked("sign_in", place="here")
         await env.complete(links_asked(asked)[0], {"name": "ann"})
         with pytest.raises(MCPError) as refused:
-            await caller.leg("sign_in", after=asked, place="there")
+            await caller.send_call("sign_in", after=asked, place="there")
         assert refused.value.error.code == -32602
         assert not bodies
 
@@ -195,10 +195,10 @@ async def test_newer_of_two_concurrent_requests_waits_and_the_older_returns(serv
     async with caller_of(server, MODERN) as (env, caller):
         asked = await caller.asked("sign_in")
         (link,) = links_asked(asked)
-        older = asyncio.create_task(caller.leg("sign_in", after=asked))
-        leg = await env.waited_for_by_another(link, None)
-        newer = asyncio.create_task(caller.leg("sign_in", after=asked))
-        await env.waited_for_by_another(link, leg)
+        older = asyncio.create_task(caller.send_call("sign_in", after=asked))
+        waiter = await env.waited_for_by_another(link, None)
+        newer = asyncio.create_task(caller.send_call("sign_in", after=asked))
+        await env.waited_for_by_another(link, waiter)
         assert "Another call is waiting" in text_of(answered_in(await older))
         await env.complete(link, {"name": "ann"})
         assert text_of(answered_in(await newer)) == "signed in: ann"
@@ -220,13 +220,13 @@ async def test_two_requests_after_the_answer_run_the_tool_once(server):
     async with caller_of(server, MODERN) as (env, caller):
         asked = await caller.asked("buy")
         await env.complete(links_asked(asked)[0])
-        first = asyncio.create_task(caller.leg("buy", after=asked))
+        first = asyncio.create_task(caller.send_call("buy", after=asked))
         await soon(inside.wait())
-        second = asyncio.create_task(caller.leg("buy", after=asked))
+        second = asyncio.create_task(caller.send_call("buy", after=asked))
         await eventually(lambda: len(env.service.elicitations.waiters) >= 2)
         gate.set()
-        for leg in (first, second):
-            assert text_of(answered_in(await leg)) == "bought 1"
+        for waiter in (first, second):
+            assert text_of(answered_in(await waiter)) == "bought 1"
         assert await caller.last_text("buy", after=asked) == "bought 1"
         assert bodies == [1]
 
@@ -237,13 +237,13 @@ async def test_newer_of_two_identical_calls_gets_the_answer(server, bodies, revi
     async with caller_of(server, revision) as (env, one), env.caller(revision) as other:
         older = one.call("sign_in")
         link = await one.link()
-        leg = await env.waited_for_by_another(link, None)
+        waiter = await env.waited_for_by_another(link, None)
         newer = other.call("sign_in")
         assert env.id_of(await other.link()) == env.id_of(link)
         result = await soon(older)
         assert not result.is_error
         assert "Another call is waiting" in text_of(result)
-        await env.waited_for_by_another(link, leg)
+        await env.waited_for_by_another(link, waiter)
         await env.complete(link, {"name": "ann"})
         assert text_of(await soon(newer)) == "signed in: ann"
         assert len(bodies) == 1

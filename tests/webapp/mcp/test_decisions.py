@@ -33,7 +33,7 @@ from tests.support.mcp_server import (
 )
 from webapp.identity.approvers import Approver
 from webapp.settings.identity import IdentitySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 
@@ -42,9 +42,9 @@ async def test_tool_waits_for_days_until_another_person_approves(revision, decla
     ran: list[str] = []
     async with approving(shop(ran=ran)) as here:
         async with here.asking(revision=revision, declares=declares) as caller:
-            said = await caller.text("refund", order="o8")
-            assert WAITS in said
-            assert "Pay it back? (refund)" in said
+            text = await caller.text("refund", order="o8")
+            assert WAITS in text
+            assert "Pay it back? (refund)" in text
             assert not caller.has_links_left, "nobody in the client can answer"
         frank = await here.signed_in("frank")
         here.clock.tick(hours=2)
@@ -274,8 +274,8 @@ async def test_self_approval_on_own_machine_requires_a_setting():
 async def test_approval_with_incompatible_identification_is_refused():
     users = Approver(name="finance", users=frozenset({"ann"}))
     async with approving(shop(), approvers=(users,)) as here, here.asking() as caller:
-        said = await caller.text("refund", order="o8")
-        assert "[approvers.finance]" in said
+        text = await caller.text("refund", order="o8")
+        assert "[approvers.finance]" in text
         assert await here.env.elicitations() == []
 
 
@@ -291,8 +291,8 @@ async def test_two_questions_of_a_call_wait_for_two_approvers(library: Any):
         return str(both)
 
     async with approving(server, approvers=(FINANCE, legal)) as here, here.asking() as caller:
-        said = await caller.text("sign")
-        assert "Waiting for finance and legal." in said
+        text = await caller.text("sign")
+        assert "Waiting for finance and legal." in text
         frank, lea = await here.signed_in("frank"), await here.signed_in("lea")
         await press(frank, await here.one(frank), "approve")
         assert "Waiting for legal." in await caller.text("sign")
@@ -306,8 +306,8 @@ async def test_model_can_withdraw_but_not_approve(revision):
         id = here.env.id_of(link)
         attempts: list[dict[str, Any]] = [{"action": "accept"}, {"content": {}}]
         for attempt in attempts:
-            said = await caller.result("elicitation_result", elicitId=id, **attempt)
-            assert said.is_error
+            result = await caller.result("elicitation_result", elicitId=id, **attempt)
+            assert result.is_error
             assert (await here.env.status(link)) is Status.PENDING
         assert WAITS in await caller.text("elicitation_result", elicitId=id)
         await caller.result("elicitation_result", elicitId=id, action="decline")

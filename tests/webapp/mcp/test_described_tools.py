@@ -66,6 +66,17 @@ async def test_question_stores_titles_of_server_tool_and_client(server, revision
             assert asked.described == DescribedTool(name="ask", title="Ask a question")
 
 
+@pytest.mark.every_way
+async def test_title_that_the_author_changes_later_is_stored_with_the_next_question(
+    server, revision
+):
+    async with caller_of(server, revision, declares=URL) as (env, caller):
+        low_level_of(server).title = "Acme Market"
+        caller.begin("ask")
+        await caller.link()
+        assert (await _asked(env)).asked.server_title == "Acme Market"
+
+
 # finding: XP3
 @pytest.mark.every_way
 async def test_gate_stores_what_the_author_says_about_its_tool(server, revision):

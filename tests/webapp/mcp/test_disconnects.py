@@ -203,7 +203,7 @@ async def test_tool_without_an_answer_is_cancelled_when_its_client_disconnects(s
     async with caller_of(server, MODERN) as (env, caller):
         if when == "after":
             asked = await caller.asked("idle", asks=True)
-            waiting = asyncio.create_task(caller.leg("idle", after=asked, asks=True))
+            waiting = asyncio.create_task(caller.send_call("idle", after=asked, asks=True))
             await env.waited_for_by_another(links_asked(asked)[0], None)
             await cut(waiting)
         else:

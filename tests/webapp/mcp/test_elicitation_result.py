@@ -87,9 +87,9 @@ async def silent(
         yield env, caller
 
 
-async def gone_on(caller: Caller, shown: types.CallToolResult, **said: Any) -> Any:
+async def gone_on(caller: Caller, shown: types.CallToolResult, **arguments: Any) -> Any:
     """Return the result of `elicitation_result`, called for the elicitation that was shown."""
-    return await caller.result(RESULT_TOOL, elicitId=id_in(shown), **said)
+    return await caller.result(RESULT_TOOL, elicitId=id_in(shown), **arguments)
 
 
 def pending_in(result: types.CallToolResult) -> dict[str, Any]:
@@ -319,8 +319,8 @@ async def test_invalid_answer_of_the_model_leaves_the_question_open(
 
 async def test_model_cannot_answer_forms_by_default(server, shop: Shop, revision):
     async with silent(server, revision) as (env, caller):
-        (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
-        assert "content" not in ours.input_schema["properties"]
+        (tool,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
+        assert "content" not in tool.input_schema["properties"]
         shown = await caller.result("greet")
         result = await gone_on(caller, shown, content={"first": "Ada"})
         assert result.is_error

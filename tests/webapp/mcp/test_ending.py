@@ -12,10 +12,10 @@ from tests.support.clock import NOON, Clock
 from tests.support.hand_loop import HandLoop
 from tests.support.service_env import call_of, process
 from webapp.calls.running import ENDING_SECONDS, RunningTools
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
-async def end_beside(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:
+async def end_together(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:
     """End a body that swallows cancellations.
 
     Returns how many seconds the shutdown took, and whether the body had ended when it returned.
@@ -52,7 +52,7 @@ def test_tool_swallowing_its_cancellation_does_not_block_shutdown(caplog):
     clock = Clock()
     loop = HandLoop(clock)
     with caplog.at_level(logging.ERROR):
-        took, was_over = loop.run_until_complete(end_beside(clock, swallowed_at_most=9))
+        took, was_over = loop.run_until_complete(end_together(clock, swallowed_at_most=9))
     loop.close()
     assert ENDING_SECONDS <= took < 2 * ENDING_SECONDS
     assert not was_over
@@ -62,7 +62,7 @@ def test_tool_swallowing_its_cancellation_does_not_block_shutdown(caplog):
 def test_tool_ending_when_cancelled_does_not_delay_shutdown():
     clock = Clock()
     loop = HandLoop(clock)
-    assert loop.run_until_complete(end_beside(clock, swallowed_at_most=0)) == (0.0, True)
+    assert loop.run_until_complete(end_together(clock, swallowed_at_most=0)) == (0.0, True)
     loop.close()
 
 

@@ -20,7 +20,7 @@ from webapp.testing import elicit_person
 
 WAYS = {"url": ("form", "url"), "nothing": ()}
 SEAT = Money("25.00", "EUR")
-heard: list[Ending] = []
+endings_seen: list[Ending] = []
 held: dict[str, str] = {}  # the state of each seat, as an author's own table has it
 failing: list[Exception] = []
 during: list[Callable[[], Awaitable[None]]] = []  # happens while the callback runs
@@ -28,7 +28,7 @@ during: list[Callable[[], Awaitable[None]]] = []  # happens while the callback r
 
 @pytest.fixture(autouse=True)
 def _empty() -> None:
-    heard.clear()
+    endings_seen.clear()
     held.clear()
     failing.clear()
 
@@ -38,17 +38,17 @@ async def release_seat(ending: Ending) -> None:
         raise failing.pop(0)
     while during:
         await during.pop()()
-    heard.append(ending)
+    endings_seen.append(ending)
     if held.get(str(ending.key)) == "held":
         held[str(ending.key)] = "free"
 
 
 def release_in_thread(ending: Ending) -> None:
-    heard.append(ending)
+    endings_seen.append(ending)
 
 
 async def ask_again(ending: Ending) -> None:
-    heard.append(ending)
+    endings_seen.append(ending)
     try:
         await elicit.confirm("Sure?")
     except Exception as error:
@@ -62,7 +62,7 @@ async def yields(ending: Ending) -> AsyncIterator[None]:
 
 class Seats:
     async def release(self, ending: Ending) -> None:
-        heard.append(ending)
+        endings_seen.append(ending)
 
 
 def seller(server: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def seller(server: Any, **options: Any) -> Any:
 
 
 def hows() -> list[str]:
-    return [ending.how.value for ending in heard]
+    return [ending.how.value for ending in endings_seen]
 
 
 @pytest.mark.every_way
@@ -100,8 +100,8 @@ async def test_seat_is_released_if_person_never_answers(server, revision, way):
         assert held == {"14": "free"}
         await person.let_pass(days=3)
         assert hows() == ["expired"]
-        assert person.endings == tuple(heard)
-    (ending,) = heard
+        assert person.endings == tuple(endings_seen)
+    (ending,) = endings_seen
     assert (ending.key, ending.payload, ending.tool) == ("14", {"seat": "14"}, "book_seat")
 
 
@@ -159,7 +159,7 @@ async def test_declined_payment_ends_the_call_as_declined(server, revision, way)
         await person.call("book_seat", seat="14")
         assert hows() == ["declined", "delivered"]
         assert held == {"14": "sold"}
-    assert len({ending.idempotency_key for ending in heard}) == 2
+    assert len({ending.idempotency_key for ending in endings_seen}) == 2
 
 
 async def test_undelivered_paid_call_is_abandoned(server, revision):
@@ -195,7 +195,7 @@ async def test_refund_before_the_result_ends_the_call_as_refunded(server, revisi
         person.pays()
         await person.call("change_their_mind")
         assert hows() == ["refunded", "delivered"]  # only later questions count
-        assert [ending.key for ending in heard] == [15, 14]
+        assert [ending.key for ending in endings_seen] == [15, 14]
 
 
 async def test_refusal_that_the_tool_handles_is_no_delivery(server, revision):
@@ -226,7 +226,7 @@ async def test_refusal_that_the_tool_handles_is_no_delivery(server, revision):
         assert (await person.call("offer", seat="2")).text == "sold, no news"
         person.accepts()
         assert (await person.call("fail", seat="3")).is_error
-        assert [(ending.key, ending.how) for ending in heard] == [
+        assert [(ending.key, ending.how) for ending in endings_seen] == [
             ("1", HowEnded.DECLINED),
             ("2", HowEnded.DELIVERED),
             ("3", HowEnded.FAILED),
@@ -244,7 +244,7 @@ async def test_call_without_a_question_ends_too(server, revision):
     async with elicit_person(server, revision=protocol(revision)) as person:
         await person.call("look")
         await person.call("look")
-        assert Counter((ending.how.value, ending.key) for ending in heard) == {
+        assert Counter((ending.how.value, ending.key) for ending in endings_seen) == {
             ("delivered", "a"): 2,
             ("delivered", "b"): 2,
         }
@@ -256,7 +256,7 @@ async def test_failed_callback_runs_again_with_its_key(server, revision):
     async with elicit_person(seller(server), revision=protocol(revision)) as person:
         person.declines()
         await person.call("book_seat", seat="14")
-        assert heard == []
+        assert endings_seen == []
         await person.let_pass(seconds=4)
         assert len(person.endings) == 1  # not yet
         await person.let_pass(seconds=2)
@@ -404,7 +404,7 @@ async def test_callback_of_a_call_that_still_runs_waits_for_its_end(server, revi
         for _ in range(6):
             await person.let_pass(minutes=5)
             await person._app.service.running_tools.renew()  # as every ten seconds
-        assert heard == []
+        assert endings_seen == []
         may_go_on.set()
         assert (await calling).text == "done"
         assert hows() == ["delivered"]
@@ -418,13 +418,13 @@ async def test_missing_function_is_logged_and_runs_once_it_is_there(server, revi
         person.declines()
         await person.call("book_seat", seat="14")
         await person.let_pass(seconds=6)
-        assert heard == []
+        assert endings_seen == []
         assert "callback_missing" not in caplog.text  # another server's callback
         service.endings.servers = servers
         function = globals().pop("release_seat")
         try:
             await person.let_pass(seconds=61)
-            assert heard == []
+            assert endings_seen == []
             (record,) = [one for one in caplog.records if one.msg == "ending.callback_missing"]
             assert record.callback.endswith("test_endings:release_seat")
         finally:
@@ -461,7 +461,7 @@ async def test_callback_whose_run_was_lost_runs_as_abandoned(server):
         await store.write(replace(run, key=None, due_at=None, erase_at=person.clock()))
         await store.erase(before=person.clock())
         await person.let_pass(hours=23)
-        assert heard == []
+        assert endings_seen == []
         await person.let_pass(hours=2)  # due from now on
         await person.let_pass(seconds=1)
         assert hows() == ["abandoned"]

@@ -14,12 +14,12 @@ from webapp.command import CommandRefused
 from webapp.testing import elicit_person
 
 NINE = Money("9.00", "EUR")
-heard: list[Ending] = []
+endings_seen: list[Ending] = []
 
 
 @pytest.fixture(autouse=True)
 def _empty() -> None:
-    heard.clear()
+    endings_seen.clear()
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ async def here() -> AsyncIterator[AskingEnv]:
 
 
 async def note(ending: Ending) -> None:
-    heard.append(ending)
+    endings_seen.append(ending)
 
 
 def hows() -> list[str]:
-    return [ending.how.value for ending in heard]
+    return [ending.how.value for ending in endings_seen]
 
 
 async def hold_and_buy() -> str:
@@ -58,7 +58,7 @@ async def test_block_ends_as_delivered_declined_or_expired(here: AskingEnv) -> N
         await block
     await here.service.endings.settled()
     assert hows() == ["delivered", "expired"]
-    assert len({ending.caller for ending in heard}) == 1
+    assert len({ending.caller for ending in endings_seen}) == 1
 
 
 async def test_block_that_nobody_continues_ends_by_time(here: AskingEnv) -> None:
@@ -69,7 +69,7 @@ async def test_block_that_nobody_continues_ends_by_time(here: AskingEnv) -> None
     again = here.begin(hold_and_buy)  # the same key continues
     await again.link()
     await again.cancel()
-    assert heard == []
+    assert endings_seen == []
     await here.pass_time(minutes=60)
     await here.service.endings.settled()
     assert hows() == ["expired"]
@@ -126,8 +126,8 @@ async def test_purge_lets_the_callbacks_run_first(library: str) -> None:
         service.endings.servers = servers
         await person.let_pass(seconds=10)
         assert hows() == ["cancelled"]
-        said = await purge_owner(service, record.owner, is_sure=True)
-        assert "1 callback of on_end" in said[0]
+        lines = await purge_owner(service, record.owner, is_sure=True)
+        assert "1 callback of on_end" in lines[0]
         assert not await service.elicitations.store.list("ending")
 
 
@@ -150,4 +150,4 @@ async def test_purge_erases_a_callback_that_nobody_could_run_for_an_hour(library
         person.clock.tick(minutes=61)
         await purge_owner(service, record.owner, is_sure=True)
         assert not await service.elicitations.store.list("ending")
-        assert heard == []
+        assert endings_seen == []

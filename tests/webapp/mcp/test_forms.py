@@ -205,7 +205,7 @@ async def test_answer_after_the_timeout_is_ignored(server, tool):
     async with caller_at_sandbox(server, MODERN, declares=FORM, fills=fills) as (at, caller):
         asked = await caller.asked(tool, **arguments)
         at.clock.tick(minutes=6)
-        late = await caller.leg(tool, after=asked, **arguments)
+        late = await caller.send_call(tool, after=asked, **arguments)
         assert text_of(answered_in(late)) == ("hello None" if tool == "ask_name" else "kept")
         assert [row.status for row in await at.env.elicitations()] == [Status.EXPIRED]
 

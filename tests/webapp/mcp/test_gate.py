@@ -248,8 +248,8 @@ async def test_two_concurrent_identical_calls_ask_and_run_once(server, revision,
         assert env.id_of(await other.link()) == env.id_of(link)
         await env.waited_for_by_another(link, waits)
         await (await env.person()).press(link)
-        said = {text_of(await soon(call)) for call in (first, second)}
-        assert "deleted 5" in said
+        texts = {text_of(await soon(call)) for call in (first, second)}
+        assert "deleted 5" in texts
         assert ran == [5]
         assert len(await env.elicitations()) == 1
 
@@ -266,7 +266,7 @@ async def test_gate_answer_does_not_open_another_call(server, ran):
     async with caller_of(server, MODERN, declares=FORM) as (env, caller):
         asked = await caller.asked("delete", count=5)
         with pytest.raises(MCPError, match="requestState"):
-            await caller.leg("delete", after=asked, count=500)
+            await caller.send_call("delete", after=asked, count=500)
         unasked = asked.model_copy(update={"request_state": None})
         other = await caller.asked("delete", after=unasked, count=500)
         assert not ran, "an answer to a question that was not asked"
@@ -316,9 +316,9 @@ async def test_model_cannot_approve_by_any_tool(server, revision, ran):
         id = env.id_of(link_in(asked))
         assert await caller.text("finish", id=id) != Completion.ACCEPTED.value
         for action in ("accept", "approve", "yes"):
-            said: dict[str, Any] = {"elicitId": id, "action": action, "content": {}}
-            await caller.result("elicitation_result", **said)
-            await caller.result("elicitation_result", **said, code="BCDF-GHJK")
+            answer: dict[str, Any] = {"elicitId": id, "action": action, "content": {}}
+            await caller.result("elicitation_result", **answer)
+            await caller.result("elicitation_result", **answer, code="BCDF-GHJK")
         for arguments in ({"count": 5, "approved": True}, {"count": 5, "remember": "1"}):
             await caller.result("delete", **arguments)
         await caller.result("delete", count=5)
@@ -617,8 +617,8 @@ async def test_gate_asks_once_for_mounted_and_renamed_tools(ran):
         ran.clear()
         await _refused(outer, tool, says=f"Run {tool}?")
     for server in (inner, outer):
-        ours = [part for part in server.middleware if type(part).__name__ == "InnerCalls"]
-        assert len(ours) == 1
+        parts = [part for part in server.middleware if type(part).__name__ == "InnerCalls"]
+        assert len(parts) == 1
 
 
 async def test_nested_approval_covers_reruns_of_the_caller_and_once_runs_once(ran, revision):
@@ -804,8 +804,8 @@ async def test_acceptance_of_a_gate_covers_all_requests_of_its_call_until_it_exp
         unanswered = for_name.model_copy(update={"input_requests": {}})
         again = await caller.asked("rename", after=unanswered)
         (request,) = (again.input_requests or {}).values()
-        said: Any = request.params
-        assert said.message == ("Which name?" if ends == "neither" else "Run rename?")
+        params: Any = request.params
+        assert params.message == ("Which name?" if ends == "neither" else "Run rename?")
 
 
 def test_gate_acceptance_lasts_as_long_as_an_approval():

@@ -95,7 +95,7 @@ async def test_once_finishes_where_a_disconnect_looks_like_a_cancel(server):
     async with caller_of(server, MODERN) as (env, caller):
         first = await caller.asked("buy", once=True)
         await env.complete(links_asked(first)[0], {"n": 1})
-        given_up = asyncio.create_task(caller.leg("buy", after=first, once=True))
+        given_up = asyncio.create_task(caller.send_call("buy", after=first, once=True))
         await work.is_left(env, given_up, after="work")
         again = caller.call("buy", once=True)
         work.once_gate.set()

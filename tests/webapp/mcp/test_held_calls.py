@@ -29,7 +29,7 @@ from webapp.http.exchange import StreamConnection
 from webapp.identity.identity import Caller as Identified
 from webapp.limits import CallLimits
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 PATIENT = PolicySettings(patient_clients=frozenset({"patient"}))

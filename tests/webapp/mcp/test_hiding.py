@@ -265,8 +265,8 @@ async def test_server_without_hidden_tools_is_listed_unchanged(library, revision
         listed = await soon(caller.client.list_tools())
         assert [tool.name for tool in listed.tools] == before == ["enter"]
         if revision == LEGACY:
-            is_theirs = library == "fastmcp"  # FastMCP declares this for every server
-            assert promises_changes(caller) == is_theirs
+            is_declared = library == "fastmcp"  # FastMCP declares this for every server
+            assert promises_changes(caller) == is_declared
 
 
 def watched(name: str, seen_in: list[str], server: Any) -> Any:

@@ -20,7 +20,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 RELAYED = {"x-forwarded-for": "203.0.113.9"}
@@ -35,7 +35,7 @@ async def test_call_after_the_question_expired_asks_a_new_question(server):
     clock = Clock()
     # No sweeper runs in this test, so only the call itself can notice that the time has passed.
     async with attached(server, clock=clock) as env, env.caller(MODERN) as caller:
-        (dead,) = links_asked(await caller.leg("sign_in"))
+        (dead,) = links_asked(await caller.send_call("sign_in"))
         clock.tick(minutes=1)
         # The client never replied to the expired question, so the new question reaches the person
         # as a link.

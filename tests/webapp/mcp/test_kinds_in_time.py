@@ -23,7 +23,7 @@ from tests.support.mcp_server import (
 )
 from webapp.limits import CallLimits
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 SHOP = "https://shop.example"
@@ -118,7 +118,7 @@ async def test_payment_expires_after_30_minutes_and_other_kinds_after_5(server):
 
     async with caller_at_sandbox(server, MODERN) as (at, caller):
         for kind, minutes in (("oauth", 5), ("payment", 30), ("secret", 5)):
-            await caller.leg("ask", kind=kind)
+            await caller.send_call("ask", kind=kind)
             (*_, row) = await at.env.elicitations()
             assert row.expires_at - row.created_at == timedelta(minutes=minutes)
             at.clock.tick(seconds=1)
@@ -240,9 +240,9 @@ async def test_repr_and_logs_of_answers_contain_no_secret(server, revision, capl
         for tool, todo in more.items():
             await went_through(caller, tool, todo)
         (connection,) = await at.connections()
-        ours = [r for r in caplog.records if r.name.startswith(("webapp", "flows"))]
+        records = [r for r in caplog.records if r.name.startswith(("webapp", "flows"))]
         for secret in (KEY, connection.access_token):
-            assert not any(secret in record.getMessage() for record in ours)
+            assert not any(secret in record.getMessage() for record in records)
 
 
 async def test_tool_can_return_its_receipt(request, server, revision, library):

@@ -30,8 +30,8 @@ def low_level(
 
     async def visit(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         content = await elicit.url("Look", "https://shop.example/terms")
-        said = f"{params.name}: {content.get('card')}"
-        return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+        text = f"{params.name}: {content.get('card')}"
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
     handlers: dict[str, Any] = {"on_list_tools": list_tools, "on_call_tool": handler or visit}
     return Server("shop", **handlers, **options)
@@ -82,15 +82,15 @@ async def test_low_level_request_state_is_sealed_and_bound_to_its_call():
         first = await caller.asked("visit")
         assert first.request_state
         changed = first.model_copy(update={"request_state": f"{first.request_state}x"})
-        answer = await _error_of(caller.leg("visit", after=changed))
+        answer = await _error_of(caller.send_call("visit", after=changed))
         assert "state" in answer.lower()
-        assert "state" in (await _error_of(caller.leg("other", after=first))).lower()
+        assert "state" in (await _error_of(caller.send_call("other", after=first))).lower()
 
 
-async def _error_of(leg: Any) -> str:
+async def _error_of(request: Any) -> str:
     from mcp import MCPError
 
     try:
-        return str(await leg)
+        return str(await request)
     except MCPError as error:
         return str(error)

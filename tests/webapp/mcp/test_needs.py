@@ -146,8 +146,8 @@ async def test_decline_of_a_need_ends_the_call_before_the_tool_starts(server, re
     async with caller_of(server, revision, answers=no, declares=BOTH, fills=fills) as (_, caller):
         result = await caller.result("plain")
         assert result.is_error
-        said = "The person declined: 'Read the terms.'. [ELICITATION_DECLINED]"
-        assert text_of(result) == said
+        message = "The person declined: 'Read the terms.'. [ELICITATION_DECLINED]"
+        assert text_of(result) == message
         result = await caller.result("worded")
         assert text_of(result) == "Without the terms there is no tea. [ELICITATION_DECLINED]"
         assert result.meta["elicitId"]

@@ -47,7 +47,7 @@ class OddClient:
         if (session := answer.headers.get("mcp-session-id")) is not None:
             self.headers["mcp-session-id"] = session
             await self._post({"method": "notifications/initialized"})
-        return said_in(answer)
+        return reply_in(answer)
 
     async def call(self, tool: str, **params: Any) -> dict[str, Any]:
         """Call the tool and return the result, or the JSON-RPC error."""
@@ -59,7 +59,7 @@ class OddClient:
                 types.CLIENT_INFO_META_KEY: {"name": self._name, "version": "1"},
                 types.CLIENT_CAPABILITIES_META_KEY: BOTH,
             }
-        return said_in(await self._post({"id": 1, "method": "tools/call", "params": params}))
+        return reply_in(await self._post({"id": 1, "method": "tools/call", "params": params}))
 
     async def _post(self, message: dict[str, Any]) -> httpx.Response:
         body = json.dumps({"jsonrpc": "2.0", **message})
@@ -76,11 +76,11 @@ async def odd_client(
         yield env, client
 
 
-def said_in(response: httpx.Response) -> dict[str, Any]:
+def reply_in(response: httpx.Response) -> dict[str, Any]:
     for line in response.text.splitlines():
         text = line.removeprefix("data: ")
-        if text.startswith("{") and (said := json.loads(text)).get("id") is not None:
-            answer: dict[str, Any] = said
+        if text.startswith("{") and (message := json.loads(text)).get("id") is not None:
+            answer: dict[str, Any] = message
             return answer
     return {}
 
@@ -123,10 +123,10 @@ async def test_malformed_call_is_refused_before_asking(server, revision, logged)
     ]
     async with odd_client(server, revision) as (env, client):
         for tool, params in odd:
-            said = await client.call(tool, **params)
-            assert said["error"]["code"] == types.INVALID_PARAMS, params
-            assert "arguments must be" in said["error"]["message"] or (
-                "inputResponses" in said["error"]["message"]
+            reply = await client.call(tool, **params)
+            assert reply["error"]["code"] == types.INVALID_PARAMS, params
+            assert "arguments must be" in reply["error"]["message"] or (
+                "inputResponses" in reply["error"]["message"]
             )
         assert not await env.elicitations(), "nobody is asked"
         assert not logged()
@@ -137,8 +137,8 @@ async def test_invalid_tool_name_asks_no_person(server):
     gate = GatePolicy(patterns=("*",))
     async with odd_client(server, LEGACY, gate=gate) as (env, client):
         for name in ("x" * 257, "x" * 100_000, 5):
-            said = await client.call("go", name=name)
-            assert said["error"]["code"] == types.INVALID_PARAMS
+            reply = await client.call("go", name=name)
+            assert reply["error"]["code"] == types.INVALID_PARAMS
         assert not await env.elicitations()
 
 
@@ -147,9 +147,9 @@ async def test_client_name_longer_than_256_characters_is_refused(server, revisio
     async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
         for characters in (257, 100_000):
             client = OddClient(http, env, revision)
-            said = await client.connect("x" * characters) or await client.call("go")
-            assert said["error"]["code"] == types.INVALID_PARAMS
-            assert "256 characters" in said["error"]["message"]
+            reply = await client.connect("x" * characters) or await client.call("go")
+            assert reply["error"]["code"] == types.INVALID_PARAMS
+            assert "256 characters" in reply["error"]["message"]
         assert not logged()
 
 
@@ -160,8 +160,8 @@ async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server
         for name in (f"odd{HALF}", "odd\ufffd", "odd\\ud800", "\ufffdodd\\ud800", "odd\x1b[2J"):
             client = OddClient(http, env, MODERN)
             await client.connect(name)
-            said = await client.call("go")
-            assert said["result"]["resultType"] == "input_required", said
+            reply = await client.call("go")
+            assert reply["result"]["resultType"] == "input_required", reply
             (asked,) = [row for row in await env.elicitations() if row.join not in keys]
             keys.add(asked.join)
             page = await (await env.person()).visit(env.link_of(asked))
@@ -174,18 +174,18 @@ async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server
 async def test_invalid_account_argument_is_refused_with_an_explanation(server, account):
     # finding: S31
     async with odd_client(server) as (_, client):
-        said = await client.call("connect", arguments={"account": account})
-        (content,) = said["result"]["content"]
+        reply = await client.call("connect", arguments={"account": account})
+        (content,) = reply["result"]["content"]
         assert content["text"].startswith("account must be the name or id of an account")
-        assert said["result"]["isError"]
+        assert reply["result"]["isError"]
 
 
 async def test_lone_surrogate_in_gated_arguments_is_refused_before_asking(server):
     # finding: S31
     async with odd_client(server) as (env, client):
         for text in (HALF, "x" * 100_000):
-            said = await client.call("wipe", arguments={"about": {"a": text}})
-            assert "ELICITATION_INVALID_ARGUMENTS" in said["result"]["content"][0]["text"]
+            reply = await client.call("wipe", arguments={"about": {"a": text}})
+            assert "ELICITATION_INVALID_ARGUMENTS" in reply["result"]["content"][0]["text"]
         assert not await env.elicitations()
 
 
@@ -195,5 +195,5 @@ async def test_oversized_responses_to_the_tools_own_requests_are_refused(
     # finding: S31
     async with odd_client(server) as (_, client):
         roots = {"roots": [{"uri": "file:///" + "x" * 100_000}]}
-        said = await client.call("go", inputResponses={"its own": roots})
-        assert "can be stored while a person is asked" in said["result"]["content"][0]["text"]
+        reply = await client.call("go", inputResponses={"its own": roots})
+        assert "can be stored while a person is asked" in reply["result"]["content"][0]["text"]

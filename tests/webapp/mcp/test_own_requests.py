@@ -56,7 +56,7 @@ async def test_request_sent_twice_returns_the_same_form_without_asking_again(lib
     async with caller_of(shop.server, MODERN) as (env, caller):
         paying = await caller.asked("buy")
         await env.complete(links_asked(paying)[0], {"n": 1})
-        assert asked_keys(await caller.leg("buy", after=paying)) == ["size"]
+        assert asked_keys(await caller.send_call("buy", after=paying)) == ["size"]
         sizing = await caller.asked("buy", after=paying)
         assert asked_keys(sizing) == ["size"]
         assert await caller.last_text("buy", after=sizing) == "bought {'n': 1}"
@@ -71,7 +71,7 @@ async def test_new_call_after_the_result_asks_again(library):
         await env.complete(link)
         sizing = await caller.asked("buy", after=paying)
         await caller.answered("buy", after=sizing)
-        (fresh,) = links_asked(await caller.leg("buy"))
+        (fresh,) = links_asked(await caller.send_call("buy"))
         assert env.id_of(fresh) != env.id_of(link)
 
 

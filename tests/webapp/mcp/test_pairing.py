@@ -25,7 +25,7 @@ from tests.support.mcp_server import (
 )
 from webapp.http.exchange import PEER_KEY, Scope
 from webapp.identity.local_peer import Peer
-from webapp.identity.pairing import address_of, key_of
+from webapp.identity.sessions import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
@@ -101,8 +101,8 @@ async def test_pairing_of_a_browser_is_logged(caplog):
         await use(await relayed_person(env), place)
         assert (await (await relayed_person(env)).visit(place)).status == 410
         owner = env.service.identity.local_owner
-    (said,) = [one for one in caplog.records if one.getMessage() == "browser.paired"]
-    assert vars(said)["owner"] == owner
+    (logged,) = [one for one in caplog.records if one.getMessage() == "browser.paired"]
+    assert vars(logged)["owner"] == owner
 
 
 async def test_opening_a_pairing_address_pairs_nothing():

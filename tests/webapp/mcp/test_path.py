@@ -27,7 +27,7 @@ from tests.support.mcp_server import (
 )
 from webapp.connecting import connect
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 ORIGIN = "https://example.org"

@@ -235,8 +235,8 @@ async def test_answer_refused_by_a_plugin_is_returned_for_correction(server, rev
         link = await caller.link()
         refused = await typed(env, link, first="Tom", note="Purr")
         assert refused.status_code == 422
-        for said in ("Cats are not served here.", "First name", "Tom", "Purr"):
-            assert said in refused.text
+        for words in ("Cats are not served here.", "First name", "Tom", "Purr"):
+            assert words in refused.text
         assert not (await env.status(link)).is_final
         assert notes.ends == []
         assert (await typed(env, link, first="Ada")).status_code == 303

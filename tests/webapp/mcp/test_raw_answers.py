@@ -53,18 +53,18 @@ async def result_of(env: ServerEnv, tool: str, answer: object) -> dict[str, Any]
             "POST", env.mcp_url, json={**call, "params": params}, headers=caller.headers
         ) as response:
             async for line in response.aiter_lines():
-                said = json.loads(line.removeprefix("data: ")) if line[:7] == "data: {" else {}
-                if said.get("method") == "elicitation/create":
-                    reply = {"jsonrpc": "2.0", "id": said["id"], "result": answer}
+                message = json.loads(line.removeprefix("data: ")) if line[:7] == "data: {" else {}
+                if message.get("method") == "elicitation/create":
+                    reply = {"jsonrpc": "2.0", "id": message["id"], "result": answer}
                     found = await http.post(env.mcp_url, json=reply, headers=caller.headers)
                     assert found.status_code == 202
-                elif said.get("id") == 1:
-                    result: dict[str, Any] = said["result"]
+                elif message.get("id") == 1:
+                    result: dict[str, Any] = message["result"]
                     return result
     raise AssertionError("the call has no result")
 
 
-def said_in(result: dict[str, Any]) -> str:
+def text_in(result: dict[str, Any]) -> str:
     return str(result["content"][0]["text"])
 
 
@@ -77,23 +77,23 @@ async def test_content_of_an_invalid_type_fails_the_question_and_names_the_field
         result = await soon(result_of(env, "name", answer))
         assert result["isError"]
         assert result["_meta"]["code"] == "INVALID_INPUT"
-        assert '"path":"response"' in said_in(result).replace(" ", "")
+        assert '"path":"response"' in text_in(result).replace(" ", "")
         assert [row.status for row in await env.elicitations()] == [Status.FAILED]
 
 
 async def test_decline_with_content_is_a_decline(server):
     async with server_env(server) as env:
         answer = {"action": "decline", "content": {"x": {"y": [1]}}}
-        assert said_in(await soon(result_of(env, "ask", answer))) == "sure: False"
+        assert text_in(await soon(result_of(env, "ask", answer))) == "sure: False"
         assert [row.status for row in await env.elicitations()] == [Status.DECLINED]
 
 
 @pytest.mark.parametrize("answer", [{}, {"action": "approve"}, {"action": 1}, {"action": None}])
 async def test_unknown_action_is_not_an_acceptance(server, ran, answer):
     async with server_env(server) as env:
-        assert said_in(await soon(result_of(env, "ask", answer))) == "sure: False"
+        assert text_in(await soon(result_of(env, "ask", answer))) == "sure: False"
         refused = await soon(result_of(env, "wipe", answer))
         assert refused["isError"]
         assert refused["_meta"]["code"] == "ELICITATION_CANCELLED"
         assert not ran
-        assert said_in(await soon(result_of(env, "go", answer))) == "went: False cancelled"
+        assert text_in(await soon(result_of(env, "go", answer))) == "went: False cancelled"

@@ -22,7 +22,7 @@ from tests.support.mcp_server import (
     server_env,
     text_of,
 )
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ACCEPT = types.ElicitResult(action="accept")
 ANN = types.ElicitResult(action="accept", content={"response": "Ann"})
@@ -214,7 +214,7 @@ async def test_answered_question_is_not_asked_again_after_a_client_crash(server)
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, "three"))  # the gate
         it.clock.tick(seconds=20)
-        both = asked_in(await it.caller.leg("three", after=asked))
+        both = asked_in(await it.caller.send_call("three", after=asked))
         assert len(both.input_requests or {}) == 2
         again = asked_in(await first(it.caller, "three"))
         assert again.input_requests == both.input_requests

@@ -25,7 +25,7 @@ async def test_repr_shows_no_secret_content_or_tokenized_url():
         return CARD
 
     async with caller_of(server, MODERN) as (env, caller):
-        (url,) = links_asked(await caller.leg("pay"))
+        (url,) = links_asked(await caller.send_call("pay"))
         await env.complete(url, {"card": CARD})
         (row,) = await env.elicitations()
         assert row.content == {"card": CARD}

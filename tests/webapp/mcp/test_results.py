@@ -15,8 +15,8 @@ KANA = "\u3042"
 
 
 @pytest.mark.parametrize("length", [3_000, 7_000, 12_000, 30_000])
-@pytest.mark.parametrize("letter", ['"', KANA, "a"], ids=["quotes", "kana", "latin"])
-async def test_result_of_any_size_is_returned_from_a_single_run(letter: str, length: int):
+@pytest.mark.parametrize("character", ['"', KANA, "a"], ids=["quotes", "kana", "latin"])
+async def test_result_of_any_size_is_returned_from_a_single_run(character: str, length: int):
     server = new_server("mcp")
     ran: list[str] = []
 
@@ -24,14 +24,14 @@ async def test_result_of_any_size_is_returned_from_a_single_run(letter: str, len
     async def export() -> str:
         await elicit.url("Sign in", LOGIN)
         ran.append("export")
-        return letter * length
+        return character * length
 
     async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("export")
         await env.complete(await caller.link())
         result = await soon(call)
         assert not result.is_error
-        assert text_of(result) == letter * length
+        assert text_of(result) == character * length
         assert len(ran) == 1
 
 

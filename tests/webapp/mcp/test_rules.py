@@ -30,7 +30,7 @@ from tests.support.service_env import asked, process
 from webapp.elicitations.watcher import listen
 from webapp.kinds.rules import ANSWERED_WITHIN, NOT_CHECKED
 from webapp.records.values import Check
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 class Stay(BaseModel):
@@ -73,13 +73,13 @@ async def test_page_shows_validation_errors_and_accepts_nothing(server, revision
         call = caller.call("book")
         link, person = await caller.link(), await env.person()
         page = await person.visit(link)
-        for typed, said, place in [
+        for typed, words, place in [
             (WRONG, "The last day is before the first.", None),
             ({**RIGHT, "name": "ada"}, "A name begins with a capital.", "answer.name"),
         ]:
             answer = await person.browser.post(link, data={"csrf": page.csrf, **strings(typed)})
             assert answer.status_code == 422
-            assert said in answer.text
+            assert words in answer.text
             assert ("aria-invalid" in answer.text) == (place is not None)
             assert await env.status(link) in ("pending", "opened")
         done = await person.browser.post(link, data={"csrf": page.csrf, **strings(RIGHT)})
@@ -109,7 +109,7 @@ class Asking:
 
     question: Question[Any]
     clock: Clock
-    is_heard: bool = True
+    is_delivered: bool = True
 
     async def faults(self, content: Mapping[str, Json]) -> tuple[list[Fault], list[Check]]:
         store = MemoryStore()
@@ -119,7 +119,7 @@ class Asking:
             request: Any = self.question.request
             terms = msgspec.to_builtins(request.terms)
             elicitation = await asked(tool, kind=request.kind, terms=terms)
-            if self.is_heard:
+            if self.is_delivered:
                 tool.kinds.rules.know(elicitation, self.question.request)
             await asyncio.sleep(0)
             found = await page.kinds.rules.faults(elicitation, content)
@@ -135,15 +135,15 @@ class Asking:
 
 @pytest.mark.parametrize("kind", QUESTIONS)
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "faults"),
     [(RIGHT, []), (WRONG, [Fault(path="", message="The last day is before the first.")])],
 )
 async def test_serving_process_gets_validation_from_the_asking_process(
-    kind, typed: dict[str, Json], said: list[Fault]
+    kind, typed: dict[str, Json], faults: list[Fault]
 ):
     # finding: A5
     found, (check,) = await Asking(QUESTIONS[kind], Clock()).faults(typed)
-    assert found == said
+    assert found == faults
     assert check.content is None  # typed values are not stored
 
 
@@ -151,7 +151,7 @@ def test_unanswered_validation_accepts_nothing_and_allows_a_retry():
     # finding: A5
     clock = Clock()
     loop = HandLoop(clock)
-    asking = Asking(QUESTIONS["form"], clock, is_heard=False)
+    asking = Asking(QUESTIONS["form"], clock, is_delivered=False)
     found, (check,) = loop.run_until_complete(asking.faults(RIGHT))
     assert found == [NOT_CHECKED]
     assert loop.time() == pytest.approx(ANSWERED_WITHIN, abs=1)

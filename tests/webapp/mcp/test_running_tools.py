@@ -436,7 +436,7 @@ async def test_tools_own_error_after_an_answer_is_unchanged(server, revision):
 
 
 @pytest.mark.every_way
-async def test_error_raised_in_place_of_ours_has_no_elicitation_code(server, revision):
+async def test_error_raised_in_place_of_our_error_has_no_elicitation_code(server, revision):
     @server.tool()
     async def translate() -> str:
         try:

@@ -61,10 +61,10 @@ class Library:
         self, sender: Sender, id: str | None = None, method: str = "POST", **more: Any
     ) -> tuple[int, str]:
         """Send a request and return its status and the session's id."""
-        said: list[Message] = []
+        messages: list[Message] = []
 
         async def send(message: Message) -> None:
-            said.append(message)
+            messages.append(message)
 
         async def receive() -> Message:
             return {"type": "http.request", "body": b""}
@@ -72,8 +72,8 @@ class Library:
         headers = [] if id is None else [(b"mcp-session-id", id.encode())]
         scope = {"type": "http", "method": method, "headers": headers, "sender": sender, **more}
         await self.layer(scope, receive, send)
-        answered_with: dict[bytes, bytes] = dict(said[0]["headers"])
-        return said[0]["status"], answered_with.get(b"mcp-session-id", b"").decode()
+        answered_with: dict[bytes, bytes] = dict(messages[0]["headers"])
+        return messages[0]["status"], answered_with.get(b"mcp-session-id", b"").decode()
 
 
 def nameless(address: int) -> Sender:

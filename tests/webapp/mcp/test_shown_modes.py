@@ -54,12 +54,12 @@ async def test_accepted_link_is_not_an_acceptance_in_a_later_request_with_forms(
         asked = await links.asked(tool)
         ((_, request),) = (asked.input_requests or {}).items()
         link: str = request.params.url  # type: ignore[union-attr]
-        leg = forms.call_leg(tool, after=asked)
+        waiting = forms.start_request(tool, after=asked)
         (row,) = await env.pending()
         assert not row.status.is_final
         assert not RAN, "nobody opened the page"
         await (await env.person()).press(link)
-        assert text_of(answered_in(await soon(leg))) == "done"
+        assert text_of(answered_in(await soon(waiting))) == "done"
         assert [tool] == RAN
 
 
@@ -71,7 +71,7 @@ async def test_form_answer_counts_in_a_later_request_declaring_links_only(server
         env.caller(MODERN, declares=URL, name="an agent") as links,
     ):
         asked = await forms.asked(tool)
-        assert text_of(answered_in(await soon(links.leg(tool, after=asked)))) == "done"
+        assert text_of(answered_in(await soon(links.send_call(tool, after=asked)))) == "done"
         assert [tool] == RAN
 
 
@@ -83,14 +83,14 @@ async def test_unanswered_form_is_shown_again_in_the_mode_of_the_request(server)
     ):
         asked = await forms.asked("gated")
         unanswered = asked.model_copy(update={"input_requests": {}})
-        again = asked_in(await soon(links.leg("gated", after=unanswered)))
+        again = asked_in(await soon(links.send_call("gated", after=unanswered)))
         ((_, request),) = (again.input_requests or {}).items()
         assert request.params.mode == "url"  # type: ignore[union-attr]
-        leg = forms.call_leg("gated", after=again)
+        waiting = forms.start_request("gated", after=again)
         await env.pending()
         assert not RAN, "the accept was the link's"
         await (await env.person()).decline(request.params.url)  # type: ignore[union-attr]
-        assert answered_in(await soon(leg)).is_error
+        assert answered_in(await soon(waiting)).is_error
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])

@@ -23,7 +23,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.records import held_in
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 LOGIN = "https://example.org/login"
 
@@ -100,30 +100,30 @@ async def test_next_request_can_reach_another_process(library, tmp_path):
         asked = await here.asked("sign_in")
         (link,) = links_asked(asked)
         person = await one.person()
-        leg = asyncio.create_task(there.leg("sign_in", after=asked))
+        waiting = asyncio.create_task(there.send_call("sign_in", after=asked))
         await two.pending()
         await person.go_on(link)
         assert await one.complete(link, {"name": "ann"}) == "accepted"
-        assert text_of(answered_in(await leg)) == "signed in: ann"
+        assert text_of(answered_in(await waiting)) == "signed in: ann"
 
 
 class LateNews(MemoryStore):
-    """A second connection to a store that receives other processes' changes only after `hear()`."""
+    """A second connection to a store that receives others' changes only after `deliver()`."""
 
     def __init__(self, others: MemoryStore) -> None:
         super().__init__(shares_with=others)
-        self._kept_back: list[Record] = []
+        self._held_back: list[Record] = []
         self._is_late = True
 
     def notify(self, records: tuple[Record, ...]) -> None:
         if self._is_late:
-            self._kept_back.extend(records)
+            self._held_back.extend(records)
         else:
             super().notify(records)
 
-    def hear(self) -> None:
+    def deliver(self) -> None:
         self._is_late = False
-        super().notify(tuple(self._kept_back))
+        super().notify(tuple(self._held_back))
 
 
 async def test_request_with_a_delayed_notification_gets_its_runs_result():
@@ -148,15 +148,15 @@ async def test_request_with_a_delayed_notification_gets_its_runs_result():
     ):
         asked = await here.asked("buy")
         await one.complete(links_asked(asked)[0])
-        first = asyncio.create_task(here.leg("buy", after=asked))
+        first = asyncio.create_task(here.send_call("buy", after=asked))
         await eventually(lambda: bodies)
-        second = asyncio.create_task(there.leg("buy", after=asked))
+        second = asyncio.create_task(there.send_call("buy", after=asked))
         await eventually(lambda: len(two.service.elicitations.waiters) >= 2)
         gate.set()
         assert text_of(answered_in(await first)) == "bought 1"
         await eventually(lambda: any(each.status == "delivered" for each in held_in(store)))
         records = {each.id for each in held_in(store)}
-        late.hear()
+        late.deliver()
         try:
             # Wait until the second call is answered, or has wrongly created a new question.
             await eventually(

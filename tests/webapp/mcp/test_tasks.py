@@ -36,7 +36,7 @@ from webapp.calls.call import RESULT_BYTES_AT_MOST
 from webapp.calls.run import ARGUMENTS_BYTES_AT_MOST
 from webapp.mcp.task_state import LOOKS_AT_LEAST, LOOKS_AT_MOST
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 NAME: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
 THREE_DAYS = timedelta(days=3)

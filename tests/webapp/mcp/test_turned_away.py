@@ -31,7 +31,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str,
 
 def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
     received = [str(vars(record)) for record in caplog.records if record.name.startswith("webapp")]
-    return all(secrets) and not any(secret in said for secret in secrets for said in received)
+    return all(secrets) and not any(secret in text for secret in secrets for text in received)
 
 
 async def test_link_opened_by_another_person_is_logged(caplog):
@@ -71,7 +71,7 @@ async def test_link_by_code_in_another_browser_is_logged(caplog):
         caller.begin("visit")
         link = await caller.link()
         person, other = await env.person(), await env.person()
-        user_code = await by_code.letters_for(person, link)
+        user_code = await by_code.code_for(person, link)
         typed.put_nowait(user_code)
         await by_code.confirmed(env, link)
         assert (await person.visit(link)).status == 200

@@ -56,9 +56,9 @@ async def test_unawaited_question_used_as_its_answer_is_reported(server, revisio
     async with caller_of(server, revision) as (env, caller):
         assert_is_withheld(await caller.result("buy"), "used as a receipt")
         assert_is_withheld(await caller.result("visit"), "used as a mapping")
-        said = await caller.result("decide")
-        assert_is_withheld(said, "used as an answer")
-        assert "write `await` before the question" in text_of(said)
+        result = await caller.result("decide")
+        assert_is_withheld(result, "used as an answer")
+        assert "write `await` before the question" in text_of(result)
         assert not await env.elicitations()
 
 
@@ -170,9 +170,9 @@ async def test_error_that_the_library_hides_is_not_blamed_on_an_unawaited_questi
     async with caller_of(server, revision) as (_, caller):
         result = await caller.result("buy", item="coffee")
     assert result.meta["code"] == "ELICITATION_NOT_ASKED"
-    said = text_of(result)
-    assert said.startswith("The tool raised an error, which is in the server's log. A possible")
-    assert line_of("before the error") in said
+    text = text_of(result)
+    assert text.startswith("The tool raised an error, which is in the server's log. A possible")
+    assert line_of("before the error") in text
     errors = [one.exc_info[1] for one in caplog.records if one.exc_info]
     assert any(isinstance(one.__cause__, KeyError) for one in errors)
 
@@ -208,7 +208,7 @@ async def test_tool_with_own_input_request_is_checked_after_its_last_request(lib
 
     async with caller_of(server, MODERN) as (_, caller):
         asked = await caller.asked("buy")
-        assert text_of(await caller.leg("buy", after=asked)) == "done"  # type: ignore[arg-type]
+        assert text_of(await caller.send_call("buy", after=asked)) == "done"  # type: ignore[arg-type]
 
 
 async def name_of() -> str:
@@ -303,14 +303,14 @@ async def test_async_generator_that_the_library_does_not_run_is_explained(revisi
 
 
 async def test_text_about_coroutines_of_other_programs_is_no_mistake(server, revision):
-    said = "<coroutine object main at 0x7f> <_GatheringFuture pending> <Question of the kind form>"
+    text = "<coroutine object main at 0x7f> <_GatheringFuture pending> <Question of the kind form>"
 
     @server.tool()
     async def run() -> str:
-        return said
+        return text
 
     async with caller_of(server, revision) as (_, caller):
-        assert await caller.text("run") == said
+        assert await caller.text("run") == text
 
 
 @pytest.mark.every_way
@@ -409,13 +409,13 @@ async def test_nested_tool_fails_for_its_own_question_without_await(revision):
 
     @server.tool
     async def try_to_sell(ctx: Context) -> str:
-        said = list[str]()
+        results = list[str]()
         for name in ("deliver", "raises"):
             try:
-                said.append(str(await ctx.fastmcp.call_tool(name, {})))
+                results.append(str(await ctx.fastmcp.call_tool(name, {})))
             except Exception as error:  # noqa: BLE001 -- whatever the library makes of it
-                said.append(type(error).__name__)
-        return f"nothing: {len(said)}"
+                results.append(type(error).__name__)
+        return f"nothing: {len(results)}"
 
     async with caller_of(server, revision) as (_, caller):
         assert_is_withheld(await caller.result("sell"), "inner")

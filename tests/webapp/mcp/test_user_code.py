@@ -15,9 +15,9 @@ from tests.support.by_code import (
     ANONYMOUS,
     FROM_AFAR,
     WORDS,
+    code_for,
+    code_on,
     confirmed,
-    letters_for,
-    letters_on,
     nameless,
     shop,
 )
@@ -49,8 +49,8 @@ async def by_token(
         yield env, caller
 
 
-def wrong(letters: str) -> str:
-    return letters[:-1] + ("B" if letters[-1] != "B" else "C")
+def wrong(code: str) -> str:
+    return code[:-1] + ("B" if code[-1] != "B" else "C")
 
 
 @pytest.mark.every_way
@@ -59,7 +59,7 @@ async def test_user_code_typed_in_the_chat_opens_the_page(library, revision):
         call = caller.call("visit")
         link = await caller.link()
         person = await env.person()
-        typed.put_nowait(await letters_for(person, link))
+        typed.put_nowait(await code_for(person, link))
         await confirmed(env, link)
         assert WORDS in (await person.visit(link)).text
         assert await person.go_on(link) == "https://shop.example/terms"
@@ -72,14 +72,14 @@ async def test_wrong_user_code_opens_nothing_and_is_asked_for_again(revision):
         call = caller.call("visit")
         link = await caller.link()
         person = await env.person()
-        user_code = await letters_for(person, link)
+        user_code = await code_for(person, link)
         for _ in range(5):
             typed.put_nowait(wrong(user_code))
         await eventually(lambda: len(caller.code_prompts) == 6)
         assert caller.code_prompts[1:5] == [WRONG_WORDS] * 4
         assert caller.code_prompts[5] == FRESH_WORDS
         assert WORDS not in (await person.visit(link)).text
-        fresh = letters_on(await person.visit(link))
+        fresh = code_on(await person.visit(link))
         assert fresh != user_code
         typed.put_nowait(fresh)
         await confirmed(env, link)
@@ -116,9 +116,9 @@ async def test_user_code_in_another_browser_does_not_invalidate_the_askers_code(
         caller.begin("visit")
         link = await caller.link()
         person, other = await env.person(), await env.person()
-        user_code = await letters_for(person, link)
-        assert await letters_for(other, link) != user_code
-        assert letters_on(await person.visit(link)) == user_code
+        user_code = await code_for(person, link)
+        assert await code_for(other, link) != user_code
+        assert code_on(await person.visit(link)) == user_code
         typed.put_nowait(user_code)
         await confirmed(env, link)
         assert WORDS in (await person.visit(link)).text
@@ -164,7 +164,7 @@ async def test_token_of_an_issuer_without_sign_in_uses_a_user_code(library, revi
         link = await caller.link()
         person = await env.person()
         assert WORDS not in (await person.visit(link)).text
-        typed.put_nowait(await letters_for(person, link))
+        typed.put_nowait(await code_for(person, link))
         await confirmed(env, link)
         assert await person.go_on(link) == "https://shop.example/terms"
         await env.complete(link)
@@ -179,7 +179,7 @@ async def test_user_code_without_forms_is_sent_through_the_result_tool(revision)
         assert "eight letters" in text_of(shown)
         link = link_in(shown)
         person = await env.person()
-        user_code = await letters_for(person, link)
+        user_code = await code_for(person, link)
         pass_on = {"elicitId": env.id_of(link)}
         result = await caller.result("elicitation_result", code=wrong(user_code), **pass_on)
         assert result.is_error
@@ -200,7 +200,7 @@ async def test_user_code_is_sent_through_the_result_tool_if_the_client_shows_not
         assert listed == {"visit", "key", "elicitation_result"}
         link = link_in(await caller.result("visit"))
         person = await env.person()
-        user_code = await letters_for(person, link)
+        user_code = await code_for(person, link)
         result = await caller.result("elicitation_result", code=user_code, elicitId=env.id_of(link))
         assert not result.is_error
         assert await person.go_on(link) == "https://shop.example/terms"

@@ -33,7 +33,7 @@ from webapp.calls.clients import FORM as FORM_MODE
 from webapp.calls.clients import ClientName, Deed
 from webapp.mcp.callers import LIBRARY_NAMES
 from webapp.settings.quotas import ListedClient, PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,11 +73,11 @@ def server(library: str) -> Any:
     return server
 
 
-async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult) -> None:
+async def is_reached_on_the_page(it: Here, tool: str, result: types.CallToolResult) -> None:
     """Check that the same question continues on the page and is not sent to the client again."""
     (asked,) = await it.env.elicitations()
     assert asked.status is Status.PENDING
-    assert it.env.id_of(link_in(told)) == asked.id
+    assert it.env.id_of(link_in(result)) == asked.id
     sent = it.shows.asked
     again = it.caller.call(tool)
     await it.env.pending()

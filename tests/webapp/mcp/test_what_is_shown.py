@@ -235,7 +235,7 @@ class Errand(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _kept(cls, data: Any, made: Callable[[Any], "Errand"]) -> "Errand":
+    def _restored(cls, data: Any, made: Callable[[Any], "Errand"]) -> "Errand":
         errand = made(data)
         errand._argv = data["command"]
         return errand

@@ -68,9 +68,9 @@ async def test_call_without_a_token_gets_the_resource_metadata_url():
         person = await here.env.person()
         refused = await person.browser.post(here.env.mcp_url, json={})
         assert refused.status_code == 401
-        said = refused.headers["www-authenticate"]
+        challenge = refused.headers["www-authenticate"]
         document = f"{here.env.url}/.well-known/oauth-protected-resource/mcp"
-        assert f'resource_metadata="{document}"' in said
+        assert f'resource_metadata="{document}"' in challenge
         found = (await person.browser.get(document)).json()
         assert found["resource"] == here.env.mcp_url
         assert found["authorization_servers"] == [here.issuer.url]

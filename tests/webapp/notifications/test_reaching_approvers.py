@@ -8,7 +8,7 @@ from tests.support.approving import approving, press, shop
 from tests.support.mcp_server import LEGACY, MODERN, text_of
 from tests.support.notify_env import mail_server, messages_are_noted, web_hook
 from webapp.limits import CallLimits
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.sweeper import fall_due
 
 # The call is held while the reminder becomes due.

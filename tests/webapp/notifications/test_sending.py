@@ -24,11 +24,10 @@ from tests.support.notify_env import (
 )
 from webapp.elicitations.complete import complete_elicitation
 from webapp.events.sender import JITTER, SCHEDULE
-from webapp.notifications.delivery import deliver
+from webapp.notifications.delivery import NotifyTable, deliver
 from webapp.notifications.sender import BETWEEN_MESSAGES, CLAIMED, LATER, MESSAGES_AT_ONCE
-from webapp.notifications.tables import NotifyTable
 from webapp.settings.brand import Brand
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry

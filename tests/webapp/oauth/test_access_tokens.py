@@ -45,7 +45,7 @@ from webapp.oauth.access_tokens import BACK_OFF, CLAIM, FRESH
 from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Record, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FIFTY = 50
 
@@ -545,15 +545,15 @@ async def test_refused_token_without_refresh_token_is_verified_before_person_is_
 async def test_disconnect_revokes_token_and_wipes_stored_token() -> None:
     async with connected(tool="list") as (service, network, _):
         stored, accounts = await the_one(service), service.kinds.accounts
-        said = await accounts.keys.disconnect(stored.owner, stored.id)
-        assert (said.revoked, said.label, said.provider) == (True, "octocat", "GitHub")
+        ended = await accounts.keys.disconnect(stored.owner, stored.id)
+        assert (ended.revoked, ended.label, ended.provider) == (True, "octocat", "GitHub")
         assert ["key-1-of-octocat" in body for body in network.revoked] == [True]
         left = await the_one(service)
         assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
         assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
         assert await accounts.connections.all_of(stored.owner) == ()
         # A second disconnect returns the same value without a request to the provider.
-        assert await accounts.keys.disconnect(stored.owner, stored.id) == said
+        assert await accounts.keys.disconnect(stored.owner, stored.id) == ended
         assert len(network.revoked) == 1
         assert (await accounts.keys.disconnect(stored.owner, "nobody's")).revoked is None
         # The next call asks the person again, and only its own tool is then permitted.
@@ -590,16 +590,16 @@ async def test_disconnect_wipes_token_whatever_provider_responds(
     async with connected(providers={"github": BY_FORM}) as (service, network, _):
         network.revokes = fail
         account = await the_one(service)
-        said = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
-        assert (said.revoked, said.manage) == (revoked, "https://hub.example/apps")
+        ended = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        assert (ended.revoked, ended.manage) == (revoked, "https://hub.example/apps")
         assert (await the_one(service)).access_token == ""
 
 
 async def test_disconnect_reports_provider_without_revocation() -> None:
     async with connected(providers={"github": NO_WAY}) as (service, _, _):
         account = await the_one(service)
-        said = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
-        assert (said.revoked, said.manage) == (None, "https://hub.example/apps")
+        ended = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        assert (ended.revoked, ended.manage) == (None, "https://hub.example/apps")
 
 
 async def test_expired_token_is_refreshed_to_be_revoked() -> None:
@@ -715,11 +715,11 @@ async def test_provider_with_changed_client_is_not_asked_to_revoke() -> None:
     store = MemoryStore()
     async with serving_accounts(network := Renewing(), store=store) as service:
         await connect(service, "repo")
-    ours = {"github": ("another-id", "another-secret-of-ours")}
-    async with serving_accounts(network, store=store, credentials=ours) as service:
+    credentials = {"github": ("another-id", "another-secret-of-ours")}
+    async with serving_accounts(network, store=store, credentials=credentials) as service:
         account = await the_one(service)
-        said = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
-        assert (said.revoked, said.manage) == (False, HUB.manage)
+        ended = await service.kinds.accounts.keys.disconnect(account.owner, account.id)
+        assert (ended.revoked, ended.manage) == (False, HUB.manage)
         assert network.revoked == []
         assert (await the_one(service)).access_token == ""
 

@@ -34,7 +34,7 @@ from tests.support.hand_loop import HandLoop
 from tests.support.service_env import URL
 from webapp.elicitations.question_kind import AskedBy
 from webapp.sandbox import new_sandbox
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 
@@ -287,8 +287,8 @@ async def test_account_of_previous_sandbox_is_not_reused() -> None:
     store = MemoryStore()
     for address in ("http://127.0.0.1:8766", "http://127.0.0.1:8766"):  # two sandboxes in turn
         sandbox = new_sandbox(url=address, serves=URL)
-        ours = {"github": (sandbox.client_id, sandbox.client_secret)}
-        async with serving_accounts(Network(), store=store, credentials=ours) as service:
+        credentials = {"github": (sandbox.client_id, sandbox.client_secret)}
+        async with serving_accounts(Network(), store=store, credentials=credentials) as service:
             by = AskedBy(
                 owner=service.elicitations.owners.tag(issuer="tests", subject="alice"), **LIST
             )

@@ -10,7 +10,7 @@ import pytest
 
 from flows import elicit
 from flows.errors import InvalidQuestion
-from flows.oauth.carrier import Carrier
+from flows.oauth.declaration import Carrier
 from flows.oauth.provider import as_data, provider_in
 from flows.providers import PersonProbe, Provider, ProviderKey, github
 from tests.support.key_apis import ACME, ASKED, DESK, KEY, Api

@@ -23,7 +23,7 @@ from flows.elicitation.states import Elicitation
 from flows.errors import InvalidQuestion
 from flows.oauth.connection import Connection, allow
 from flows.oauth.provider import PersonProbe, Provider, Revocation, TokenExchange
-from flows.providers.microsoft import on_behalf_of
+from flows.providers.openid import on_behalf_of
 from flows.requests import AccountRequest
 from tests.support.api_people import PeopleEnv
 from tests.support.api_program import program_at
@@ -312,9 +312,9 @@ def another_kind(crm: Crm, issuer: Issuing) -> Reply:
 async def test_refused_or_unproven_exchange_asks_the_person(reply: Any) -> None:
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = reply(crm, env.issuer)
-        said = await env.tell("ann")
-        assert f"{env.here.url}/e/" in said
-        assert "crm.example: 200" not in said
+        text = await env.tell("ann")
+        assert f"{env.here.url}/e/" in text
+        assert "crm.example: 200" not in text
         assert await env.here.connections() == []
 
 
@@ -362,18 +362,18 @@ async def test_disconnected_account_is_not_exchanged_again() -> None:
 
 @pytest.mark.parametrize("scope", ["read", "write"])
 async def test_call_during_a_disconnection_does_not_exchange_the_account_again(scope: str) -> None:
-    said = list[str]()
+    texts = list[str]()
     async with living(exchange_env(audience=CRM)) as (env, crm):
         crm.reply = by_token(crm, env.issuer)
         assert "ann@crm.example: 200" in await env.tell("ann")
         (row,) = await env.here.connections()
 
         async def calls() -> None:
-            said.append(await env.tell("ann", scope=scope))
+            texts.append(await env.tell("ann", scope=scope))
 
         crm.meanwhile["/revoke"] = calls
         await env.here.service.kinds.accounts.keys.disconnect(row.owner, row.id)
-        assert f"{env.here.url}/e/" in said[0]
+        assert f"{env.here.url}/e/" in texts[0]
         assert f"{env.here.url}/e/" in await env.tell("ann", scope=scope)
         assert len(crm.asked) == 1
         assert await env.here.service.kinds.accounts.connections.all_of(row.owner) == ()

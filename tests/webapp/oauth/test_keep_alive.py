@@ -11,8 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from flows.oauth.connection import Connection
-from flows.oauth.keep_alive import planned
+from flows.oauth.connection import Connection, planned
 from flows.oauth.provider import Provider
 from tests.support.account_env import CREDENTIALS, HUB, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
@@ -20,7 +19,7 @@ from webapp.events.addresses import EventAddress
 from webapp.oauth.keep_alive import REFRESHED_AT_ONCE
 from webapp.records.values import OutgoingEvent
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 

@@ -21,7 +21,7 @@ from tests.support.renewing import HUB, Renewing, connected, the_one
 from webapp.oauth.access_tokens import PAGE_AGAIN_AFTER, REFUSED_AGAIN_AFTER
 from webapp.service import Service
 from webapp.stores import open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 SECOND_LOOK = REFUSED_AGAIN_AFTER + timedelta(seconds=1)
@@ -180,8 +180,8 @@ async def test_firewall_page_does_not_prove_refusal_of_expired_access_token(
     async with connected(hours=2) as (service, network, _):
         reply = httpx.Response(403, html="<h1>Blocked</h1>") if is_page else ENDED["HubSpot"]
         answering(network, reply, api=401)
-        said = await called(service, 1)
-        assert (said == "asked") is not is_page
+        result = await called(service, 1)
+        assert (result == "asked") is not is_page
 
 
 async def test_access_token_refused_before_expiry_proves_refused_refresh() -> None:
@@ -226,11 +226,11 @@ async def test_account_of_issuer_is_verified_at_userinfo_endpoint() -> None:
         accounts = service.kinds.accounts
         client = accounts.connections._clients.of(acme)
         key = accounts.connections.key(client, server=found.server)
-        theirs = replace_connection(found, key=key)
-        await service.elicitations.write(theirs)
+        changed = replace_connection(found, key=key)
+        await service.elicitations.write(changed)
         clock.tick(hours=2)
         answering(network, ENDED["X"], api=401)
-        assert await accounts.keys.working(theirs) is None
+        assert await accounts.keys.working(changed) is None
 
 
 def replace_connection(found: Any, *, key: str) -> Any:
@@ -253,9 +253,9 @@ async def test_operator_error_never_lapses_account(reply: httpx.Response) -> Non
         renews, good = network.renews, dict(network.good)
         answering(network, reply, api=401)
         for n in range(5):
-            said = await called(service, n)
-            assert "operator" in said
-            assert "moment" not in said
+            result = await called(service, n)
+            assert "operator" in result
+            assert "moment" not in result
         assert network.refreshes == 1
         for n in range(5):
             clock.tick(hours=1)

@@ -18,8 +18,8 @@ from tests.support.clock import Clock
 from tests.support.program_site import program_site
 from tests.support.shared_stores import STORES
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
 from webapp.stores.opening import open_store
+from webapp.stores.sqlite import MemoryStore
 
 ROBOT = Provider(
     name="robot",

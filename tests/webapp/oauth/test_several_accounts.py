@@ -34,7 +34,7 @@ from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Conflict, Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 HUBBER = {"id": 480938, "login": "hubber", "name": "Hub Ber"}
 

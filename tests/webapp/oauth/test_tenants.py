@@ -15,7 +15,7 @@ from tests.support.tenant_sites import BOOKS, FORCE, SHOP, Sites
 from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart, returned
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 ALL = {each.name: each for each in (SHOP, BOOKS, FORCE)}
 KEYS = dict.fromkeys(ALL, ("our-id", "our-secret-that-is-long"))
@@ -142,7 +142,7 @@ async def test_reconnected_account_keeps_its_tenant() -> None:
         assert (after.id, after.tenant) == (row.id, row.tenant)
 
 
-async def test_parameter_of_the_callback_is_kept_and_names_the_api() -> None:
+async def test_parameter_of_the_callback_is_stored_and_names_the_api() -> None:
     # finding: XO3
     async with sites(Sites()) as service:
         first = await connected(service, "books", back={"realmId": "42"})

@@ -31,7 +31,7 @@ from webapp.cli.doctor import examine_registrations
 from webapp.oauth.token_failures import STANDS
 from webapp.records.values import OutgoingEvent, RefusedRegistration
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry
@@ -98,8 +98,8 @@ async def test_log_of_failed_exchange_contains_no_secret(caplog: pytest.LogCaptu
 
     async def token(request: httpx.Request) -> httpx.Response:
         echo = request.content.decode()
-        said = f"{echo} of ada@example.com, token 0123456789abcdef0123456789abcdef is bad"
-        return httpx.Response(400, json={"error": "x", "error_description": said[-300:]})
+        description = f"{echo} of ada@example.com, token 0123456789abcdef0123456789abcdef is bad"
+        return httpx.Response(400, json={"error": "x", "error_description": description[-300:]})
 
     network.token = token
     caplog.set_level(logging.DEBUG)
@@ -211,13 +211,13 @@ async def test_refused_redirect_address_stops_only_person_who_brought_code() -> 
         assert (await connect(service, "repo", owner=bob)).label == "octocat"
 
 
-NOT_OURS = ENDED["not this grant"]
+OTHER_GRANT = ENDED["not this grant"]
 
 
 async def test_unauthorized_client_at_exchange_blames_operator_from_second_person() -> None:
     # finding: XO1
     network, clock = Network(), Clock()
-    refusing(network, NOT_OURS)
+    refusing(network, OTHER_GRANT)
     async with serving_accounts(network, clock=clock) as service:
         for n in range(3):
             assert "operator" not in await failed(service, arguments=n)
@@ -236,7 +236,7 @@ async def test_unauthorized_client_at_refresh_blames_operator_from_second_person
     async with serving_accounts(network, clock=clock) as service:
         people = await two_connected(service, network)
         renews = network.renews
-        refusing_refresh(network, NOT_OURS)
+        refusing_refresh(network, OTHER_GRANT)
         network.api_status = 500
         clock.tick(hours=2)
         for n in range(3):
@@ -270,7 +270,7 @@ async def test_two_people_with_lapsed_accounts_are_both_asked_again() -> None:
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock) as service:
         people = await two_connected(service, network)
-        refusing_refresh(network, NOT_OURS)
+        refusing_refresh(network, OTHER_GRANT)
         network.api_status = 500
         clock.tick(hours=2)
         for n in range(40):
@@ -291,7 +291,7 @@ async def test_successful_refresh_clears_suspicion_of_unauthorized_client() -> N
         for person in await two_connected(service, network):
             clock.tick(hours=2)
             renews = network.renews
-            refusing_refresh(network, NOT_OURS)
+            refusing_refresh(network, OTHER_GRANT)
             network.api_status = 500
             assert "operator" not in await unasked(service, owner=person, arguments="refused")
             network.renews, network.api_status = renews, 200

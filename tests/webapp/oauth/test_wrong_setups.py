@@ -91,8 +91,8 @@ async def test_provider_that_repeats_secret_gets_it_into_no_log_and_no_finding(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    said = {"error": "invalid_client", "error_description": f"{SECRET} is wrong"}
-    network = WrongProvider(clock=clock, replies={"/token": answers(401, json=said)})
+    error = {"error": "invalid_client", "error_description": f"{SECRET} is wrong"}
+    network = WrongProvider(clock=clock, replies={"/token": answers(401, json=error)})
     async with served(network, provider=PROVIDER, clock=clock) as here:
         await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
         found = await _by_doctor(network, here.settings, clock)
@@ -104,8 +104,8 @@ async def test_answer_that_proves_nothing_is_in_log_at_start(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    said = {"error": "invalid_request", "error_description": "send JSON"}
-    network = WrongProvider(clock=clock, replies={"/token": answers(400, json=said)})
+    error = {"error": "invalid_request", "error_description": "send JSON"}
+    network = WrongProvider(clock=clock, replies={"/token": answers(400, json=error)})
     async with served(network, provider=PROVIDER, clock=clock):
         await eventually(lambda: logged_texts(caplog.records, "registrations.checked"))
     unclear = logged_texts(caplog.records, "registration.unclear")

@@ -42,14 +42,14 @@ def test_connect_page_names_asker_scopes_destination_and_decline(
     start: StartAccount, shown: Shown
 ) -> None:
     page = shown(start)
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Let my tools use your GitHub account?"
-    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in text
     assert page.text("blockquote") == start.reason
     assert page.text("li").startswith("Can change: Read and write your repositories")
-    assert "Next: https://github.com" in said
-    assert "Your assistant never sees your password or the key that GitHub gives." in said
-    assert "4 minutes, until 21:34 UTC" in said
+    assert "Next: https://github.com" in text
+    assert "Your assistant never sees your password or the key that GitHub gives." in text
+    assert "4 minutes, until 21:34 UTC" in text
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to GitHubDecline"
 
@@ -119,12 +119,12 @@ def test_sandbox_is_marked_and_real_provider_is_not(
 def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, shown: Shown) -> None:
     assert "Book a table acts as you at GitHub." in shown(use).main_text()
     page = shown(replace(use, tool="export_all", tool_title=None))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Let my tools use octocat at GitHub?"
-    assert "Mona Lisa Octocat" in said
-    assert "GitHub, connected for List my repositories and count_stars" in said
-    assert "Read and write your repositories" in said
-    assert "export_all acts as you at GitHub." in said
+    assert "Mona Lisa Octocat" in text
+    assert "GitHub, connected for List my repositories and count_stars" in text
+    assert "Read and write your repositories" in text
+    assert "export_all acts as you at GitHub." in text
     assert page.actions() == [
         "/e/abc/allow",
         "/e/abc/other",
@@ -197,21 +197,21 @@ def test_tools_are_listed_in_natural_language(
     tools: tuple[str, ...], words: str, use: UseAccount, shown: Shown
 ) -> None:
     named = tuple(ToolName(tool=tool, tool_title=None) for tool in tools)
-    said = shown(replace(use, choices=(_choice(use, connected_for=named),))).main_text()
-    assert f"{words} What it may do" in said
+    text = shown(replace(use, choices=(_choice(use, connected_for=named),))).main_text()
+    assert f"{words} What it may do" in text
 
 
 def test_done_page_names_account_and_next_step(shown: Shown) -> None:
     page = shown(usual(DoneAccount))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "GitHub is connected"
-    assert "Connected as M Mona Lisa Octocat" in said
-    assert "octocat" in said
-    assert "Go back to your assistant; you can close this page." in said
+    assert "Connected as M Mona Lisa Octocat" in text
+    assert "octocat" in text
+    assert "Go back to your assistant; you can close this page." in text
 
 
 @pytest.mark.parametrize(
-    ("person", "letter"),
+    ("person", "initial"),
     [
         (AccountName(label="octocat"), "O"),
         (AccountName(label="octocat", name="éva"), "É"),
@@ -222,16 +222,16 @@ def test_done_page_names_account_and_next_step(shown: Shown) -> None:
         (AccountName(label=""), None),
     ],
 )
-def test_person_on_done_page_has_letter_and_no_picture(
-    person: AccountName, letter: str | None, shown: Shown
+def test_person_on_done_page_has_initial_and_no_picture(
+    person: AccountName, initial: str | None, shown: Shown
 ) -> None:
     view = replace(usual(DoneAccount), person=person)
     page = shown(view)
     characters = [span for span in page.named("span") if span.get("class") == "letter"]
-    assert bool(characters) == (letter is not None)
+    assert bool(characters) == (initial is not None)
     assert all(span["aria-hidden"] == "true" for span in characters)
-    if letter:
-        assert f"Connected as {letter} " in page.main_text()
+    if initial:
+        assert f"Connected as {initial} " in page.main_text()
     assert page.named("img") == []
     assert "picture" not in {field.name for field in fields(AccountName)}
 
@@ -267,11 +267,11 @@ def test_failed_exchange_page_says_how_to_go_on_and_names_page_for_removal(
         remove_at="https://github.com/settings/applications",
     )
     page = shown(view)
-    said = page.main_text()
+    text = page.main_text()
     assert page.named("form") == []
-    assert "ask your assistant for the same thing" in said
-    assert "If GitHub shows my tools among your connected apps" in said
-    assert "(https://github.com/settings/applications), remove it there." in said
+    assert "ask your assistant for the same thing" in text
+    assert "If GitHub shows my tools among your connected apps" in text
+    assert "(https://github.com/settings/applications), remove it there." in text
     assert [link["href"] for link in page.named("a")] == ["/connections"]
     unknown = shown(replace(view, remove_at=None))
     assert "among your connected apps, remove it there." in unknown.main_text()
@@ -308,9 +308,9 @@ def test_silent_provider_page_offers_retry_and_error_id(shown: Shown) -> None:
     ],
 )
 def test_late_page_names_kind_of_answer(kind: PageName, words: str, shown: Shown) -> None:
-    said = shown(Late(server="my tools", kind=kind)).main_text()
-    assert "Your assistant is no longer waiting: ask it to continue. Nothing is lost" in said
-    assert words in said
+    text = shown(Late(server="my tools", kind=kind)).main_text()
+    assert "Your assistant is no longer waiting: ask it to continue. Nothing is lost" in text
+    assert words in text
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
@@ -339,9 +339,9 @@ def test_text_of_button_is_single_element(pages: Renderer) -> None:
 
 def test_each_offered_account_lists_all_its_permissions(use: UseAccount, shown: Shown) -> None:
     other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
-    said = shown(replace(use, choices=(*use.choices, other))).main_text()
-    assert "Read and write your repositories" in said
-    assert "Delete repositories" in said
+    text = shown(replace(use, choices=(*use.choices, other))).main_text()
+    assert "Read and write your repositories" in text
+    assert "Delete repositories" in text
 
 
 def test_late_page_names_connected_account(shown: Shown) -> None:

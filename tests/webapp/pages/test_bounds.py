@@ -13,8 +13,7 @@ from flows.errors import InvalidQuestion
 from flows.shown import DEPTH_AT_MOST, arguments_of, must_be_shown
 from tests.support.page_views import usual
 from webapp.pages.renderer import Renderer
-from webapp.pages.views_decisions import InboxList, InboxPage
-from webapp.pages.views_forms import StartConfirm
+from webapp.pages.views_forms import InboxList, InboxPage, StartConfirm
 
 TIMES_AT_MOST = 16  # each input byte causes at most this many bytes of the page
 PAGE_BYTES_AT_MOST = 300_000

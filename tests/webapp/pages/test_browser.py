@@ -17,7 +17,7 @@ from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_views import HOSTILE, USUAL, hostile_views, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
-from webapp.pages.views_home import Home
+from webapp.pages.views_own import Home
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

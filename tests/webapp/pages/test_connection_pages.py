@@ -10,13 +10,13 @@ from tests.support.markup import Page
 from tests.support.page_views import NOW, SIGN_IN, Shown, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import AccountName, Scope
-from webapp.pages.views_connections import (
+from webapp.pages.views_openers import Closed
+from webapp.pages.views_own import (
     AccountGroup,
     Connected,
     ConnectionsPage,
     Disconnected,
 )
-from webapp.pages.views_openers import Closed
 
 APPS = "https://github.com/settings/applications"
 AWAY = {"href": APPS, "rel": "noopener noreferrer", "translate": "no"}
@@ -47,17 +47,17 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     overview: ConnectionsPage, shown: Shown
 ) -> None:
     page = shown(overview)
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Your accounts"
-    assert "Signed in as Mona Lisa Octocat." in said
+    assert "Signed in as Mona Lisa Octocat." in text
     assert page.text("h2") == "GitHub"
-    assert "Connected 18 Nov 2025, 21:30 UTC" in said
-    assert "Read and write your repositories" in said
+    assert "Connected 18 Nov 2025, 21:30 UTC" in text
+    assert "Read and write your repositories" in text
     assert "List my repositories Last used" in " ".join(
         page.text("main").replace("List my repositories", "List my repositories ").split()
     )
-    assert "Not used yet" in said
-    assert "Permissions and tools of octocat at GitHub" in said
+    assert "Not used yet" in text
+    assert "Permissions and tools of octocat at GitHub" in text
     assert page.actions() == [
         "/signout",
         "/connections/x1/unshare?tool=list_my_repositories",
@@ -66,10 +66,10 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     ]
     # finding: XP11
     assert "/connections/x1/disconnect" in [link["href"] for link in page.named("a")]
-    assert "and deleted here" in said
+    assert "and deleted here" in text
 
 
-def test_a_person_is_the_first_letter_of_their_name(
+def test_a_person_is_shown_by_the_initial_of_their_name(
     overview: ConnectionsPage, pages: Renderer
 ) -> None:
     html = pages.render(overview)
@@ -134,15 +134,15 @@ def test_account_can_be_reconnected_if_provider_is_configured(
     assert "Reconnect octocat at GitHub" in page.text("button")
     assert "econnect octocat at" not in shown(overview).text("button").replace("Disconnect", "")
     over = replace(one, standing="over", reconnect_action=action)
-    said = shown(_with(overview, over)).main_text()
-    assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in said
+    text = shown(_with(overview, over)).main_text()
+    assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in text
 
 
 def test_single_inactive_account_says_tools_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
-    said = shown(_with(overview, replace(one, is_in_use=False))).main_text()
-    assert "No account is in use here. A tool that needs one asks you" in said
+    text = shown(_with(overview, replace(one, is_in_use=False))).main_text()
+    assert "No account is in use here. A tool that needs one asks you" in text
 
 
 def test_sandbox_account_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:
@@ -231,12 +231,12 @@ def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
     revoked: bool | None, words: str, gone: Disconnected, shown: Shown
 ) -> None:
     page = shown(replace(gone, revoked=revoked, manage=None))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "GitHub is disconnected"
-    assert words in said
+    assert words in text
     deleted = "my tools has deleted what it stored about octocat."
-    assert f"{deleted} Tools that need it ask you again." in said
-    assert ("Remove it there, in the settings of your account." in said) == (revoked is not True)
+    assert f"{deleted} Tools that need it ask you again." in text
+    assert ("Remove it there, in the settings of your account." in text) == (revoked is not True)
     assert page.named("form") == []
 
 
@@ -258,26 +258,26 @@ def test_closed_page_shows_anonymous_visitor_only_how_to_sign_in(shown: Shown) -
 
 def test_closed_page_says_accounts_connected_by_code_are_not_listed(shown: Shown) -> None:
     view = Closed(server="my tools", of="connections", why="", by_code=True)
-    said = shown(view).main_text()
-    assert "It isn't listed here" in said
-    assert "To disconnect it, remove the connection at the site where the account is." in said
+    text = shown(view).main_text()
+    assert "It isn't listed here" in text
+    assert "To disconnect it, remove the connection at the site where the account is." in text
 
 
 def test_connection_has_absolute_date(overview: ConnectionsPage, shown: Shown) -> None:
     # finding: XP13
-    said = shown(replace(overview, now=NOW.replace(year=NOW.year + 1))).main_text()
-    assert "Connected 18 Nov 2025, 21:30 UTC" in said
+    text = shown(replace(overview, now=NOW.replace(year=NOW.year + 1))).main_text()
+    assert "Connected 18 Nov 2025, 21:30 UTC" in text
 
 
 def test_connections_page_names_assistants_which_can_use_account(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     # finding: S11
-    said = shown(overview).main_text()
-    assert "All your assistants can use it." in said
-    assert "Claude its own name, not verified https://app.example verified by its sign-in" in said
-    assert "Save for octocat" in said
-    assert "Allow all my assistants" not in said
+    text = shown(overview).main_text()
+    assert "All your assistants can use it." in text
+    assert "Claude its own name, not verified https://app.example verified by its sign-in" in text
+    assert "Save for octocat" in text
+    assert "Allow all my assistants" not in text
     stored = shown(_with(overview, replace(one, is_limited_to_some=True))).main_text()
     assert "Only the selected assistants. Any other asks you first." in stored
     assert "Allow all my assistants to use octocat" in stored

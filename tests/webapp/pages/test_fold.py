@@ -14,8 +14,7 @@ from tests.support.page_views import usual
 from webapp.pages.form import form_of
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import StartUrl, View
-from webapp.pages.views_decisions import Decide
-from webapp.pages.views_forms import StartConfirm, StartForm
+from webapp.pages.views_forms import Decide, StartConfirm, StartForm
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -90,9 +89,9 @@ async def test_browser_scrolls_what_has_focus_above_buttons_in_several_rows(
         for name, view in ASKING.items():
             await shown(view, pages, page, site)
             for bar in await page.locator(".actions.stay").all():
-                box, kept_free = await bar.bounding_box(), await page.evaluate(padding)
+                box, padding_bottom = await bar.bounding_box(), await page.evaluate(padding)
                 assert box is not None
-                assert box["height"] <= float(kept_free.removesuffix("px")), name
+                assert box["height"] <= float(padding_bottom.removesuffix("px")), name
 
 
 async def test_forced_colors_tell_main_button_and_decline_apart(

@@ -8,8 +8,7 @@ from flows.elicitation.tool_call import DescribedTool
 from flows.shown import arguments_of
 from tests.support.page_views import Shown, usual
 from webapp.pages.renderer import Renderer
-from webapp.pages.views_decisions import Decide, InboxPage
-from webapp.pages.views_forms import StartConfirm
+from webapp.pages.views_forms import Decide, InboxPage, StartConfirm
 
 
 @pytest.fixture

@@ -58,27 +58,27 @@ def test_sign_in_page_names_asker_reason_and_destination(
     before: BeforeOpener, shown: Shown
 ) -> None:
     page = shown(replace(before, sign_in=SIGN_IN))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Sign in to see it"
-    assert "my tools wants you to connect an account." in said
-    assert "so that no one else can use this link" in said
-    assert "Next: login.example.com" in said
-    assert "my tools never sees your password" in said
+    assert "my tools wants you to connect an account." in text
+    assert "so that no one else can use this link" in text
+    assert "Next: login.example.com" in text
+    assert "my tools never sees your password" in text
     assert page.text("button") == "Sign in with login.example.com"
     assert _actions(page) == [("post", "/signin")]
     assert _sent(page) == {"csrf": "c5f1", "back": "/e/abc"}
-    assert "If somebody sent you this link, don't continue." in said
+    assert "If somebody sent you this link, don't continue." in text
 
 
 def test_requesting_user_code_is_post_with_warning(before: BeforeOpener, shown: Shown) -> None:
     page = shown(replace(before, code=CODE))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "my tools asks you for something"
     assert _actions(page) == [("post", "/e/abc/code")]
     assert page.text("button") == "Show the code"
-    assert "Never give it to anyone who sent you this link" in said
-    assert "A code protects less than a sign-in." in said
-    assert "The operator of this server chose to use codes." in said
+    assert "Never give it to anyone who sent you this link" in text
+    assert "A code protects less than a sign-in." in text
+    assert "The operator of this server chose to use codes." in text
     assert page.named("a") == []
 
 
@@ -96,9 +96,9 @@ def test_every_kind_of_request_is_described(
 ) -> None:
     words = {"url": "open a page on another site", "secret": "enter something secret"}
     for view in (replace(before, kind=kind), replace(code, kind=kind)):
-        said = shown(view).main_text()
-        assert f"wants you to {words.get(kind, '')}" in said
-        assert "wants you to ." not in said
+        text = shown(view).main_text()
+        assert f"wants you to {words.get(kind, '')}" in text
+        assert "wants you to ." not in text
 
 
 def test_user_code_is_large_selectable_and_spelled_for_screen_readers(
@@ -114,10 +114,10 @@ def test_user_code_is_large_selectable_and_spelled_for_screen_readers(
 
 
 def test_user_code_page_warns_against_sharing_code(code: CodePage, shown: Shown) -> None:
-    said = shown(code).main_text()
-    assert PAGE_WORDS in said
-    assert "Only type it into a chat that you started." in said
-    assert "Never give it to anyone who sent you this link." in said
+    text = shown(code).main_text()
+    assert PAGE_WORDS in text
+    assert "Only type it into a chat that you started." in text
+    assert "Never give it to anyone who sent you this link." in text
 
 
 def test_user_code_page_advances_automatically_and_manually(code: CodePage, shown: Shown) -> None:
@@ -140,14 +140,14 @@ def test_other_person_sees_signed_in_name_and_can_switch(shown: Shown) -> None:
         sign_in=replace(SIGN_IN, switch=True),
     )
     page = shown(view)
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "This link belongs to someone else"
-    assert "You are signed in as octocat, but another person asked for this." in said
-    assert "Nothing was shared." in said
-    assert "If somebody sent you this link, don't continue" in said
+    assert "You are signed in as octocat, but another person asked for this." in text
+    assert "Nothing was shared." in text
+    assert "If somebody sent you this link, don't continue" in text
     assert page.text("button") == "Sign in as another person"
     assert _sent(page) == {"csrf": "c5f1", "back": "/e/abc", "switch": "1"}
-    assert "on the computer where you asked" not in said
+    assert "on the computer where you asked" not in text
 
 
 def test_page_for_other_person_has_no_primary_button(shown: Shown) -> None:
@@ -176,10 +176,10 @@ def test_failed_sign_in_page_shows_reason_and_says_nothing_was_shared(
     why: SignInFault, words: str, shown: Shown
 ) -> None:
     page = shown(replace(FAILED, why=why))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "You are not signed in"
-    assert words in said
-    assert "Nothing was shared." in said or "nothing is lost" in said
+    assert words in text
+    assert "Nothing was shared." in text or "nothing is lost" in text
     assert page.text("button") == "Sign in with login.example.com"
     assert "7f3a-91c2" in page.text("code")
 
@@ -190,10 +190,10 @@ def test_sign_in_that_is_not_set_up_offers_no_retry_and_names_operator(
 ) -> None:
     renderer = Renderer(folders=[template_folder()], brand=Brand(contact=contact))
     page = Page(renderer.render(replace(FAILED, why="not set up")))
-    said = page.main_text()
-    assert "The sign-in with login.example.com is not set up correctly" in said
-    assert "Only the operator of this server can correct it" in said
-    assert ("(help@example.com)" in said) is (contact is not None)
+    text = page.main_text()
+    assert "The sign-in with login.example.com is not set up correctly" in text
+    assert "Only the operator of this server can correct it" in text
+    assert ("(help@example.com)" in text) is (contact is not None)
     assert page.named("button") == []
     assert "7f3a-91c2" in page.text("code")
 
@@ -223,11 +223,11 @@ def test_signed_out_page_says_issuer_session_can_remain(shown: Shown) -> None:
 
 def test_pairing_page_explains_effect_and_warns(shown: Shown) -> None:
     page = shown(Pair(server="my tools", action="/pair/abc", csrf="c5f1"))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Use this browser for my tools?"
-    assert "This browser will act for the person who runs my tools" in said
-    assert "Only continue if you opened this page yourself" in said
-    assert "from your own terminal" in said
+    assert "This browser will act for the person who runs my tools" in text
+    assert "Only continue if you opened this page yourself" in text
+    assert "from your own terminal" in text
     assert _actions(page) == [("post", "/pair/abc")]
     assert _sent(page) == {"csrf": "c5f1"}
     assert page.text("button") == "Use this browser"

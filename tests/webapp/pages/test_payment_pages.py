@@ -21,9 +21,8 @@ from webapp.pages.views import (
     View,
 )
 from webapp.pages.views_forms import Decided, Decision, DoneSecret
-from webapp.pages.views_home import Home
 from webapp.pages.views_openers import Closed
-from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage, Stays
+from webapp.pages.views_own import Home, NotGivenBack, PaymentOver, PaymentsPage, Stays
 from webapp.settings.brand import Brand
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
@@ -38,18 +37,18 @@ def test_payment_page_names_price_purpose_recipient_and_decline(
     start: StartPayment, shown: Shown
 ) -> None:
     page = shown(start)
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Pay 9.00 € to my tools?"
-    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in text
     assert page.text("q") == start.what
-    assert "TotalYou pay once. This is no subscription." in said
-    assert "Next: https://checkout.stripe.com You enter your card there, at Stripe." in said
-    assert "A payment that is not used is refunded automatically after 7 days." in said
-    assert "Your assistant never sees your card." in said
-    assert "Who is paidmy tools, through Stripe" in said
-    assert "On your statementACME* REPORTS" in said
+    assert "TotalYou pay once. This is no subscription." in text
+    assert "Next: https://checkout.stripe.com You enter your card there, at Stripe." in text
+    assert "A payment that is not used is refunded automatically after 7 days." in text
+    assert "Your assistant never sees your card." in text
+    assert "Who is paidmy tools, through Stripe" in text
+    assert "On your statementACME* REPORTS" in text
     assert "On your statement" not in shown(replace(start, statement=None)).main_text()
-    assert "4 minutes, until 21:34 UTC" in said
+    assert "4 minutes, until 21:34 UTC" in text
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to paymentDecline"
 
@@ -74,11 +73,11 @@ def test_paid_page_names_price_purpose_and_receipt(shown: Shown) -> None:
 
 def test_pending_payment_page_asks_for_no_further_action(shown: Shown) -> None:
     page = shown(usual(PaymentPending))
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "Your payment is on its way"
-    assert "a bank transfer, take a few days" in said
-    assert "There is nothing more to do here, and you don't need to pay again." in said
-    assert "if it has stopped waiting by then, ask it to continue." in said
+    assert "a bank transfer, take a few days" in text
+    assert "There is nothing more to do here, and you don't need to pay again." in text
+    assert "if it has stopped waiting by then, ask it to continue." in text
     assert page.named("form") == page.named("a") == []
 
 
@@ -94,11 +93,11 @@ def test_unpaid_return_page_explains_and_offers_retry(
 ) -> None:
     view = usual(NotPaid, is_closed=is_closed)
     page = shown(view)
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == heading
-    assert words in said
-    assert "As far as we know nothing was charged." in said
-    assert "a bank transfer there? Then don't pay again:" in said
+    assert words in text
+    assert "As far as we know nothing was charged." in text
+    assert "a bank transfer there? Then don't pay again:" in text
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Try againDecline"
     assert page.named("a") == [{"class": "button", "href": "/e/abc"}]
@@ -125,9 +124,9 @@ def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown
     ids=["in time", "late"],
 )
 def test_partial_refund_is_shown_and_rest_still_counts(view: View, shown: Shown) -> None:
-    said = shown(view).main_text()
-    assert "3.00 € of it was refunded;" in said
-    assert "The rest still counts." in said
+    text = shown(view).main_text()
+    assert "3.00 € of it was refunded;" in text
+    assert "The rest still counts." in text
 
 
 @pytest.mark.parametrize(
@@ -184,21 +183,21 @@ def test_payments_page_shows_anonymous_visitor_no_payments(shown: Shown) -> None
 
 @pytest.mark.parametrize("ending", get_args(Ending))
 def test_unpaid_end_says_nothing_was_charged(ending: Ending, shown: Shown) -> None:
-    said = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
-    assert "nothing was charged" in said
-    assert "Nothing was shared with your assistant" in said
+    text = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
+    assert "nothing was charged" in text
+    assert "Nothing was shared with your assistant" in text
 
 
 @pytest.mark.parametrize("ending", ["declined", "cancelled", "expired", "denied"])
 def test_end_page_says_to_continue_before_paying_again(ending: Ending, shown: Shown) -> None:
-    said = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
-    assert "ask your assistant to continue before you pay again" in said
+    text = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
+    assert "ask your assistant to continue before you pay again" in text
 
 
 def test_failed_payment_does_not_promise_nothing_was_charged(shown: Shown) -> None:
-    said = shown(Ended(server="my tools", ending="failed", kind="payment")).main_text()
-    assert "as far as we know nothing was charged" in said
-    assert "Tell the operator of this server before you pay again." in said
+    text = shown(Ended(server="my tools", ending="failed", kind="payment")).main_text()
+    assert "as far as we know nothing was charged" in text
+    assert "Tell the operator of this server before you pay again." in text
 
 
 @pytest.mark.parametrize(
@@ -254,11 +253,11 @@ def test_price_is_isolated_and_not_translated(view: type[Any], shown: Shown) -> 
 def test_unexpected_payment_is_not_called_free(is_test: bool, other: str, shown: Shown) -> None:
     view = usual(PaymentPending, is_otherwise=True, is_test=is_test, price="9.00 €")
     page = shown(view)
-    said = page.main_text()
+    text = page.main_text()
     assert page.text("h1") == "A different amount was paid"
-    assert other in said
+    assert other in text
     assert "no real money moves." not in page.text("strong")
-    assert "You don't need to pay again." in said
+    assert "You don't need to pay again." in text
     assert [each["class"] for each in page.named("svg")] == ["mark", "sign trouble"]
 
 
@@ -275,10 +274,10 @@ def test_unrefunded_page_shows_receipt_if_person_has_to_name_receipt(
 def test_bill_names_the_legal_name_and_where_to_ask_for_a_refund(start: StartPayment) -> None:
     brand = Brand(name="Acme", legal_name="Acme GmbH", contact="help@acme.example").of("my tools")
     pages = Renderer(folders=[template_folder()], brand=brand)
-    said = Page(pages.render(replace(start, refunded_after=None))).main_text()
-    assert "Pay 9.00 € to Acme?" in said
-    assert "Who is paidAcme GmbH, through Stripe" in said
-    assert "Ask Acme GmbH for a refund (help@acme.example)." in said
+    text = Page(pages.render(replace(start, refunded_after=None))).main_text()
+    assert "Pay 9.00 € to Acme?" in text
+    assert "Who is paidAcme GmbH, through Stripe" in text
+    assert "Ask Acme GmbH for a refund (help@acme.example)." in text
 
 
 # finding: XP17

@@ -12,7 +12,7 @@ from webapp.pages.builder import PageBuilder
 from webapp.pages.views import Asking, StartAccount, StartPayment, StartUrl, UseAccount
 from webapp.pages.views_forms import StartConfirm, StartForm, StartSecret
 from webapp.service import open_service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 STARTS = (StartAccount, StartPayment, StartUrl, UseAccount, StartConfirm, StartForm, StartSecret)
 

@@ -9,7 +9,6 @@ from flows.elicitation.user_code import USERS_PAGE_WORDS
 from tests.support.page_views import VIEWS, WAITING, Shown, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import StartUrl, View
-from webapp.pages.views_home import Home
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
@@ -21,6 +20,7 @@ from webapp.pages.views_openers import (
     SignInFailed,
     SomeoneElse,
 )
+from webapp.pages.views_own import Home
 from webapp.routes.answers import Answers
 
 # Pages that never show a user's question: sign-in at this server, and pairing a browser with it.

@@ -13,9 +13,7 @@ from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, NOW, Rendered, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder, without_hash
 from webapp.pages.views import Done, Ended, Ending, Finishing, Late, StartUrl, View, Waiting
-from webapp.pages.views_decisions import InboxPage
-from webapp.pages.views_forms import StartDecision
-from webapp.pages.views_home import Home
+from webapp.pages.views_forms import InboxPage, StartDecision
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
@@ -24,6 +22,7 @@ from webapp.pages.views_openers import (
     SignInButton,
     SomeoneElse,
 )
+from webapp.pages.views_own import Home
 
 AWAY = "away"  # the class of a form that another site receives, which must not get a CSRF token
 INVISIBLE = re.compile(  # control, bidirectional and tag characters
@@ -95,10 +94,10 @@ def test_every_form_is_post_with_csrf_token(usual_pages: Rendered) -> None:
     for name, (_, page) in usual_pages.items():
         forms = page.named("form")
         assert all(form["method"] == "post" for form in forms), name
-        ours = [form for form in forms if form.get("class") != AWAY]
+        own_forms = [form for form in forms if form.get("class") != AWAY]
         marks = [field for field in page.named("input") if field["name"] == "csrf"]
         hidden = {"type": "hidden", "name": "csrf", "value": "c5f1"}
-        assert marks == [hidden] * len(ours), name
+        assert marks == [hidden] * len(own_forms), name
         submits = [button for button in page.named("button") if button["type"] == "submit"]
         assert len(submits) == len(forms), name
 

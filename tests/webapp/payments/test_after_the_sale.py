@@ -25,10 +25,10 @@ async def listed(shop: Shop) -> PaymentRow:
 
 async def given_back(shop: Shop, **about: Any) -> str:
     (payment,) = await shop.payments()
-    (said,) = await refund_payment(
+    (line,) = await refund_payment(
         shop.service, tail_of(payment), reason=None, also_spent=False, **about
     )
-    return said
+    return line
 
 
 async def happens(shop: Shop, buy: Buying, there: str, *buttons: str) -> list[bytes]:
@@ -53,15 +53,15 @@ async def unused_payment_page(shop: Shop, buy: Buying) -> str:
 # Disputes.
 
 
-@pytest.mark.parametrize("heard", [0, 1, 2, 3])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
 async def test_dispute_takes_the_providers_current_state_whichever_event_arrives(
-    shop: Shop, heard: int
+    shop: Shop, number: int
 ) -> None:
     # finding: XM3
     async with buying(shop) as buy:
         there = await unused_payment_page(shop, buy)
         reported = await happens(shop, buy, there, "claim", "lost", "appeal", "won")
-        await shop.tell(reported[heard])
+        await shop.tell(reported[number])
         await shop.sweep()
         assert await shop.ledger() == ["open"]
         assert (await listed(shop)).disputes == {f"dp_{intent_of(reported[0])}": "won"}
@@ -207,8 +207,8 @@ async def test_operator_can_close_a_failed_refund_as_done(shop: Shop) -> None:
         page = await buy.person.visit(buy.link)
         assert page.heading == "A refund of 9.00 € failed"
         (payment,) = await shop.payments()
-        (said,) = await end_payment(shop.service, tail_of(payment))
-        assert said == "9.00 EUR counts as refunded, and is no longer listed."
+        (line,) = await end_payment(shop.service, tail_of(payment))
+        assert line == "9.00 EUR counts as refunded, and is no longer listed."
         assert not (await listed(shop)).is_open
         assert await shop.ledger() == ["refunded"]
 

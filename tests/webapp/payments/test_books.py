@@ -31,10 +31,10 @@ HANDED_OUT = "the receipt"
 class Books:
     """Everything that is reported about the latest payment: page, list, events and model."""
 
-    def __init__(self, shop: Shop, buy: Buying, told: dict[str, Any]) -> None:
+    def __init__(self, shop: Shop, buy: Buying, events: dict[str, Any]) -> None:
         self.shop = shop
         self.buy = buy
-        self.events = told
+        self.events = events
         self.rows: list[list[str]] = []
         self.there = ""
         self._asking: asyncio.Task[types.CallToolResult] | None = None
@@ -50,13 +50,13 @@ class Books:
 
     async def refund(self, amount: str | None = None, *, days: int = 0) -> str:
         (payment,) = await self.shop.payments()
-        (said,) = await refund_payment(
+        (line,) = await refund_payment(
             self.shop.service, tail_of(payment), reason=None, also_spent=False, amount=amount
         )
         await eventually(lambda: self.shop.post)
         await self.shop.tell_all()
         self.shop.clock.tick(days=days)
-        return said
+        return line
 
     async def write(self, what: str, *, asks: bool = True) -> None:
         """Add a row to the table. With `asks`, first repeat the tool call, for the model column."""
@@ -94,8 +94,8 @@ class Books:
         card = text.partition("</blockquote>")[2].partition('<p class="hint">')[0]
         paragraphs = re.findall(r"<p.*?</p>", card, re.DOTALL)
         loud = [re.findall(r"<strong>(.*?)</strong>", one) or [one] for one in paragraphs]
-        said = re.sub(r"<[^>]+>", "", " ".join(one for (one,) in loud))
-        return unescape(said).replace("\u00a0", " ")
+        page_text = re.sub(r"<[^>]+>", "", " ".join(one for (one,) in loud))
+        return unescape(page_text).replace("\u00a0", " ")
 
     async def _listed(self) -> str:
         (row,) = (await list_payments(self.shop.service, only_open=False)).rows

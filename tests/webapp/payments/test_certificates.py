@@ -27,12 +27,12 @@ from webapp.payments.certificates import (
 )
 from webapp.records.owners import SERVICE, open_owners
 from webapp.records.values import KINDS, StoredCertificate
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 KIND = KINDS[StoredCertificate]
 WEBHOOK_ID = "1JE4291016473214C"
 BODY = b'{"id":"WH-1"}'
-OURS, THEIRS = "192.0.2.1", "198.51.100.7"
+PAYPALS_ADDRESS, OTHER_ADDRESS = "192.0.2.1", "198.51.100.7"
 GATEWAY = PayPalGateway(paypal("an-id", "a-secret", is_live=False, webhook_ids=(WEBHOOK_ID,)))
 
 
@@ -65,13 +65,19 @@ class Host:
         return Certificates(fetch=self, clock=self.clock, roots=_own_root, shelf=shelf)
 
     async def genuine(
-        self, certificates: Certificates, *, sender: str = OURS, webhook_id: str = WEBHOOK_ID
+        self,
+        certificates: Certificates,
+        *,
+        sender: str = PAYPALS_ADDRESS,
+        webhook_id: str = WEBHOOK_ID,
     ) -> Delivery:
         return await certificates.verify(
             GATEWAY, body=BODY, headers=self._headers("GENUINE", webhook_id), sender=sender
         )
 
-    async def invented(self, certificates: Certificates, name: str, *, sender: str = THEIRS) -> str:
+    async def invented(
+        self, certificates: Certificates, name: str, *, sender: str = OTHER_ADDRESS
+    ) -> str:
         """Send a delivery that names a missing certificate, and return why it was rejected."""
         try:
             await certificates.verify(

@@ -33,7 +33,7 @@ ROUNDS_WHILE_DOWN = 10
 ROUNDS_AT_MOST = 1000  # only an endless loop runs this often
 
 
-class DeclaredBesideModel(RuleBasedStateMachine):
+class DeclaredAgainstModel(RuleBasedStateMachine):
     """Rules grouped by actor. The provider's own records are the model."""
 
     def __init__(self) -> None:
@@ -80,14 +80,14 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         self.acme.loses = None
 
     @rule(is_reported=st.booleans(), is_heard=st.booleans())
-    def buy(self, is_reported: bool, is_heard: bool) -> None:
+    def buy(self, is_reported: bool, is_acknowledged: bool) -> None:
         """Ask, go to the checkout and pay in one step, so that later states occur more often."""
         self.ask()
         made = len(self.acme.checkouts)
         self.go_on(len(self.asked) - 1, loses_reply=False)
         if len(self.acme.checkouts) > made:
             self.pay(made, "paid", is_reported)
-            if is_reported and is_heard:
+            if is_reported and is_acknowledged:
                 self.do(self._tell(*self.post.pop()))
 
     @precondition(lambda self: self.acme.checkouts)
@@ -241,8 +241,8 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         return f"msg_{self.sent}", event
 
 
-TestDeclaredBesideModel = DeclaredBesideModel.TestCase
-TestDeclaredBesideModel.settings = settings(
+TestDeclaredAgainstModel = DeclaredAgainstModel.TestCase
+TestDeclaredAgainstModel.settings = settings(
     max_examples=40,
     stateful_step_count=25,
     deadline=None,
@@ -254,4 +254,4 @@ def test_hypothesis_example_database_is_disabled() -> None:
     # finding: T3
     assert settings.default is not None
     assert settings.default.database is None
-    assert TestDeclaredBesideModel.settings.database is None
+    assert TestDeclaredAgainstModel.settings.database is None

@@ -183,14 +183,14 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
+async def rows_of(notices: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
     """Return the ledger's rows after these notices. The provider's answers never mention claims."""
     acme = Acme()
     text = DECLARED + NEWS + "[sellers.acme.fetched]\ncharged_back = false\n"
     async with selling(declared(text, folder=folder), acme) as payment_env:
         await begun(payment_env)
         acme.pay()
-        for number, says in enumerate(told):
+        for number, says in enumerate(notices):
             kind = says.get("kind", "checkout.updated")
             event = acme.event(**{key: value for key, value in says.items() if key != "kind"})
             event = event.replace(b"checkout.updated", kind.encode())
@@ -208,9 +208,9 @@ async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
 )
 @given(told=st.lists(st.sampled_from(KINDS), max_size=4), data=st.data())
 async def test_repeated_notices_in_any_order_lead_to_the_same_ledger_row(
-    tmp_path: Path, told: list[dict[str, Any]], data: st.DataObject
+    tmp_path: Path, notices: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    straight = [KINDS[0], *told]
+    straight = [KINDS[0], *notices]
     again = data.draw(st.lists(st.sampled_from(straight), max_size=2))
     crossed = [*data.draw(st.permutations(straight)), *again]
     assert await rows_of(crossed, folder=tmp_path) == await rows_of(straight, folder=tmp_path)

@@ -46,8 +46,8 @@ async def run(shop: Shop, line: str, *, id: str) -> str:
     if "where" in options:
         filters_in(options)
     given = {name: value for name, value in options.items() if name not in ("of", "as_json")}
-    said: Sequence[str] | Table[Any] = await work(shop.service, **given)
-    return "\n".join(map(str, said.rows if isinstance(said, Table) else said))
+    output: Sequence[str] | Table[Any] = await work(shop.service, **given)
+    return "\n".join(map(str, output.rows if isinstance(output, Table) else output))
 
 
 def test_page_names_the_rights_that_the_doctor_tries() -> None:
@@ -72,17 +72,17 @@ async def test_steps_of_the_page_lead_through_a_sale_and_its_refund(shop: Shop) 
     assert commands.pop(0) == "elicit doctor"
     assert {each.standing for each in await doctor(shop)} == {"ok"}
     assert any("all permissions that payments need" in each.says for each in await doctor(shop))
-    said = dict[str, str]()
+    outputs = dict[str, str]()
     async with buying(shop) as buy:
         assert await buy.paid() == "paid 9.00 EUR"
         await results_are_noted(shop)
         (payment,) = await shop.payments()
         for line in commands:
-            said[line] = await run(shop, line, id=tail_of(payment))
+            outputs[line] = await run(shop, line, id=tail_of(payment))
             if "refund" in line:
                 await eventually(lambda: shop.post)
                 await shop.tell_all()
-    sale, came, refund, still_open, compared = said.values()
+    sale, came, refund, still_open, compared = outputs.values()
     assert "standing='spent'" in sale
     assert "checkout.session.completed" in came
     assert refund.startswith("9.00 EUR is refunded (re_")

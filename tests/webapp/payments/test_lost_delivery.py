@@ -45,9 +45,9 @@ async def steps_back(shop: Shop, copies: Sequence[Record]) -> None:
 async def a_backup_is_restored(shop: Shop, copies: Sequence[Record]) -> None:
     mark = next((one for one in copies if one.kind == MARK), None)
     now = shop.clock() - timedelta(seconds=5)  # the clock of the machine that restores is slow
-    ours = restored(mark, made_at=now, now=now)
+    marks = restored(mark, made_at=now, now=now)
     others = [one for one in copies if one.kind != MARK]
-    await goes_back(shop, [*others, *ours])
+    await goes_back(shop, [*others, *marks])
     await shop.restart()
 
 
@@ -166,8 +166,8 @@ async def test_operator_can_close_or_refund_a_payment_whose_delivery_was_lost(sh
     assert "counts as used" in (await end_payment(shop.service, row.id))[0]
     assert await shop.ledger() == ["spent"]
     await go_back(shop.store, copies)
-    said = await refund_payment(shop.service, row.id, reason=None, also_spent=False)
-    assert "is refunded" in said[0]
+    lines = await refund_payment(shop.service, row.id, reason=None, also_spent=False)
+    assert "is refunded" in lines[0]
 
 
 async def test_unused_payment_made_after_the_store_loss_is_refunded_automatically(

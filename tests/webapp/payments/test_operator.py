@@ -353,9 +353,9 @@ def test_unknown_id_exits_with_status_1_even_if_it_starts_with_a_dash(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     assert main(words) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("elicit: There is no ")
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith("elicit: There is no ")
+    assert output.out == ""
 
 
 async def test_payments_are_listed_as_json_and_shown_with_all_details(
@@ -369,8 +369,8 @@ async def test_payments_are_listed_as_json_and_shown_with_all_details(
     show_table(table, as_json=True, now=shop.clock())
     text = capsys.readouterr().out
     (answer,) = json.loads(text)
-    ours = payment.elicitation_id.removeprefix(payment.owner)
-    assert (answer["id"], answer["question"]) == (id, ours)
+    question = payment.elicitation_id.removeprefix(payment.owner)
+    assert (answer["id"], answer["question"]) == (id, question)
     assert (answer["session"], answer["payment"]) == (payment.session, payment.payment_intent)
     assert (answer["amount"], answer["currency"], answer["standing"]) == (900, "EUR", "open")
     assert answer["paid_at"] == "2026-03-01T12:00:00Z"
@@ -453,5 +453,5 @@ def test_unreadable_record_does_not_hide_the_other_payments(
         with pytest.raises(CommandRefused) as refused:
             operate(home, work, show=tables.append)
         assert [row.id for row in tables[0].rows] == [f"{number:024}" for number in (2, 1)]
-        said = str(refused.value)
-        assert f"1 record of the store cannot be read (payment: {0:024})" in said
+        message = str(refused.value)
+        assert f"1 record of the store cannot be read (payment: {0:024})" in message

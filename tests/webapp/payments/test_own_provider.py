@@ -193,12 +193,12 @@ async def test_webhook_without_a_signature_or_with_another_messages_signature_is
 ) -> None:
     asked = await begun(payment_env)
     at = str(int(payment_env.clock().timestamp()))
-    theirs = Webhook(SIGNS).sign("msg_1", payment_env.clock(), acme.event().decode())
+    signature = Webhook(SIGNS).sign("msg_1", payment_env.clock(), acme.event().decode())
     for headers in (
         [],
         [("webhook-id", "msg_1"), ("webhook-timestamp", at)],
-        [("webhook-id", "msg_1"), ("webhook-timestamp", at), ("webhook-signature", theirs)],
-        [("webhook-id", "msg_2"), ("webhook-timestamp", at), ("webhook-signature", theirs)],
+        [("webhook-id", "msg_1"), ("webhook-timestamp", at), ("webhook-signature", signature)],
+        [("webhook-id", "msg_2"), ("webhook-timestamp", at), ("webhook-signature", signature)],
     ):
         assert (await payment_env.post(acme.pay(), headers=headers)).status_code == 400
     assert not (await payment_env.now(asked)).status.is_final

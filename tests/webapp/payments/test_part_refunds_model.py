@@ -24,7 +24,7 @@ from tests.support.clock import Clock
 from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
 from webapp.service import Service, open_service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Life:
     making: dict["asyncio.Task[Any]", int] = field(default_factory=dict["asyncio.Task[Any]", int])
 
 
-class PartRefundsBesideModel(RuleBasedStateMachine):
+class PartRefundsAgainstModel(RuleBasedStateMachine):
     """Rules for two processes. The provider's own records are the model."""
 
     def __init__(self) -> None:
@@ -259,8 +259,8 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
         assert (row.part, row.refunded) == (None, self.till.given)
 
 
-TestPartRefundsBesideModel = PartRefundsBesideModel.TestCase
-TestPartRefundsBesideModel.settings = settings(
+TestPartRefundsAgainstModel = PartRefundsAgainstModel.TestCase
+TestPartRefundsAgainstModel.settings = settings(
     max_examples=60,
     stateful_step_count=20,
     deadline=None,
@@ -269,7 +269,7 @@ TestPartRefundsBesideModel.settings = settings(
 
 
 def test_refused_refund_list_does_not_mark_an_unanswered_refund_as_refused() -> None:
-    machine = PartRefundsBesideModel()
+    machine = PartRefundsAgainstModel()
     machine.open(is_spent=False)
     machine.refund(which=0, up_to=100)
     machine.answer(which=0)  # the request for the list of refunds, before the refund

@@ -49,7 +49,7 @@ Step: TypeAlias = Callable[..., None]
 
 
 @dataclass
-class Leg:
+class ModelledRequest:
     """A call of the tool. A body that has a receipt waits until the test sets `may_go_on`."""
 
     topic: str
@@ -133,19 +133,19 @@ def where(there_is: Callable[[Any], object]) -> Callable[[Step], Step]:
     return held
 
 
-class PaymentsBesideModel(RuleBasedStateMachine):
+class PaymentsAgainstModel(RuleBasedStateMachine):
     """Rules grouped by actor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.stack = AsyncExitStack()
-        self.legs: list[Leg] = []
+        self.requests: list[ModelledRequest] = []
         self.topic_of: dict[str, str] = {}  # by elicitation id
         self.tills: dict[str, str] = {}  # checkout pages by session
         self.ways_back: list[str] = []
         self.claims: dict[str, str] = {}  # banks' claims by payment: how each ended
-        self.heard: set[str] = set()  # paid sessions whose event was acknowledged
+        self.acknowledged: set[str] = set()  # paid sessions whose event was acknowledged
         # Runs whose result contained the receipt, by receipt.
         self.delivered: dict[str, set[str]] = {}
 
@@ -162,7 +162,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             if hasattr(self, "shop"):
                 self.do(self.end_well())
         finally:
-            self.do(self.drop_legs())
+            self.do(self.drop_requests())
             self.do(self.stack.aclose())
             self.do(self.loop.shutdown_default_executor())
             self.loop.close()
@@ -173,7 +173,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     def call(self, topic: str) -> None:
         self.do(self._call(topic))
 
-    async def _call(self, topic: str) -> Leg:
+    async def _call(self, topic: str) -> ModelledRequest:
         is_paid = await self.is_first_money_there(topic)
         service = self.shop.service
         presenter = Holding()
@@ -183,16 +183,16 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
             presenter=presenter,
         )
-        leg = Leg(topic=topic, call=call, presenter=presenter)
-        leg.task = asyncio.create_task(leg.run())
-        self.legs.append(leg)
+        request = ModelledRequest(topic=topic, call=call, presenter=presenter)
+        request.task = asyncio.create_task(request.run())
+        self.requests.append(request)
         # The server may first ask the provider whether an earlier payment has arrived.
-        await eventually(lambda: leg.is_waiting or leg.receipt or leg.task.done())
+        await eventually(lambda: request.is_waiting or request.receipt or request.task.done())
         await self.calm()
-        if leg.presenter.shown is not None:
-            self.topic_of[leg.presenter.shown.elicitation.id] = topic
-        assert not (is_paid and leg.is_asked), "paid, and asked to pay again"
-        return leg
+        if request.presenter.shown is not None:
+            self.topic_of[request.presenter.shown.elicitation.id] = topic
+        assert not (is_paid and request.is_asked), "paid, and asked to pay again"
+        return request
 
     @precondition(lambda self: self.topic_of)
     @rule(topic=topics)
@@ -200,10 +200,14 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.do(self._give_up(topic))
 
     async def _give_up(self, topic: str) -> None:
-        for leg in [leg for leg in self.legs if leg.topic == topic and leg.receipt is None]:
-            self.legs.remove(leg)
-            leg.task.cancel()
-            await asyncio.wait({leg.task})
+        for request in [
+            request
+            for request in self.requests
+            if request.topic == topic and request.receipt is None
+        ]:
+            self.requests.remove(request)
+            request.task.cancel()
+            await asyncio.wait({request.task})
         await self.calm()
 
     @precondition(lambda self: self.topic_of)
@@ -213,26 +217,26 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         self.do(self._use(topic, work, arrives=arrives))
 
     async def _use(self, topic: str, work: str, *, arrives: bool) -> None:
-        for leg in [leg for leg in self.legs if leg.topic == topic]:
-            leg.work = work
-            leg.may_go_on.set()
-            if leg.receipt is not None or leg.task.done():
-                if not leg.task.done():
-                    await asyncio.wait({leg.task})
-                await leg.task
-                self.legs.remove(leg)
-                if arrives and leg.is_finished:
-                    await self.arrive(leg)
+        for request in [request for request in self.requests if request.topic == topic]:
+            request.work = work
+            request.may_go_on.set()
+            if request.receipt is not None or request.task.done():
+                if not request.task.done():
+                    await asyncio.wait({request.task})
+                await request.task
+                self.requests.remove(request)
+                if arrives and request.is_finished:
+                    await self.arrive(request)
         await self.calm()
 
-    async def arrive(self, leg: Leg) -> None:
-        await leg.call.delivered()
-        result = leg.call.answer
+    async def arrive(self, request: ModelledRequest) -> None:
+        await request.call.delivered()
+        result = request.call.answer
         paid = result.get("paid") if isinstance(result, dict) else None
-        if leg.receipt is not None:
-            paid = leg.receipt.id
+        if request.receipt is not None:
+            paid = request.receipt.id
         if paid is not None:
-            self.delivered.setdefault(paid, set()).add(leg.call.run.value.id)
+            self.delivered.setdefault(paid, set()).add(request.call.run.value.id)
             statuses = {p.id: str(p.status) for p in await self.shop.payments()}
             assert statuses[paid] not in ("open", "taken"), "delivered, and to be used again"
 
@@ -259,7 +263,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             self.do(self._tell(self.shop.post.pop()))
 
     @rule(topic=topics, is_by_bank=st.booleans(), is_down=st.booleans())
-    def pay_and_nobody_hears(self, topic: str, is_by_bank: bool, is_down: bool) -> None:
+    def pay_and_lose_event(self, topic: str, is_by_bank: bool, is_down: bool) -> None:
         """Pay without an event and without the person coming back.
 
         The provider may also be down.
@@ -359,7 +363,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         assert answer.status_code == 200, answer.text
         session = json.loads(body)["data"]["object"]
         if session.get("payment_status") == "paid":
-            self.heard.add(session["id"])
+            self.acknowledged.add(session["id"])
         await self.calm()
 
     @rule(which=some)
@@ -432,12 +436,14 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     def let_time_pass(self, amount: dict[str, int]) -> None:
         self.shop.clock.tick(**amount)
         # A result is sent within seconds, or its connection was cut.
-        self.legs = [leg for leg in self.legs if not leg.task.done()]
+        self.requests = [request for request in self.requests if not request.task.done()]
         for call in self.running():
             self.do(call.renew())  # as the process does every ten seconds
 
     def running(self) -> list[Call]:
-        return [leg.call for leg in self.legs if leg.receipt and not leg.task.done()]
+        return [
+            request.call for request in self.requests if request.receipt and not request.task.done()
+        ]
 
     @precondition(lambda self: self.topic_of)
     @rule()
@@ -453,7 +459,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """Restart the process. The store and the provider stay unchanged."""
-        self.do(self.drop_legs())
+        self.do(self.drop_requests())
         self.do(self.shop.restart())
 
     # Invariants.
@@ -474,22 +480,22 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             topic = self.topic_of[payment.elicitation_id]
             assert payment.price == PRICES[topic]
         rows = {payment.session for payment in payments}
-        assert self.heard <= rows, "acknowledged and lost"
+        assert self.acknowledged <= rows, "acknowledged and lost"
         for elicitation in asked.values():
             if elicitation.status is Status.ACCEPTED:
                 assert elicitation.id in {payment.elicitation_id for payment in payments}
         for runs in self.delivered.values():
             assert len(runs) == 1, "one receipt in the results of two calls"
-        for leg in self.legs:
-            if leg.receipt is not None:
-                (payment,) = [p for p in payments if p.id == leg.receipt.id]
-                assert payment.price == PRICES[leg.topic]
+        for request in self.requests:
+            if request.receipt is not None:
+                (payment,) = [p for p in payments if p.id == request.receipt.id]
+                assert payment.price == PRICES[request.topic]
 
     async def end_well(self) -> None:
         """Deliver all events, let time pass, and check that each paid session has its row."""
         self.shop.line.is_down = False
         self.shop.line.lost.clear()
-        await self.drop_legs()
+        await self.drop_requests()
         while self.shop.post:
             await self._tell(self.shop.post.pop())
         for _ in range(3):
@@ -535,8 +541,8 @@ class PaymentsBesideModel(RuleBasedStateMachine):
 
     async def can_be_bought(self, topic: str) -> None:
         """Check that a call gets a receipt, from an existing payment or after one new payment."""
-        leg = await self._call(topic)
-        if leg.is_asked:
+        request = await self._call(topic)
+        if request.is_asked:
             rows = len(await self.shop.payments())
             await self._press(topic, times=1)
             await self._at_the_checkout(len(self.tills) - 1, "card", returns=False)
@@ -544,17 +550,17 @@ class PaymentsBesideModel(RuleBasedStateMachine):
                 await self._tell(self.shop.post.pop())
             assert len(await self.shop.payments()) == rows + 1
             # The server may ask the provider whether the payment was refunded.
-            await eventually(lambda: leg.receipt or leg.task.done())
-        if leg.receipt is None:  # refunded before a crash: one call reports the refund
-            assert leg.is_finished
-            assert not leg.is_asked
-            self.legs.remove(leg)
-            if ON_ITS_WAY in leg.error_text:
+            await eventually(lambda: request.receipt or request.task.done())
+        if request.receipt is None:  # refunded before a crash: one call reports the refund
+            assert request.is_finished
+            assert not request.is_asked
+            self.requests.remove(request)
+            if ON_ITS_WAY in request.error_text:
                 await self.it_arrives(topic)
                 await self.can_be_bought(topic)
             return
         await self._use(topic, "spend", arrives=True)
-        assert not self.legs
+        assert not self.requests
 
     async def it_arrives(self, topic: str) -> None:
         """Let the pending payment arrive at the provider, without an event to the server."""
@@ -597,25 +603,25 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             return None
         return self.shop.service.links.of(found[-1], now=self.shop.clock())
 
-    async def drop_legs(self) -> None:
-        tasks = [leg.task for leg in self.legs]
-        for leg in self.legs:
-            leg.is_dead = True
-            leg.task.cancel()
-        self.legs.clear()
+    async def drop_requests(self) -> None:
+        tasks = [request.task for request in self.requests]
+        for request in self.requests:
+            request.is_dead = True
+            request.task.cancel()
+        self.requests.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def calm(self) -> None:
         """Run everything that is ready."""
         for _ in range(60):
             await asyncio.sleep(0)
-        for leg in self.legs:
-            if leg.task.done() and not leg.task.cancelled():
-                leg.task.result()
+        for request in self.requests:
+            if request.task.done() and not request.task.cancelled():
+                request.task.result()
 
 
-TestPaymentsBesideModel = PaymentsBesideModel.TestCase
-TestPaymentsBesideModel.settings = settings(
+TestPaymentsAgainstModel = PaymentsAgainstModel.TestCase
+TestPaymentsAgainstModel.settings = settings(
     max_examples=25,
     stateful_step_count=40,  # many steps find nothing to do
     deadline=None,

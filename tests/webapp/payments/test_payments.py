@@ -758,8 +758,8 @@ async def test_superseded_request_cannot_spend_the_payment(shop: Shop) -> None:
         gate.set()
         assert "delivered" not in await buy.result()
         assert await shop.ledger() == ["open"]
-        run, leg = asked.take.run, "of another process"
-        spent = await ledger.spend(payment.owner, payment.id, run=run, request_id=leg)
+        run, request_id = asked.take.run, "of another process"
+        spent = await ledger.spend(payment.owner, payment.id, run=run, request_id=request_id)
         assert spent.status == "spent"
 
 

@@ -54,7 +54,7 @@ from webapp.cli.payments import end_payment
 from webapp.command import CommandRefused
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 # The provider cannot be reached.

@@ -142,8 +142,8 @@ async def test_operator_can_refund_an_unconfirmed_delivery_after_the_process_die
             await end_payment(shop.service, row.id)
         goes_away(shop)
     await died(shop)
-    said = await refund_payment(shop.service, row.id, reason=None, also_spent=False)
-    assert "is refunded" in said[0]
+    lines = await refund_payment(shop.service, row.id, reason=None, also_spent=False)
+    assert "is refunded" in lines[0]
     assert await shop.ledger() == ["refunded"]
 
 

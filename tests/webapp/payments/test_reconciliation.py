@@ -20,7 +20,7 @@ from webapp.command import CommandRefused
 from webapp.records.values import Reconciliation
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 LISTING = "GET /stripe/v1/checkout/sessions"
@@ -435,7 +435,7 @@ async def buy_again(shop: Shop) -> str:
 
 
 async def _sessions(shop: Shop) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = (await shop._beside("checkout/sessions?limit=100"))["data"]
+    found: list[dict[str, str]] = (await shop._in_sandbox("checkout/sessions?limit=100"))["data"]
     return found
 
 

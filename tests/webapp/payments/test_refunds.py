@@ -404,7 +404,7 @@ async def runs_are_delivered(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "duration"),
     [
         ("", timedelta(days=7)),
         ("7d", timedelta(days=7)),
@@ -415,10 +415,10 @@ async def runs_are_delivered(shop: Shop) -> None:
     ],
 )
 def test_refund_unused_setting_accepts_days_hours_and_minutes(
-    tmp_path: Path, text: str, kept: timedelta | None
+    tmp_path: Path, text: str, duration: timedelta | None
 ) -> None:
     environment = {"HOME": str(tmp_path), "ELICIT_REFUND_UNUSED": text}
-    assert read_settings(environment).refund_unused == kept
+    assert read_settings(environment).refund_unused == duration
 
 
 @pytest.mark.parametrize("text", ["7", "0d", "-1d", "7 days", "P7D", "1.5h", "99999d", "\u0667d"])

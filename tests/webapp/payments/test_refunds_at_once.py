@@ -275,10 +275,10 @@ async def test_payment_disputed_as_its_refund_starts_is_not_refunded(
 ) -> None:
     ledger = payment_env.service.kinds.payments.ledger
 
-    async def hear(said: Dispute) -> None:
-        await ledger.change(payment.owner, payment.id, lambda row: disputed(row, "claim-1", said))
+    async def report(stage: Dispute) -> None:
+        await ledger.change(payment.owner, payment.id, lambda row: disputed(row, "claim-1", stage))
 
-    store.meanwhile.append(lambda: hear(Dispute.OPEN))
+    store.meanwhile.append(lambda: report(Dispute.OPEN))
     if is_by_itself:
         payment_env.clock.tick(days=7, seconds=1)
         await fall_due(payment_env.service)
@@ -293,7 +293,7 @@ async def test_payment_disputed_as_its_refund_starts_is_not_refunded(
         payment_env.clock.tick(days=7)
         await fall_due(payment_env.service)
     assert (there.refunds, await standing(payment_env, payment)) == (0, ReceiptStatus.DISPUTED)
-    await hear(Dispute.WON)  # the refund that had begun is then carried out
+    await report(Dispute.WON)  # the refund that had begun is then carried out
     payment_env.clock.tick(days=7)
     await fall_due(payment_env.service)
     assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)

@@ -19,15 +19,14 @@ from webapp.cli.arguments import with_ids
 from webapp.cli.filters import Filters, filtered
 from webapp.cli.main import parser_for
 from webapp.cli.payments import end_payment, list_payments
-from webapp.cli.questions import list_questions
-from webapp.cli.show import show_history
+from webapp.cli.questions import list_questions, show_history
 from webapp.command import CommandRefused
 from webapp.operations.history import show
 from webapp.operations.payment_rows import PaymentRow
 from webapp.records.ids import tail_of
 from webapp.records.values import StoredWebhook
 from webapp.settings.quotas import PolicySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:

@@ -25,7 +25,7 @@ from tests.support.shop_env import FETCH, buying, open_shop
 from webapp.payments.checkouts import FETCHES_AT_ONCE
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import BadSettings, Settings, read_settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import HOLD, fall_due
 
 FETCHED = "GET /checkouts/"

@@ -35,7 +35,7 @@ from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.question_kind import AskedBy
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 # One bad row.

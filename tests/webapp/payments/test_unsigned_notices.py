@@ -26,7 +26,7 @@ from webapp.sandbox.paypal.certificates import sandbox_scheme
 MOLLIE_SELLER = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
 WEBHOOK_ID = "1JE4291016473214C"
 CERTIFIED = paypal("an-id", "a-secret", is_live=False, webhook_ids=(WEBHOOK_ID,))
-SAID = {"received": "hint"}
+REPLY = {"received": "hint"}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_unsigned_webhook_about_an_unknown_payment_is_counted_without_poll
         (b"id=tr_999", f"elicitation={asked.id}"),
     ):
         answer = await payment_env.post(body, query=query)
-        assert (answer.status_code, answer.json()) == (200, SAID)
+        assert (answer.status_code, answer.json()) == (200, REPLY)
     assert at_mollie.calls == before
     assert await payment_env.counts() == {"unknown": 3}
     assert await payment_env.webhooks() == []
@@ -56,7 +56,7 @@ async def test_unsigned_webhook_without_our_query_parameter_is_ignored(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     answer = await payment_env.post(b"id=tr_1")
-    assert (answer.status_code, answer.json()) == (200, SAID)
+    assert (answer.status_code, answer.json()) == (200, REPLY)
     assert at_mollie.calls == []
 
 

@@ -24,7 +24,7 @@ from webapp.records.entries import Entry
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Conflict, Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 AT_ONCE = 100
 

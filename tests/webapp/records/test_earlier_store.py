@@ -19,7 +19,7 @@ from webapp.records.owners import SERVICE, Row, open_owners
 from webapp.records.rows import Rows
 from webapp.records.values import KINDS
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 EARLIER = msgspec.json.decode(
     (Path(__file__).parent / "earlier_store.json").read_bytes(), type=list[Record]

@@ -18,7 +18,7 @@ from webapp.service import open_service
 from webapp.settings.key_file import KeyFile
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 @pytest.fixture

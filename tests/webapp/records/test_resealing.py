@@ -20,8 +20,7 @@ from webapp.records.owners import DATA_KEY, SERVICE, Locker, Row, pages, unwrapp
 from webapp.records.values import KINDS
 from webapp.settings.key_file import KeyFile
 from webapp.stores import Record, Store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 
 OLD, NEW = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2"))
 
@@ -83,8 +82,8 @@ async def test_old_secret_and_old_copy_decrypt_nothing_after_recovery(file, cloc
         assert await data_keys(command, *leaked) == []
         assert await opened_by(command, known) == []
         clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
-        said = await after_leak(command, file, clock)
-        assert "Old data keys deleted: 1." in said
+        lines = await after_leak(command, file, clock)
+        assert "Old data keys deleted: 1." in lines
         for each in (before, *later):
             assert await serving.elicitations.get(each.id) is not None
         everything = await data_keys(command, *[secret.value for secret in file.read()])
@@ -136,8 +135,8 @@ async def test_record_written_by_uninformed_process_is_encrypted_again_by_second
         written = await asked(serving, join="another")
         assert await opened_by(command, known) == [written.id]
         clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
-        said = await after_leak(command, file, clock)
-        assert "New data keys: 0. Records encrypted again: 1." in said
+        lines = await after_leak(command, file, clock)
+        assert "New data keys: 0. Records encrypted again: 1." in lines
         assert await opened_by(command, known) == []
         assert await serving.elicitations.get(written.id) is not None
 
@@ -146,11 +145,11 @@ async def test_old_data_keys_stay_until_every_process_received_new_keys(file, cl
     store = MemoryStore()
     async with process(store, clock, ring=file.ring()) as serving:
         await asked(serving)
-        said = await after_leak(store, file, clock)
-        assert "New data keys: 1. Records encrypted again: 1." in said
-        assert "Run this command again after 2026-03-01 12:10:00 UTC" in said
+        lines = await after_leak(store, file, clock)
+        assert "New data keys: 1. Records encrypted again: 1." in lines
+        assert "Run this command again after 2026-03-01 12:10:00 UTC" in lines
         old = file.ring().fingerprints[1].hex()
-        assert f"elicit keys retire {old} --anyway" in said
+        assert f"elicit keys retire {old} --anyway" in lines
         clock.tick(minutes=9)
         assert "New data keys: 0. Records encrypted again: 0." in await after_leak(
             store, file, clock
@@ -193,8 +192,8 @@ async def test_recovery_with_secrets_of_environment_uses_first_secret(clock):
     keys = Keys(ring=ring, store=store, place="the store", variable="ELICIT_SECRET")
     async with process(store, clock, ring=ring) as after:
         known = await data_keys(store, OLD)
-        said = await rotate(keys, now=clock(), after_leak=True)
-        assert "remove those secrets everywhere now" in said[-1]
+        lines = await rotate(keys, now=clock(), after_leak=True)
+        assert "remove those secrets everywhere now" in lines[-1]
         assert await opened_by(store, known) == []
         assert await after.elicitations.get(question.id) is not None
         clock.tick(seconds=PROCESSES_NOTIFIED_AFTER.total_seconds())
@@ -202,7 +201,7 @@ async def test_recovery_with_secrets_of_environment_uses_first_secret(clock):
         assert await rotate(keys, now=clock(), after_leak=True) == [
             f"0 keys of the store encrypted again with {ring.newest.hex()}.",
             "New data keys: 0. Records encrypted again: 0.",
-            said[-1],
+            lines[-1],
         ]
 
 

@@ -10,11 +10,11 @@ from tests.support.clock import Clock
 from tests.support.service_env import asked, process
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import BadSettings, read_settings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 @pytest.mark.parametrize(
-    ("kind", "days", "kept"),
+    ("kind", "days", "retained"),
     [
         ("url", 2, 2),
         ("url", 90, 90),
@@ -23,14 +23,14 @@ from webapp.stores.memory import MemoryStore
     ],
 )
 async def test_question_is_retained_as_configured_and_payment_at_least_a_month(
-    kind: str, days: int, kept: int
+    kind: str, days: int, retained: int
 ) -> None:
     store, policies = MemoryStore(), PolicySettings(keep_records=timedelta(days=days))
     async with process(store, Clock(), policies=policies) as service:
         question = await asked(service, kind=kind)
         (record,) = await store.list("elicitation")
-        assert record.erase_at == question.expires_at + timedelta(days=kept)
-        just_before = question.expires_at + timedelta(days=kept, seconds=-1)
+        assert record.erase_at == question.expires_at + timedelta(days=retained)
+        just_before = question.expires_at + timedelta(days=retained, seconds=-1)
         assert await store.erase(before=just_before, owner=question.owner) == 0
         assert await store.erase(before=record.erase_at, owner=question.owner) == 1
 

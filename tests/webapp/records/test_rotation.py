@@ -19,8 +19,7 @@ from webapp.cli.keys import Keys, list_keys, retire, rotate
 from webapp.command import CommandRefused
 from webapp.records.owners import SERVICE, count_wrapped, must_be_servable, open_owners, rewrap
 from webapp.stores import Record, Store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 
 OLD, NEW, NEWER = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1", "2", "3"))
 
@@ -64,10 +63,10 @@ def test_secret_of_the_key_file_is_not_in_its_repr(file):
 async def test_rotation_rewraps_every_key_and_old_secret_still_decrypts(store, file, clock):
     tags = await people(store, file.ring(), number=250)
     (old,) = file.ring().fingerprints
-    said = await rotate(local(store, file), now=clock())
+    lines = await rotate(local(store, file), now=clock())
     new, former = file.ring().fingerprints
     assert former == old
-    assert said[-1] == f"251 keys of the store encrypted again with {new.hex()}."
+    assert lines[-1] == f"251 keys of the store encrypted again with {new.hex()}."
     assert await count_wrapped(store) == {new: 251}
     await opens_all(store, Ring([file.read()[0].value]), tags)
 
@@ -141,8 +140,8 @@ async def test_interrupted_rotation_is_finished_by_next_rotation(file, clock, wr
         await rotate(local(store, file), now=clock())
     store.left = 1000
     await opens_all(store, file.ring(), tags)
-    (said,) = await rotate(local(store, file), now=clock())
-    assert "was interrupted and is now finished" in said
+    (line,) = await rotate(local(store, file), now=clock())
+    assert "was interrupted and is now finished" in line
     assert await count_wrapped(store) == {file.ring().newest: 5}
     assert len(file.read()) == 2
     await opens_all(store, Ring([file.read()[0].value]), tags)
@@ -200,8 +199,8 @@ async def test_undecryptable_key_is_counted_and_left_unchanged(store, file, cloc
     damaged = await store.read(one, "data key", one)
     assert damaged is not None
     await store.write(replace(damaged, sealed=damaged.sealed[:-1] + b"~"))
-    said = await rotate(local(store, file), now=clock())
-    assert said[1:] == [
+    lines = await rotate(local(store, file), now=clock())
+    assert lines[1:] == [
         f"2 keys of the store encrypted again with {file.ring().newest.hex()}.",
         "1 key left unchanged: no secret here decrypts them.",
     ]
@@ -229,8 +228,8 @@ async def test_secret_is_retired_only_if_unused(file, clock):
         await retire(local(store, file), fingerprint=old.hex(), now=clock())
     clock.tick(hours=1)
     keys = local(store, file)
-    (said,) = await retire(keys, fingerprint=old.hex().upper(), now=clock())
-    assert "is removed from" in said
+    (line,) = await retire(keys, fingerprint=old.hex().upper(), now=clock())
+    assert "is removed from" in line
     assert file.ring().fingerprints == keys.ring.fingerprints == (keys.ring.newest,)
     with pytest.raises(CommandRefused, match="There is no secret of"):
         await retire(keys, fingerprint=old.hex(), now=clock())
@@ -308,14 +307,14 @@ async def test_documented_rotation_steps_break_nothing_at_any_moment(store, cloc
                     text = link.rpartition("/")[2]
                     found = running.links.read(text, purpose=Purpose.LINK, now=clock())
                     assert await running.elicitations.get(found.id) is not None
-    said = await rotate(deployed(store, NEW, OLD), now=clock())
-    assert said[-1].startswith("Do not change ELICIT_SECRET yet")
+    lines = await rotate(deployed(store, NEW, OLD), now=clock())
+    assert lines[-1].startswith("Do not change ELICIT_SECRET yet")
     await opens_all(store, steps[1], tags)
     await opens_all(store, Ring([NEW]), tags)
-    (said_of_old,) = await retire(
+    (line,) = await retire(
         deployed(store, NEW, OLD), fingerprint=fingerprint_of(OLD).hex(), now=clock()
     )
-    assert "remove it from ELICIT_SECRET once" in said_of_old
+    assert "remove it from ELICIT_SECRET once" in line
 
 
 async def test_single_secret_writes_no_note_and_several_write_separate_notes(store):

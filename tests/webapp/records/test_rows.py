@@ -17,7 +17,7 @@ from webapp.records.rows import Rows
 from webapp.records.values import Alias
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 OTHER = b"another secret of thirty-two byte"
 

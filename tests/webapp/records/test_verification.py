@@ -31,7 +31,7 @@ from webapp.records.owners import DATA_KEY, rewrap
 from webapp.records.verification import verify
 from webapp.service import Service
 from webapp.stores import Record
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 QUESTIONS, PEOPLE = 1000, 4
@@ -236,8 +236,8 @@ async def test_missing_or_changed_heads_of_store_are_named(
 ) -> None:
     for _ in range(3):
         await here.heads.make()
-    said = await verify_chains(here)
-    assert said[1].startswith("Compared with 3 heads, 1 to 3 of ")
+    lines = await verify_chains(here)
+    assert lines[1].startswith("Compared with 3 heads, 1 to 3 of ")
     await harm(here)
     with pytest.raises(CommandRefused, match=says):
         await verify_chains(here)
@@ -290,9 +290,9 @@ async def test_configured_folder_reveals_heads_removed_and_recreated(
             await verify_chains(service)
         await asked(service)
         await fall_due(service)
-        said = await verify_chains(service)
-        assert said[2].startswith("Compared with head 1 of ")
-        assert said[2].endswith(f"({tmp_path}).")
+        lines = await verify_chains(service)
+        assert lines[2].startswith("Compared with head 1 of ")
+        assert lines[2].endswith(f"({tmp_path}).")
         await remove_every_chain_and_head(service)
         clock.tick(days=1)
         await fall_due(service)
@@ -422,8 +422,8 @@ async def test_head_is_verifiable_with_saved_key_after_secret_was_removed(
     async with audited(store.sibling(), clock, ring=Ring([newer])) as service:
         with pytest.raises(CommandRefused, match="--key"):
             await verify_chains(service, against=file)
-        said = await verify_chains(service, against=file, key=key)
-        assert "Nothing is missing" in said[-1]
+        lines = await verify_chains(service, against=file, key=key)
+        assert "Nothing is missing" in lines[-1]
         await asked(service, join="under the new one")
         assert await faults_of(service) == []
 

@@ -27,7 +27,7 @@ from tests.support.mcp_server import (
 from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env
 from tests.support.own_requests import size_form
 
-Said = Callable[["Shop"], Awaitable[None]]
+PersonAct = Callable[["Shop"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
+async def shop(*meanwhile: PersonAct) -> AsyncIterator[Shop]:
     """Open a shop.
 
     `meanwhile` lists the person's actions, one for each run of the tool's body. The action happens
@@ -146,11 +146,11 @@ async def test_account_activated_before_call_received_any_is_used_throughout() -
 async def test_account_removed_by_person_is_removed_from_started_call(
     button: str, why: str
 ) -> None:
-    async def said(at: Shop) -> None:
+    async def remove_account(at: Shop) -> None:
         await at.put_in_use("hubot")
         await at.press("octocat", button)
 
-    async with shop(said) as at:
+    async with shop(remove_account) as at:
         call = at.caller.call("clean")
         await at.approve(await at.go_on())
         refused = await soon(call)
@@ -175,19 +175,19 @@ class TestAnAccountThatNobodyWasAskedFor:
 
     async def test_equal_calls_are_separate_and_each_retains_its_account(self) -> None:
         async with octocat_in_use(*asks_for_a_size()) as at:
-            one = asked_in(await at.caller.leg("clean"))
+            one = asked_in(await at.caller.send_call("clean"))
             await at.put_in_use("hubot")
-            two = asked_in(await at.caller.leg("clean"))
-            answered_in(await at.caller.leg("clean", after=two))
-            answered_in(await at.caller.leg("clean", after=one))
+            two = asked_in(await at.caller.send_call("clean"))
+            answered_in(await at.caller.send_call("clean", after=two))
+            answered_in(await at.caller.send_call("clean", after=one))
             assert at.got == ["octocat", "hubot", "hubot", "octocat"]
 
     async def test_lapsed_account_fails_started_call_and_next_call_uses_another(self) -> None:
-        async def said(at: Shop) -> None:
+        async def remove_account(at: Shop) -> None:
             await at.put_in_use("hubot")
             await at.lapse("octocat")
 
-        async with shop(nothing, nothing, said) as at:
+        async with shop(nothing, nothing, remove_account) as at:
             await a_first_call(at)
             call = at.caller.call("clean")
             await at.sign()
@@ -224,7 +224,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             assert text_of(await soon(call)) == person
             assert not caller.has_links_left
             assert len(set(links)) == len(links)
-            assert text_of(answered_in(await caller.leg("clean"))) == person
+            assert text_of(answered_in(await caller.send_call("clean"))) == person
 
     @pytest.mark.parametrize(
         ("button", "why"),
@@ -236,11 +236,11 @@ class TestAnAccountThatNobodyWasAskedFor:
     async def test_removed_account_fails_started_call_without_replacement(
         self, button: str, why: str
     ) -> None:
-        async def said(at: Shop) -> None:
+        async def remove_account(at: Shop) -> None:
             await at.put_in_use("hubot")
             await at.press("octocat", button)
 
-        async with shop(nothing, nothing, said) as at:
+        async with shop(nothing, nothing, remove_account) as at:
             await a_first_call(at)
             call = at.caller.call("clean")
             await at.sign()
@@ -253,9 +253,9 @@ class TestAnAccountThatNobodyWasAskedFor:
 
     async def test_account_is_retained_when_tool_asks_with_protocol_elicitation(self) -> None:
         async with octocat_in_use(*asks_for_a_size()) as at:
-            sizing = asked_in(await at.caller.leg("clean"))
+            sizing = asked_in(await at.caller.send_call("clean"))
             await at.put_in_use("hubot")
-            assert text_of(answered_in(await at.caller.leg("clean", after=sizing))) == "done"
+            assert text_of(answered_in(await at.caller.send_call("clean", after=sizing))) == "done"
             assert at.got == ["octocat", "octocat"]
 
 
@@ -302,14 +302,14 @@ class TestAnOldRequestState:
         # finding: S23
         async with shop(nothing, nothing) as at:
             await a_first_call(at)
-            old = asked_in(await at.caller.leg("clean"))
+            old = asked_in(await at.caller.send_call("clean"))
             await at.accept()
-            signed = answered_in(await at.caller.leg("clean", after=old))
+            signed = answered_in(await at.caller.send_call("clean", after=old))
             assert text_of(signed) == "deleted at octocat"
             await at.put_in_use("hubot")
             at.here.clock.tick(minutes=minutes)
             got = len(at.got)
-            again = await at.caller.leg("clean", after=old)
+            again = await at.caller.send_call("clean", after=old)
             if minutes:
                 asked_in(again)
                 assert at.got[got:] == ["hubot"]
@@ -320,8 +320,8 @@ class TestAnOldRequestState:
     async def test_repeated_protocol_elicitation_call_uses_active_account(self) -> None:
         # finding: S23
         async with octocat_in_use(*asks_for_a_size()) as at:
-            old = asked_in(await at.caller.leg("clean"))
-            assert text_of(answered_in(await at.caller.leg("clean", after=old))) == "done"
+            old = asked_in(await at.caller.send_call("clean"))
+            assert text_of(answered_in(await at.caller.send_call("clean", after=old))) == "done"
             await at.put_in_use("hubot")
-            assert text_of(answered_in(await at.caller.leg("clean", after=old))) == "done"
+            assert text_of(answered_in(await at.caller.send_call("clean", after=old))) == "done"
             assert at.got == ["octocat", "octocat", "hubot"]

@@ -48,7 +48,7 @@ from webapp.limits import CallLimits
 from webapp.sandbox.settings import Sandbox
 from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 from webapp.sweeper import fall_due
 
 
@@ -164,14 +164,14 @@ async def test_log_contains_error_code_of_provider_without_description(
             await ends(person, await person.visit(callback))
             with pytest.raises(Failed):
                 await asked.account()
-    ours = [vars(record) for record in caplog.records if record.name.startswith("webapp")]
-    reported = [record for record in ours if record["message"] == "provider.refused"]
+    records = [vars(record) for record in caplog.records if record.name.startswith("webapp")]
+    reported = [record for record in records if record["message"] == "provider.refused"]
     assert [(one["levelname"], one.get("error")) for one in reported] == [
         ("WARNING", "invalid_scope"),
         ("WARNING", None),
     ]
     for words in ("description", "A sentence"):
-        assert not any(words in str(record) for record in ours)
+        assert not any(words in str(record) for record in records)
 
 
 async def test_scope_of_real_provider_works_in_sandbox() -> None:
@@ -795,7 +795,7 @@ async def test_form_of_the_provider_leads_to_a_get_that_is_checked_like_any_call
         assert here.gate.exchanges == 1
 
 
-async def test_form_is_refused_where_the_provider_redirects_or_the_state_is_not_ours() -> None:
+async def test_form_is_refused_where_the_provider_redirects_or_the_state_is_foreign() -> None:
     async with oauth_env(change=_posting) as here:
         _, person, _, callback = await decided(here, "repo")
         assert (await posted(callback)).status == 404

@@ -12,7 +12,7 @@ from webapp.http.exchange import Scope
 from webapp.identity.sessions import IDLE_AT_MOST, LOCAL_ISSUER
 from webapp.routes.page_request import credential_of
 from webapp.service import Service
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ async def test_malformed_form_is_refused_with_page(button: str, form: str) -> No
         return str(dict(await elicit.url("Sign in", LOGIN)))
 
     async with server_env(server) as env, env.caller(MODERN) as caller:
-        (link,) = links_asked(await caller.leg("sign_in"))
+        (link,) = links_asked(await caller.send_call("sign_in"))
         person = await env.person()
         assert (await person.visit(link)).csrf is not None
         answer = await person.browser.post(
@@ -53,7 +53,7 @@ async def test_page_of_a_refused_request_says_what_happened_in_plain_words() -> 
         return str(dict(await elicit.url("Sign in", LOGIN)))
 
     async with server_env(server) as env, env.caller(MODERN) as caller:
-        (link,) = links_asked(await caller.leg("sign_in"))
+        (link,) = links_asked(await caller.send_call("sign_in"))
         other, person = await env.person(), await env.person()
         csrf = (await other.visit(link)).csrf or ""
         without_cookie = await person.browser.post(link, data={"csrf": csrf}, headers=html)

@@ -63,7 +63,7 @@ def kitchen() -> Any:
 
 
 async def asked(caller: Caller, tool: str) -> str:
-    (link,) = links_asked(await caller.leg(tool))
+    (link,) = links_asked(await caller.send_call(tool))
     return link
 
 

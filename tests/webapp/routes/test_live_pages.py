@@ -89,9 +89,9 @@ async def test_done_page_leads_to_next_question_of_the_call() -> None:
             assert await soon(next_event(lines)) == "accepted"
             again = await caller.asked("look", after=asked)
             (next_link,) = links_asked(again)
-            said = ""
-            while not said.endswith("next"):
-                said = await soon(next_event(lines))
+            event = ""
+            while not event.endswith("next"):
+                event = await soon(next_event(lines))
         done = await person.visit(link)
         assert "Step 1 of 2" in done.text
         (leads_to,) = re.findall(r'class="button primary" href="([^"]*)"', done.text)

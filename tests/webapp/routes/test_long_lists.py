@@ -88,8 +88,8 @@ async def test_activity_has_all_questions_in_order_on_its_pages() -> None:
         service, owner = env.service, env.service.identity.local_owner
         for number in (2, 0, 1, *range(3, 25)):
             one = question(service, owner, number=number * 60 * 24)
-            said = replace(one.asked, message=f"Table {number:02}?")
-            await service.elicitations.rows.write(replace(one, asked=said))
+            request = replace(one.asked, message=f"Table {number:02}?")
+            await service.elicitations.rows.write(replace(one, asked=request))
         person = await env.person()
         pages = [(await person.visit(f"{env.url}/activity?page={page}")).text for page in (1, 2)]
         places = [pages[0].index(f"Table {number:02}?") for number in range(SHOWN)]

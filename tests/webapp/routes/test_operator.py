@@ -29,8 +29,7 @@ from tests.support.shop_env import REFUND, Shop, buying
 from tests.support.signed_in_people import signed_in_env
 from webapp.identity.operators import OperatorRules
 from webapp.operations.catalog import LISTS
-from webapp.operations.lists import each_row, listed
-from webapp.operations.rows import OWNER_CHARACTERS
+from webapp.operations.rows import OWNER_CHARACTERS, each_row, listed
 from webapp.records.ids import tail_of
 from webapp.records.values import KINDS, StoredWebhook
 from webapp.settings.identity import operators_of
@@ -362,8 +361,8 @@ async def test_timeline_shows_payment_that_came_late_and_twice_and_was_refunded(
         page = await person.visit(found.location or "")
         timeline = page.text.partition("<h2>Timeline</h2>")[2].partition("<h2>Log</h2>")[0]
         words = ("Continue pressed (2)", "accepted late", "webhook checkout.session.completed")
-        for said in (*words, "refunded 9.00 EUR", "paid twice"):
-            assert said in timeline, said
+        for entry in (*words, "refunded 9.00 EUR", "paid twice"):
+            assert entry in timeline, entry
         assert timeline.count("paid 9.00 EUR") == 2
         assert "accepted, late" in page.text
 

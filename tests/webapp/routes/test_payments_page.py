@@ -48,8 +48,8 @@ async def test_payments_page_shows_price_purpose_and_status(shop: Shop) -> None:
         assert "You have no payments" in page.text
         await paid_in_vain(shop, buy)
         page = await page_of(shop, buy.person)
-        for said in ("9.00 €", "Premium report", "report", "Not used yet", "7 days", "Test"):
-            assert said in page.text
+        for words in ("9.00 €", "Premium report", "report", "Not used yet", "7 days", "Test"):
+            assert words in page.text
         assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)
         page = await page_of(shop, buy.person)
@@ -255,8 +255,8 @@ async def test_receipt_can_be_printed_with_date_seller_amount_and_reference(shop
         page = await buy.person.visit(f"{shop.url}/payments/{tail}")
         assert page.heading == "Receipt"
         day = f"{payment.paid_at.day} {payment.paid_at:%b %Y, %H:%M} UTC"
-        for said in (day, "9.00 €", "Premium report", tail, "data-print"):
-            assert said in page.text
+        for words in (day, "9.00 €", "Premium report", tail, "data-print"):
+            assert words in page.text
         assert payment.owner not in page.text
 
 

@@ -24,13 +24,13 @@ class Door:
         )
 
     async def ask(self, path: str, *, address: str = "203.0.113.7") -> tuple[int, dict[str, str]]:
-        said: list[Message] = []
+        messages: list[Message] = []
 
         async def receive() -> Message:
             return {"type": "http.request", "body": b""}
 
         async def send(message: Message) -> None:
-            said.append(message)
+            messages.append(message)
 
         scope: Scope = {
             "type": "http",
@@ -40,8 +40,8 @@ class Door:
             "headers": [(b"host", b"tools.example.com")],
         }
         await self._app(scope, receive, send)
-        headers = {k.decode(): v.decode() for k, v in said[0]["headers"]}
-        return said[0]["status"], headers
+        headers = {k.decode(): v.decode() for k, v in messages[0]["headers"]}
+        return messages[0]["status"], headers
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.came.append(scope["path"])

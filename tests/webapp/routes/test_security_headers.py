@@ -38,15 +38,15 @@ def test_servers_on_loopback_ports_have_separate_cookies() -> None:
 
 def test_cookie_planted_from_another_port_clears_stored_data() -> None:
     # finding: S15
-    ours, value = browser(), "v" * 32
-    planted = {ours.cookie_name: value}
-    sets = ours.marks(value, planted)
+    own_browser, value = browser(), "v" * 32
+    planted = {own_browser.cookie_name: value}
+    sets = own_browser.marks(value, planted)
     assert sets
     assert all(cookie.clears for cookie in sets)
     name, _, mark = sets[0].partition(";")[0].partition("=")
-    assert ours.marks(value, planted | {name: mark}) == ()
-    assert ours.marks("w" * 32, planted | {name: mark}), "it was made for another cookie"
-    assert ours.cookie_of(planted | {name: mark}) == value
+    assert own_browser.marks(value, planted | {name: mark}) == ()
+    assert own_browser.marks("w" * 32, planted | {name: mark}), "it was made for another cookie"
+    assert own_browser.cookie_of(planted | {name: mark}) == value
     assert not browser(HTTPS).marks(value, {}), "nobody else ever had that name"
 
 

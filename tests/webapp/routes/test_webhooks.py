@@ -310,7 +310,7 @@ async def test_logs_and_responses_contain_no_keys_signatures_or_bodies(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    said: list[str] = []
+    texts: list[str] = []
     macs: list[str] = []
     async with buying(shop) as buy:
         body = await paid(shop, buy)
@@ -322,12 +322,12 @@ async def test_logs_and_responses_contain_no_keys_signatures_or_bodies(
         for one in (body, json.dumps(foreign).encode(), json.dumps(wrong).encode(), b"{}"):
             for headers in (signed(shop, one), signed(shop, one, days=1), []):
                 macs += re.findall(r"v1=(\w+)", str(headers))
-                said.append((await shop.deliver(one, headers)).text)
+                texts.append((await shop.deliver(one, headers)).text)
         shop.line.is_down = True
         await shop.sweep()
-        said.append(await buy.result())
+        texts.append(await buy.result())
     lines = [f"{r.getMessage()} {r.exc_text} {vars(r)}" for r in caplog.records]
     secrets = [shop.sandbox.stripe_key, shop.sandbox.webhook_secret, *macs]
     for secret in (*secrets, "amount_total", event["data"]["object"]["payment_intent"]):
-        assert not any(secret in line for line in (*lines, *said)), secret
+        assert not any(secret in line for line in (*lines, *texts)), secret
     assert {"webhook.unverified", "payment.mismatch"} <= {r.getMessage() for r in caplog.records}

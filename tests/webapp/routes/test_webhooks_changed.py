@@ -209,14 +209,14 @@ class Door:
         query: bytes | None = None,
     ) -> int:
         """Post the request and return its status. Each request comes from another address."""
-        said: list[int] = []
+        statuses: list[int] = []
 
         async def receive() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                said.append(message["status"])
+                statuses.append(message["status"])
 
         scope: dict[str, Any] = {
             "type": "http",
@@ -234,7 +234,7 @@ class Door:
             "state": {},
         }
         await self._process.app(scope, receive, send)
-        [status] = said
+        [status] = statuses
         return status
 
     async def on_the_wire(self, headers: bytes, body: bytes) -> int:

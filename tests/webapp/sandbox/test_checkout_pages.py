@@ -42,7 +42,7 @@ async def test_opening_page_changes_nothing(env: ServerEnv) -> None:
         for button in EVERY_BUTTON:
             assert (await env.browser.get(f"/pay/{created.id}/{button}")).status_code == 405
     assert (await env.session(created.id)).status == "open"
-    assert env.shop.heard == []
+    assert env.shop.received == []
 
 
 async def test_paying_sends_event_and_redirects_with_session_id(env: ServerEnv) -> None:
@@ -64,7 +64,7 @@ async def test_declined_card_is_shown_and_page_stays_open(env: ServerEnv) -> Non
     assert "The card was declined." in page.text
     assert 'role="alert"' in page.text
     assert (await env.session(created.id)).status == "open"
-    assert env.shop.heard == []
+    assert env.shop.received == []
     assert (await env.press(created, "card")).headers["location"].startswith(SHOP)
 
 
@@ -137,12 +137,12 @@ async def test_ended_session_cannot_be_changed_by_any_button(ending: str, env: S
         if ending in {"arrive", "fail"}:
             await env.press(created, "bank")
         await env.press(created, ending)
-    before, received = await env.session(created.id), len(env.shop.heard)
+    before, received = await env.session(created.id), len(env.shop.received)
     for button in EVERY_BUTTON:
         late = await env.browser.post(f"/pay/{created.id}/{button}", data={"csrf": mark})
         assert late.headers["location"] == f"/pay/{created.id}"
     assert (await env.session(created.id)).to_dict() == before.to_dict()
-    assert len(env.shop.heard) == received
+    assert len(env.shop.received) == received
     over = await env.browser.get(f"/pay/{created.id}")
     assert over.status_code == 200
     ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)
@@ -209,4 +209,4 @@ async def test_form_without_valid_csrf_field_pays_nothing(env: ServerEnv) -> Non
         403,
         413,
     }
-    assert env.shop.heard == []
+    assert env.shop.received == []

@@ -15,12 +15,12 @@ from flows import elicit
 from flows.errors import Failed
 from flows.oauth.provider import Client, PersonProbe, Provider, ProviderKey, TokenExchange
 from flows.oauth.token_exchange import SubjectToken, exchanged
-from flows.providers.simulated import simulated
 from tests.support.clock import Clock
 from tests.support.mcp_server import new_server
 from tests.support.sandbox import URL, Person
 from webapp.http.client import Outbound
 from webapp.sandbox import Sandbox
+from webapp.settings.sandboxed import simulated
 from webapp.testing.in_process import elicit_person
 
 TABLES = """

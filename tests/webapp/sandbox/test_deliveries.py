@@ -32,7 +32,7 @@ async def end(env: ServerEnv) -> str:
 
 async def test_event_has_format_and_signature_of_stripe(env: ServerEnv) -> None:
     await pay(env)
-    [request] = env.shop.heard
+    [request] = env.shop.received
     assert str(request.url) == f"{SHOP}/webhooks/stripe"
     assert request.headers["content-type"].startswith("application/json")
     [event] = env.shop.events
@@ -47,7 +47,7 @@ async def test_event_has_format_and_signature_of_stripe(env: ServerEnv) -> None:
 
 async def test_event_does_not_verify_with_other_secret(env: ServerEnv) -> None:
     await pay(env)
-    [request] = env.shop.heard
+    [request] = env.shop.received
     with pytest.raises(stripe.SignatureVerificationError):
         stripe.Webhook.construct_event(
             request.content, request.headers["stripe-signature"], "whsec_other", tolerance=0
@@ -58,7 +58,7 @@ async def test_event_does_not_verify_with_other_secret(env: ServerEnv) -> None:
 async def test_refused_event_is_sent_again_later(answer: Any, env: ServerEnv) -> None:
     env.shop.answers = [answer, answer]
     await pay(env)
-    assert len(env.shop.heard) == 3
+    assert len(env.shop.received) == 3
     assert len({event.id for event in env.shop.events}) == 1
     assert env.shop.pauses == list(RETRY_AFTER_SECONDS[:2])
 
@@ -67,7 +67,7 @@ async def test_event_is_given_up_after_last_retry(env: ServerEnv) -> None:
     env.shop.answers = [500] * 100
     assert (await env.session(await pay(env))).payment_status == "paid"
     assert env.shop.pauses == list(RETRY_AFTER_SECONDS)
-    assert len(env.shop.heard) == 1 + len(RETRY_AFTER_SECONDS)
+    assert len(env.shop.received) == 1 + len(RETRY_AFTER_SECONDS)
 
 
 async def test_exception_in_delivery_does_not_break_checkout(env: ServerEnv) -> None:
@@ -82,7 +82,7 @@ async def test_held_event_is_signed_when_sent(env: ServerEnv) -> None:
     await pay(env)
     later = env.clock.tick(hours=1)
     await env.control(release=True)
-    [request] = env.shop.heard
+    [request] = env.shop.received
     assert request.headers["stripe-signature"].startswith(f"t={int(later.timestamp())},v1=")
     assert env.shop.events[0].created == int(NOON.timestamp())
 
@@ -100,13 +100,13 @@ async def test_duplicates_are_same_event(env: ServerEnv) -> None:
     assert len({event.id for event in env.shop.events}) == 1
     await env.control(duplicates=0)
     await pay(env)
-    assert len(env.shop.heard) == 4
+    assert len(env.shop.received) == 4
 
 
 async def test_reordering_sends_next_event_first(env: ServerEnv) -> None:
     await env.control(reorder=True)
     await pay(env)
-    assert env.shop.heard == []
+    assert env.shop.received == []
     await end(env)
     assert env.shop.types == [ENDED, COMPLETED]
 
@@ -122,7 +122,7 @@ async def test_held_events_arrive_when_released(env: ServerEnv) -> None:
     await env.control(hold=True)
     await pay(env)
     await end(env)
-    assert env.shop.heard == []
+    assert env.shop.received == []
     assert (await env.control())["held"] == 2
     state = await env.control(release=True)
     assert (state["hold"], state["held"]) == (False, 0)

@@ -24,7 +24,7 @@ PROVIDER = "mollie"
 def hints(paying: Paying) -> list[UnsignedNotice]:
     """Return what the server reads from the received webhooks."""
     found: list[UnsignedNotice] = []
-    for received in paying.env.shop.heard:
+    for received in paying.env.shop.received:
         assert str(received.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
         assert received.headers["content-type"] == "application/x-www-form-urlencoded"
         assert list(parse_qs(received.content.decode())) == ["id"]
@@ -90,7 +90,7 @@ async def test_open_payment_can_be_paid_days_later(paying: Paying) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, "open") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.OPEN
-    assert paying.env.shop.heard == []
+    assert paying.env.shop.received == []
     assert "It was left open" in (await paying.page(begun)).text
     paying.env.clock.tick(days=11)
     assert await paying.press(begun, "paid") == WENT_BACK
@@ -247,4 +247,4 @@ async def test_idempotency_key_is_valid_for_single_request(paying: Paying) -> No
 async def test_payment_without_webhook_sends_no_event(paying: Paying) -> None:
     made = (await call(paying, "payments", wish())).json()
     await paying.env.press_at(made["id"], "paid")
-    assert paying.env.shop.heard == []
+    assert paying.env.shop.received == []

@@ -31,7 +31,7 @@ async def hints(paying: Paying) -> list[UnsignedNotice]:
     scheme = sandbox_scheme(settings.url)
     roots = roots_of(scheme, bundle=(await browser.get("/paypal/root.pem")).content)
     found: list[UnsignedNotice] = []
-    for received in paying.env.shop.heard:
+    for received in paying.env.shop.received:
         assert str(received.url) == f"{SHOP}/webhooks/paypal"
         headers, body = received.headers.multi_items(), received.content
         url = certificate_url(scheme, body=body, headers=headers, now=now)
@@ -215,8 +215,8 @@ async def test_event_of_manual_refund_names_capture_only_in_link(paying: Paying)
     begun, payment = await paying.paid()
     await paying.press(begun, "part")
     await paying.run(paying.gateway.refund(payment, reason=None))
-    by_hand, ours = (await hints(paying))[2:]
-    assert ours.reference == ID
+    by_hand, by_server = (await hints(paying))[2:]
+    assert by_server.reference == ID
     # As in PayPal's published sample, the event names only its capture, and only in a link.
     assert (by_hand.type, by_hand.reference, by_hand.session) == (REFUNDED, None, None)
     assert by_hand.payment == payment.payment_intent
@@ -330,7 +330,7 @@ async def test_request_id_is_valid_for_single_request(paying: Paying) -> None:
 async def test_event_does_not_verify_with_other_root_or_webhook_id(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
-    [received] = paying.env.shop.heard
+    [received] = paying.env.shop.received
     settings, browser = paying.env.settings, paying.env.browser
     scheme = sandbox_scheme(settings.url)
     root = (await browser.get("/paypal/root.pem")).content

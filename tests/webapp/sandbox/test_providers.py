@@ -23,7 +23,7 @@ async def test_page_is_on_sandbox_and_says_nothing_is_real(paying: Paying) -> No
         assert words in page.text
     assert "nothing here is real" in page.text
     assert (await paying.fetched(begun)).state is SessionStatus.OPEN
-    assert paying.env.shop.heard == []
+    assert paying.env.shop.received == []
 
 
 @pytest.mark.parametrize(
@@ -77,40 +77,40 @@ async def test_pending_payment_is_reported_until_result_arrives(
     await paying.press(begun, paying.pays_later)
     assert await paying.judged(begun) is SessionStatus.PENDING
     assert "under way" in (await paying.page(begun)).text
-    reported = len(paying.env.shop.heard)
+    reported = len(paying.env.shop.received)
     await paying.press(begun, button)
     assert await paying.judged(begun) is verified
     assert await paying.press(begun, button, late=True) == f"/pay/{session_of(begun)}"
-    assert len(paying.env.shop.heard) == reported + 1
+    assert len(paying.env.shop.received) == reported + 1
 
 
 @BOTH
 async def test_refund_after_manual_partial_refund_refunds_rest(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    reported = len(paying.env.shop.heard)
+    reported = len(paying.env.shop.received)
     await paying.press(begun, "part")
     assert (await paying.fetched(begun)).refunded == 450
     assert "€4.50 of it was refunded." in (await paying.page(begun)).text
     rest = await paying.run(paying.gateway.refund(payment, reason=None))
     assert rest.price == Money("4.50", "EUR")
-    assert len(paying.env.shop.heard) == reported + 2
+    assert len(paying.env.shop.received) == reported + 2
 
 
 @BOTH
 async def test_refund_with_lost_response_is_made_once(paying: Paying) -> None:
     begun, payment = await paying.paid()
-    reported = len(paying.env.shop.heard)
+    reported = len(paying.env.shop.received)
     await paying.control(next="lost")
     first = await paying.run(paying.gateway.refund(payment, reason="sold out"))
     assert await paying.run(paying.gateway.refund(payment, reason="sold out")) == first
     assert first.price == NINE
     assert (await paying.fetched(begun)).refunded == 900
     assert await paying.judged(begun) is SessionStatus.FAILED
-    assert len(paying.env.shop.heard) == reported + 1
+    assert len(paying.env.shop.received) == reported + 1
 
 
 @pytest.mark.parametrize(
-    ("paying", "path", "said"),
+    ("paying", "path", "member"),
     [
         ("mollie", "mollie/v2/payments", "status"),
         ("paypal", "paypal/v2/checkout/orders", "debug_id"),
@@ -118,11 +118,11 @@ async def test_refund_with_lost_response_is_made_once(paying: Paying) -> None:
     indirect=["paying"],
 )
 async def test_framework_errors_have_format_of_provider(
-    path: str, said: str, paying: Paying
+    path: str, member: str, paying: Paying
 ) -> None:
     refused = await paying.env.browser.post(f"/{path}", content=b"a" * 100_000)
     assert refused.status_code == 413
-    assert refused.json()[said]
+    assert refused.json()[member]
 
 
 @BOTH
@@ -130,11 +130,11 @@ async def test_events_are_held_duplicated_and_dropped_on_request(paying: Paying)
     await paying.control(hold=True, duplicates=2)
     begun = await paying.begun()
     await paying.press(begun, paying.pays)
-    assert paying.env.shop.heard == []
+    assert paying.env.shop.received == []
     state: dict[str, Any] = await paying.control(release=True)
     assert state["held"] == 0
-    assert len({event.content for event in paying.env.shop.heard}) == 1
-    assert len(paying.env.shop.heard) == 3
+    assert len({event.content for event in paying.env.shop.received}) == 1
+    assert len(paying.env.shop.received) == 3
     await paying.control(drop=True)
     await paying.judged(begun)
-    assert len(paying.env.shop.heard) == 3
+    assert len(paying.env.shop.received) == 3

@@ -29,9 +29,11 @@ async def test_example_is_served_on_stdio(tmp_path, free_port, server, revision)
     shutil.copy(EXAMPLES / f"{server.partition(':')[0]}.py", tmp_path)
     async with started_by_client(
         *elicit_stdio(server, "--port", str(free_port)), revision=revision, home=tmp_path
-    ) as (client, _, said):
+    ) as (client, _, errors):
         assert text_of(await client.call_tool("use_key", {})) == SAYS
-    assert "No provider of accounts or payments is set up; --sandbox simulates them." in said.text()
+    assert (
+        "No provider of accounts or payments is set up; --sandbox simulates them." in errors.text()
+    )
 
 
 async def test_stdio_processes_have_separate_sandboxes(tmp_path, free_port):
@@ -51,9 +53,9 @@ async def test_stdio_processes_have_separate_sandboxes(tmp_path, free_port):
         started_by_client(*started, revision="2026-07-28", home=tmp_path) as (other, at_other, two),
     ):
         both = ((first, at_first, one), (other, at_other, two))
-        for number, (client, person, said) in enumerate(both):
+        for number, (client, person, errors) in enumerate(both):
             assert (await client.list_tools()).tools  # the server has printed its sandbox's address
-            person.enters += re.findall(r"sandbox at (http://\S+)", said.text())
+            person.enters += re.findall(r"sandbox at (http://\S+)", errors.text())
             result = await client.call_tool("buy", {"reports": number})
             assert text_of(result) == "octocat paid 9.00 EUR"
         assert at_first.links[0].startswith(f"http://127.0.0.1:{free_port}/e/")

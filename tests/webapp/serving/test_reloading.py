@@ -10,7 +10,7 @@ import httpx
 from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
-from tests.support.cli import called, said_until, serving, start
+from tests.support.cli import called, output_until, serving, start
 from tests.support.processes import ended, error_of
 from webapp.demo.client import text_of
 from webapp.demo.walker import walk
@@ -47,7 +47,7 @@ async def test_call_waiting_while_file_changes_continues_in_new_code(tmp_path):
             held = group.create_task(client.call_tool("keep", {}))
             first = await links.get()
             tools.write_text(TOOLS.format(answer="new code"))
-            assert "tools.py changed: the server restarts." in await said_until(
+            assert "tools.py changed: the server restarts." in await output_until(
                 "stop", server.process
             )
             assert "Still waiting" in text_of(await held)
@@ -61,10 +61,10 @@ async def test_server_with_syntax_error_waits_for_file_change(tmp_path):
     tools = tmp_path / "tools.py"
     tools.write_text("def broken(:")
     process = await start("serve", "tools:mcp", "--reload", "--port", "0", home=tmp_path)
-    await said_until("server restarts when a file changes", process)
+    await output_until("server restarts when a file changes", process)
     assert "tools:mcp could not be imported" in error_of(process)
     tools.write_text(TOOLS.format(answer="mended"))
-    assert "changing is served." in await said_until("stop", process)
+    assert "changing is served." in await output_until("stop", process)
     process.send_signal(signal.SIGINT)
     assert (await ended(process)).status == 0
 

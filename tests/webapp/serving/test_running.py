@@ -12,7 +12,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.applications import Starlette
 
 from tests.support import processes
-from tests.support.cli import PROJECT, said_until, serving
+from tests.support.cli import PROJECT, output_until, serving
 from tests.support.processes import Ended, ended
 from tests.support.programs import (
     FASTMCP_RUN,
@@ -71,10 +71,10 @@ async def test_pages_are_served_on_local_port_over_stdio(tmp_path, free_port, li
     url = f"http://127.0.0.1:{free_port}"
     async with started_by_client(
         *over_stdio(library), revision=revision, home=tmp_path, extra={"ELICIT_URL": url}
-    ) as (client, person, said):
+    ) as (client, person, errors):
         assert text_of(await client.call_tool("use_key", {})) == SAYS
         assert person.links[0].startswith(f"{url}/e/")
-    assert f"The pages at {url} are served by this process." in said.text()
+    assert f"The pages at {url} are served by this process." in errors.text()
 
 
 async def test_printed_text_stays_out_of_stdio_protocol(tmp_path, free_port):
@@ -90,17 +90,17 @@ async def test_printed_text_stays_out_of_stdio_protocol(tmp_path, free_port):
         revision="legacy",
         home=tmp_path,
         extra={"ELICIT_URL": f"http://127.0.0.1:{free_port}"},
-    ) as (client, _, said):
+    ) as (client, _, errors):
         assert text_of(await client.call_tool("say", {})) == "said"
-    assert {"a line of a tool", "a line of a program"} <= set(said.text().splitlines())
-    assert "afterwards" not in said.text()
+    assert {"a line of a tool", "a line of a program"} <= set(errors.text().splitlines())
+    assert "afterwards" not in errors.text()
 
 
 async def test_store_treats_own_run_like_elicit_serve(tmp_path, free_port):
     async with running(*over_http("mcp", free_port), home=tmp_path):
         pass
     async with serving("runs_itself:mcp", home=tmp_path, cwd=PROJECT / "examples") as server:
-        assert "runs itself is served." in server.said
+        assert "runs itself is served." in server.output
 
 
 CANNOT_BE: tuple[tuple[str, dict[str, str], dict[str, str], str], ...] = (
@@ -133,8 +133,8 @@ async def test_unsupported_configuration_ends_run_with_reason(tmp_path):
     )
     end = await run("-P", "mine.py", home=tmp_path)
     assert (end.status, end.out) == (1, "")
-    said = [each.partition("Traceback")[0] for each in end.err.split("CommandRefused: ")[1:]]
-    for (*_, says), sentence in zip((*CANNOT_BE, CANNOT_BE[0]), said, strict=True):
+    reasons = [each.partition("Traceback")[0] for each in end.err.split("CommandRefused: ")[1:]]
+    for (*_, says), sentence in zip((*CANNOT_BE, CANNOT_BE[0]), reasons, strict=True):
         assert says in sentence
 
 
@@ -175,7 +175,7 @@ async def test_server_can_run_next_to_other_tasks_of_author(tmp_path, free_port)
         cwd=tmp_path,
         env=environment(tmp_path),
     )
-    await said_until("stop", process)
+    await output_until("stop", process)
     assert process.stdin is not None
     process.stdin.write(b"enough\n")
     end = await ended(process)

@@ -158,18 +158,18 @@ async def test_server_whose_workers_cannot_start_exits_with_reason(program, capf
     async with one_worker(program) as (_, running, _):
         pass
     assert running.result() == 1
-    said = capfd.readouterr().err
-    assert "no worker could be started (" in said
-    assert "No such file or directory" in said
+    errors = capfd.readouterr().err
+    assert "no worker could be started (" in errors
+    assert "No such file or directory" in errors
 
 
 def printed_later(capfd: pytest.CaptureFixture[str], words: str) -> Callable[[], bool]:
     """Return a function that checks if the words were printed after this call."""
 
-    def is_said() -> bool:
-        said.extend(capfd.readouterr())
-        return words in "".join(said)
+    def is_printed() -> bool:
+        texts.extend(capfd.readouterr())
+        return words in "".join(texts)
 
-    said: list[str] = []
+    texts: list[str] = []
     capfd.readouterr()
-    return is_said
+    return is_printed

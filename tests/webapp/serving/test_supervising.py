@@ -14,7 +14,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp_types import ElicitRequestURLParams, ElicitResult
 
-from tests.support.cli import Server, called, run, said_until, serving
+from tests.support.cli import Server, called, output_until, run, serving
 from tests.support.processes import ended, error_of
 from tests.support.programs import client_of
 from webapp.demo.client import text_of
@@ -171,9 +171,11 @@ async def test_new_code_replaces_workers_one_by_one_and_broken_code_does_not(hom
         assert await pids_of(server, are=are_two) == before
         (home / "tools.py").write_text(TOOLS.replace("kept", "new code kept"))
         server.process.send_signal(signal.SIGHUP)
-        said = asyncio.create_task(said_until("all workers have been replaced", server.process))
+        replaced = asyncio.create_task(
+            output_until("all workers have been replaced", server.process)
+        )
         answers = set[str]()
-        while not said.done():
+        while not replaced.done():
             async with client_of(server.url, "2026-07-28") as (client, _):
                 text = text_of(await client.call_tool("keep", {}))
                 # A process that shuts down responds that the call has to be repeated.

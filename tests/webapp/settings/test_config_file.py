@@ -294,7 +294,7 @@ def test_mistake_is_reported_with_table_and_key(text: str, problem: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "parameters"),
     [
         ("state=x", "state"),
         ("audience=a&code_challenge_method=plain&redirect_uri=https://evil.example", None),
@@ -304,11 +304,13 @@ def test_mistake_is_reported_with_table_and_key(text: str, problem: str) -> None
         ("response_mode=", "response_mode"),
     ],
 )
-def test_authorize_address_with_parameter_of_flow_is_refused(query: str, said: str | None) -> None:
+def test_authorize_address_with_parameter_of_flow_is_refused(
+    query: str, parameters: str | None
+) -> None:
     text = WHOLE.replace("acme.example/authorize", f"acme.example/authorize?{query}")
-    said = said or "code_challenge_method, redirect_uri"
+    parameters = parameters or "code_challenge_method, redirect_uri"
     assert problems_of(text) == [
-        f"providers.acme.authorize: the flow sets {said} itself; remove it from the query."
+        f"providers.acme.authorize: the flow sets {parameters} itself; remove it from the query."
     ]
 
 
@@ -376,7 +378,7 @@ api_hosts = ["https://shop.api.example", "{instance}"]
 """
 
 
-def test_tenants_and_kept_members_are_read() -> None:
+def test_tenants_and_stored_members_are_read() -> None:
     # finding: XO3
     shop = read_declarations(TENANT, source="x").providers["shop"]
     assert (shop.tenants, shop.tenant_label) == (("*.shops.example",), "Your shop")

@@ -17,7 +17,7 @@ from webapp.calls.verbs import Verbs
 from webapp.identity.approvers import Approver
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 FILE = "/home/ann/.config/elicit-url/elicit.toml"
 RELEASE = Approver(name="release", is_local=True)
@@ -59,9 +59,9 @@ async def refused(service: Service, question: Question[Any]) -> str:
 async def test_unknown_name_error_suggests_nearest_name(question: Any, nearest: str) -> None:
     # finding: XA12
     async with serving() as service:
-        said = await refused(service, question())
-        assert f"Perhaps {nearest} is meant" in said
-        assert "ELICIT_STRIP_KEY" not in said
+        message = await refused(service, question())
+        assert f"Perhaps {nearest} is meant" in message
+        assert "ELICIT_STRIP_KEY" not in message
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,16 @@ async def test_unknown_name_error_suggests_nearest_name(question: Any, nearest: 
 async def test_missing_table_error_names_file_and_line_to_write(question: Any, table: str) -> None:
     # finding: XA11
     async with serving(config=Path(FILE)) as service:
-        said = await refused(service, question())
-        assert f"{table} in elicit.toml" in said
-        assert f"Write {table} in {FILE}" in said
+        message = await refused(service, question())
+        assert f"{table} in elicit.toml" in message
+        assert f"Write {table} in {FILE}" in message
 
 
 async def test_missing_approver_on_own_machine_names_setting_to_approve_own_requests() -> None:
     # finding: XA11
     async with serving() as service:
-        said = await refused(service, elicit.confirm("Now?", approver="release"))
+        message = await refused(service, elicit.confirm("Now?", approver="release"))
         assert (
-            "To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may" in said
+            "To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may"
+            in message
         )

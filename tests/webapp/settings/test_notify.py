@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.settings import PUBLIC, problems_in
-from webapp.notifications.tables import NotifyTable
+from webapp.notifications.delivery import NotifyTable
 from webapp.settings.config_file import BadDeclaration, read_declarations
 from webapp.settings.settings import read_settings
 

@@ -460,8 +460,8 @@ def test_every_documented_setting_is_known(home: dict[str, str]) -> None:
     named -= {
         name for name in named if re.match("ELICIT_(ACME|ORCHARD)_|ELICIT_NOTIFY_FINANCE$", name)
     }
-    said = problems_in({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
-    unknown = [each for each in said if "no setting has this name" in each]
+    problems = problems_in({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
+    unknown = [each for each in problems if "no setting has this name" in each]
     assert [each for each in unknown if "NO_SUCH_THING" not in each] == []
 
 

@@ -48,7 +48,7 @@ def test_team_with_an_unknown_provider_is_refused() -> None:
         read_declarations(table, source="elicit.toml")
 
 
-def test_more_claim_values_than_a_cookie_has_room_for_are_refused() -> None:
+def test_more_claim_values_than_a_cookie_can_store_are_refused() -> None:
     values = ", ".join(f'"g{number}"' for number in range(21))
     with pytest.raises(BadDeclaration, match="more than 20 values"):
         read_declarations(TEAM + f"claims = {{ groups = [{values}] }}\n", source="elicit.toml")

@@ -74,8 +74,8 @@ def test_connection_beyond_loopback_without_tls_is_a_warning(
     client: str | None, is_encrypted: bool, says: str
 ) -> None:
     row = {"client": client, "is_encrypted": is_encrypted}
-    said, fix = of_encryption(row, url="postgresql://db/elicit", is_pooled=False)
-    assert says in said
+    message, fix = of_encryption(row, url="postgresql://db/elicit", is_pooled=False)
+    assert says in message
     assert (fix is not None) == ("not encrypted" in says)
 
 

@@ -11,7 +11,7 @@ from flows.errors import StoreUnavailable
 from tests.support.records import NOW, record
 from webapp.stores import Record
 from webapp.stores.backup_file import BackupFile, BadBackup, write_backup
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 
 async def filled() -> MemoryStore:

@@ -14,9 +14,8 @@ from tests.support.postgres_server import fresh_database, shared_server
 from tests.support.records import HOLD, NOW, record, scanned
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
-from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import observed
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.store import OtherFence
 from webapp.telemetry.families import Observer
 
@@ -319,9 +318,9 @@ class StoreContract:
     async def test_watch_shows_writes_of_other_connection_and_not_own_writes(self, store, other):
         watch = store.watch()
         await store.write(record("ours"))
-        (theirs,) = await other.write(record("theirs"))
+        (other_record,) = await other.write(record("theirs"))
         async with asyncio.timeout(300):
-            assert await anext(watch) == theirs
+            assert await anext(watch) == other_record
 
     async def test_several_watches_see_the_latest_version(self, store, other):
         watches = [store.watch(), store.watch()]

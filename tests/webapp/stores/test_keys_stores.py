@@ -42,7 +42,7 @@ def noted(settings: Settings) -> list[str]:
     return list(settings.key_file.stores())
 
 
-def beside_the_key(settings: Settings) -> list[str]:
+def files_with_key(settings: Settings) -> list[str]:
     assert settings.key_file is not None
     return sorted(path.name for path in settings.key_file.path.parent.iterdir())
 
@@ -86,7 +86,7 @@ async def test_store_is_recorded_once_by_its_resolved_path(folder: Path) -> None
     for name in strange:
         await served(settings_of(folder, f"sqlite:///{name}"))
     assert noted(one) == [f"sqlite:///{folder}/{name}" for name in ("one.db", *strange)]
-    assert beside_the_key(one) == ["key", "key.stores"]
+    assert files_with_key(one) == ["key", "key.stores"]
     assert one.key_file is not None
     notes = one.key_file.path.with_name("key.stores")
     assert stat.S_IMODE(notes.stat().st_mode) == 0o600
@@ -104,7 +104,7 @@ async def test_stores_opened_concurrently_are_all_recorded(folder: Path) -> None
     assert sorted(noted(all_settings[0])) == sorted(
         f"sqlite:///{folder}/{number}.db" for number in range(12)
     )
-    assert beside_the_key(all_settings[0]) == ["key", "key.stores"]
+    assert files_with_key(all_settings[0]) == ["key", "key.stores"]
 
 
 async def test_memory_store_and_store_with_environment_secret_are_not_recorded(
@@ -120,7 +120,7 @@ async def test_memory_store_and_store_with_environment_secret_are_not_recorded(
         await open_noted(settings_of(folder, "mistyped:///one.db"))
     with pytest.raises(StoreUnavailable):
         await open_noted(settings_of(folder, f"sqlite:///{folder}"))
-    assert beside_the_key(local) == ["key"]
+    assert files_with_key(local) == ["key"]
 
 
 async def test_retire_is_refused_and_names_store_which_needs_secret(
@@ -138,8 +138,8 @@ async def test_retire_is_refused_and_names_store_which_needs_secret(
     )
     await served(other)
     await rotated_in(other, clock)
-    (said,) = await retired_by(one, old, clock)
-    assert "is removed from" in said
+    (line,) = await retired_by(one, old, clock)
+    assert "is removed from" in line
     for settings in (one, other):
         assert old not in settings.ring.fingerprints
         await served(settings)
@@ -219,8 +219,8 @@ async def test_retire_follows_moved_store_once_its_new_address_is_recorded(
     with pytest.raises(CommandRefused, match=r"still encrypts 2 keys of .*new\.db"):
         await retired_by(one, old, clock)
     await rotated_in(new, clock)
-    (said,) = await retired_by(one, old, clock)
-    assert "is removed from" in said
+    (line,) = await retired_by(one, old, clock)
+    assert "is removed from" in line
 
 
 async def test_retire_is_refused_and_asks_for_address_with_store_password(

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.support.postgres_server import fresh_database
 from tests.support.valkey_server import fresh_cluster, fresh_valkey
 from webapp.stores import Conflict, Record, Store, open_store
-from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite import MemoryStore
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 owners = st.sampled_from("ab")
@@ -155,13 +155,13 @@ class ComparedWithDict(RuleBasedStateMachine):
         assert len(found) == len(self.records)
 
 
-class MemoryBesideDict(ComparedWithDict):
+class MemoryAgainstDict(ComparedWithDict):
     def open(self) -> Store:
         store = getattr(self, "store", None)
         return store.sibling() if store else MemoryStore()
 
 
-class SqliteBesideDict(ComparedWithDict):
+class SqliteAgainstDict(ComparedWithDict):
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
         super().__init__()
@@ -171,7 +171,7 @@ class SqliteBesideDict(ComparedWithDict):
         return self.opened(f"sqlite:///{self.folder.name}/store.db")
 
 
-class PostgresBesideDict(ComparedWithDict):
+class PostgresAgainstDict(ComparedWithDict):
     url = ""
 
     def open(self) -> Store:
@@ -180,7 +180,7 @@ class PostgresBesideDict(ComparedWithDict):
         return self.opened(self.url)
 
 
-class ValkeyBesideDict(ComparedWithDict):
+class ValkeyAgainstDict(ComparedWithDict):
     url = ""
 
     def open(self) -> Store:
@@ -188,7 +188,7 @@ class ValkeyBesideDict(ComparedWithDict):
         return self.opened(self.url)
 
 
-class ValkeyClusterBesideDict(ComparedWithDict):
+class ValkeyClusterAgainstDict(ComparedWithDict):
     url = ""
 
     def open(self) -> Store:
@@ -203,8 +203,8 @@ def enough(machine: type[ComparedWithDict], *, examples: int = 40) -> type[TestC
     return found
 
 
-TestMemoryIsAsADict = enough(MemoryBesideDict)
-TestSqliteIsAsADict = enough(SqliteBesideDict)
-TestPostgresIsAsADict = enough(PostgresBesideDict, examples=12)
-TestValkeyIsAsADict = enough(ValkeyBesideDict, examples=20)
-TestValkeyClusterIsAsADict = enough(ValkeyClusterBesideDict, examples=12)
+TestMemoryIsAsADict = enough(MemoryAgainstDict)
+TestSqliteIsAsADict = enough(SqliteAgainstDict)
+TestPostgresIsAsADict = enough(PostgresAgainstDict, examples=12)
+TestValkeyIsAsADict = enough(ValkeyAgainstDict, examples=20)
+TestValkeyClusterIsAsADict = enough(ValkeyClusterAgainstDict, examples=12)

@@ -267,14 +267,14 @@ async def test_text_invalid_in_postgres_is_refused_without_affecting_other_write
     assert await store.erase(owner=text) == 0
 
 
-@pytest.mark.parametrize("letter", ["x", "\u20ac"])
-async def test_long_id_or_key_is_stored_or_refused_with_value_error(store, letter):
+@pytest.mark.parametrize("character", ["x", "\u20ac"])
+async def test_long_id_or_key_is_stored_or_refused_with_value_error(store, character):
     for length in (200, 500, 800, 1200, 2400, 2490, 2700, 9000):
-        for odd in (record(letter * length), record(key=letter * length)):
+        for odd in (record(character * length), record(key=character * length)):
             try:
                 (written,) = await store.write(odd)
             except ValueError:
-                assert len(letter.encode()) * length > 2400
+                assert len(character.encode()) * length > 2400
             else:
                 assert await store.read("a", "elicitation", odd.id) == written
                 await store.erase(owner="a")

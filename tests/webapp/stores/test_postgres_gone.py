@@ -185,14 +185,14 @@ async def test_store_leaves_read_only_server_once_address_leads_to_writable_serv
 async def test_watch_receives_look_again_and_new_changes_after_server_restart(server, url, store):
     other = await open_store(url)
     watch = store.watch()
-    (theirs,) = await other.write(record())
+    (written,) = await other.write(record())
     async with asyncio.timeout(300):
-        assert await anext(watch) == theirs
+        assert await anext(watch) == written
         server.kill()
         await asyncio.to_thread(server.start)
         assert await anext(watch) is None
         await back(other)
-        (again,) = await other.write(theirs)
+        (again,) = await other.write(written)
         while await anext(watch) != again:
             pass
     await other.aclose()
@@ -207,8 +207,8 @@ async def test_watch_reconnects_after_its_connection_is_terminated(url, store):
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
         )
         assert await anext(watch) is None
-        (theirs,) = await other.write(record())
-        while await anext(watch) != theirs:
+        (written,) = await other.write(record())
+        while await anext(watch) != written:
             pass
     await connection.close()
     await other.aclose()

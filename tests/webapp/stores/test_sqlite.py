@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from flows.errors import StoreUnavailable
 from tests.support.records import record
 from webapp.stores import Record, open_store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.sqlite_rows import ROWS_AT_MOST, must_be_new_enough
 from webapp.stores.store import Conflict
 
@@ -343,10 +342,10 @@ async def test_writes_above_statement_row_limit_are_all_stored(path):
 async def test_write_of_version_created_by_other_writer_raises_conflict(path, key):
     store = await SqliteStore.open(path)
     (first,) = await store.write(replace(record("a-1"), key="k"))
-    theirs = replace(first, key=key, due_at=None, status="theirs")
-    await store.write(theirs)
+    of_other = replace(first, key=key, due_at=None, status="theirs")
+    await store.write(of_other)
     with pytest.raises(Conflict):  # the current version is the one that our write would create
-        await store.write(replace(theirs, status="ours"))
+        await store.write(replace(of_other, status="ours"))
     found = await store.read("a", "elicitation", "a-1")
     assert found is not None
     assert found.status == "theirs"

@@ -94,9 +94,9 @@ async def test_watch_detects_deleted_file_and_error_is_logged_once(
             await anext(watch)
     with pytest.raises(StoreUnavailable):
         await store.read("a", "elicitation", "a-1")
-    said = [each for each in caplog.records if each.message == "store.gone"]
-    assert [each.levelno for each in said] == [logging.ERROR]
-    assert "put the file back" in vars(said[0])["why"]
+    logged = [each for each in caplog.records if each.message == "store.gone"]
+    assert [each.levelno for each in logged] == [logging.ERROR]
+    assert "put the file back" in vars(logged[0])["why"]
 
 
 async def test_store_works_again_after_moved_file_is_restored(

@@ -137,7 +137,7 @@ class TestStart:
         assert str(server.socket) in why
 
     @pytest.mark.parametrize(
-        ("told", "what_to_do"),
+        ("info", "what_to_do"),
         [
             ({"redis_version": "7.0.15"}, "Redis 7.2 or newer"),
             ({"redis_version": "6.2"}, "Redis 7.2 or newer"),
@@ -146,10 +146,10 @@ class TestStart:
             ({"maxmemory_policy": "allkeys-random"}, "noeviction"),
         ],
     )
-    def test_unsafe_server_info_is_refused_with_fix(self, told, what_to_do):
+    def test_unsafe_server_info_is_refused_with_fix(self, info, what_to_do):
         check_info("the address", {**SAFE, "maxmemory_policy": "volatile-lru"})
         with pytest.raises(StoreUnavailable) as refusal:
-            check_info("the address", {**SAFE, **told})
+            check_info("the address", {**SAFE, **info})
         assert what_to_do in refusal.value.why
 
     async def test_wrong_or_missing_password_is_refused(self):
@@ -633,9 +633,9 @@ class TestConnection:
                 server.start()
                 async with asyncio.timeout(LIMIT_SECONDS):
                     assert await anext(watch) is None
-                (theirs,) = await recovered(lambda: other.write(record("a-1")))
+                (written,) = await recovered(lambda: other.write(record("a-1")))
                 async with asyncio.timeout(LIMIT_SECONDS):
-                    assert await anext(watch) == theirs
+                    assert await anext(watch) == written
 
     async def test_watch_with_filter_receives_matching_records_only(self):
         url = fresh_valkey().url
@@ -643,9 +643,9 @@ class TestConnection:
             watch = store.watch()
             watch.choose(lambda kind, id: (kind, id) == ("elicitation", "wanted"))
             await other.write(record("another"))
-            (theirs,) = await other.write(record("wanted"))
+            (written,) = await other.write(record("wanted"))
             async with asyncio.timeout(LIMIT_SECONDS):
-                assert await anext(watch) == theirs
+                assert await anext(watch) == written
 
     async def test_unreadable_message_makes_watch_look_again(self):
         server = fresh_valkey()
@@ -655,8 +655,8 @@ class TestConnection:
                 server.look().publish("elicit:0:written", message)
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) is None
-                (theirs,) = await other.write(record("a-1"))
-                while await anext(watch) != theirs:
+                (written,) = await other.write(record("a-1"))
+                while await anext(watch) != written:
                     pass
 
     async def test_watch_is_asked_to_look_again_after_many_concurrent_writes(self):
@@ -678,8 +678,8 @@ class TestConnection:
             server.look().publish("elicit:0:written", message)
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) is None
-                (theirs,) = await other.write(record("a-1"))
-                while await anext(watch) != theirs:
+                (written,) = await other.write(record("a-1"))
+                while await anext(watch) != written:
                     pass
             assert server.look().info("stats")["total_commands_processed"] - before < 100
 

@@ -21,8 +21,7 @@ from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
 from webapp.stores import Look, Record, Store
-from webapp.stores.memory import MemoryStore
-from webapp.stores.sqlite import SqliteStore
+from webapp.stores.sqlite import MemoryStore, SqliteStore
 from webapp.stores.store import Watch
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.work import Telemetry
@@ -249,6 +248,6 @@ async def test_collector_does_not_run_without_metrics_reader() -> None:
 async def test_free_disk_space_of_store_is_reported(tmp_path: Path) -> None:
     clock, store = Clock(), await SqliteStore.open(tmp_path / "elicit.db")
     async with process(store, clock) as (_, collector):
-        room = value(await page(collector), "elicit_store_disk_free_bytes")
-    assert room is not None
-    assert room > 0
+        free_bytes = value(await page(collector), "elicit_store_disk_free_bytes")
+    assert free_bytes is not None
+    assert free_bytes > 0

@@ -92,5 +92,5 @@ def test_traces_are_sent_to_provider_of_application_or_nowhere(program: str) -> 
 
 
 def test_missing_otel_extra_is_logged_with_install_command() -> None:
-    assert "traces.not_sent" in (said := run(LACKS_THE_EXTRA))
-    assert "pip install 'elicit-url[otel]'" in said
+    assert "traces.not_sent" in (output := run(LACKS_THE_EXTRA))
+    assert "pip install 'elicit-url[otel]'" in output

@@ -32,8 +32,8 @@ from tests.support.watched import (
 from webapp.service import open_service
 from webapp.settings.settings import BadSettings, read_settings
 from webapp.stores import Conflict, Record
-from webapp.stores.memory import MemoryStore
 from webapp.stores.observed import ObservedStore, observed
+from webapp.stores.sqlite import MemoryStore
 from webapp.telemetry.families import FAMILIES, UNOBSERVED
 from webapp.telemetry.metrics import SHARED, Metrics, counted_together
 from webapp.telemetry.work import Telemetry

@@ -52,13 +52,13 @@ class Log(logging.Handler):
 @asynccontextmanager
 async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, AskedPerson]]:
     """Ask and answer a question of this kind, with each request as if in its own process."""
-    server, log, ours = watched_tools(), Log(), logging.getLogger("webapp")
+    server, log, our_logger = watched_tools(), Log(), logging.getLogger("webapp")
     async with elicit_person(server) as person:
         mode = "legacy" if revision == "2025-11-25" else revision
         client = Client(server, mode=mode, elicitation_callback=Elsewhere(person).answer)
-        level = ours.level
-        ours.addHandler(log)
-        ours.setLevel(logging.INFO)
+        level = our_logger.level
+        our_logger.addHandler(log)
+        our_logger.setLevel(logging.INFO)
         try:
             ACTS[kind](person)
             async with client:
@@ -66,8 +66,8 @@ async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, Asked
             assert not result.is_error, result
             yield log, person
         finally:
-            ours.removeHandler(log)
-            ours.setLevel(level)
+            our_logger.removeHandler(log)
+            our_logger.setLevel(level)
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])

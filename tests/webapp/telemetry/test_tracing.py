@@ -75,9 +75,11 @@ async def test_page_without_question_has_no_span() -> None:
 async def test_joined_call_is_linked_to_trace_of_question() -> None:
     async with traced("url") as (spans, _):
         first, *later = [span for span in spans.all() if span.name == "tools/call ask_url"]
-        for leg in later:  # each request of the retried call, for which the client started a trace
-            if trace_of(leg) != trace_of(first):
-                assert trace_of(first) in {link.context.trace_id for link in leg.links}
+        for (
+            request
+        ) in later:  # each request of the retried call, for which the client started a trace
+            if trace_of(request) != trace_of(first):
+                assert trace_of(first) in {link.context.trace_id for link in request.links}
         waits = spans.named("ask url")
         assert {trace_of(span) for span in waits} == {trace_of(first)}
 

@@ -114,7 +114,7 @@ async def test_question_can_be_left_open_repeatedly(shop, revision, declares):
 
 
 # finding: XA14
-async def test_failure_says_what_model_heard_and_which_page_person_saw(shop, revision, declares):
+async def test_failure_says_what_model_received_and_which_page_person_saw(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     failed = await failure_of(shop, "coffee", **options)
     (note,) = failed.__notes__

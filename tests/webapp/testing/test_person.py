@@ -189,7 +189,7 @@ async def forgets() -> str:
 
 # finding: XA6
 @pytest.mark.parametrize(
-    ("tool", "heard"),
+    ("tool", "result"),
     [
         ("adds", r"(?=.*unsupported operand).*\nThe tool raised TypeError at {file}:3"),
         ("pays_by", r"returned: .*Perhaps 'stripe' .*\nThe tool raised NotConfigured at {file}:7$"),
@@ -198,7 +198,7 @@ async def forgets() -> str:
     ],
 )
 async def test_unasked_question_error_contains_last_tool_result(
-    shop, revision, tool, heard, tmp_path
+    shop, revision, tool, result, tmp_path
 ):
     file = tmp_path / "tools.py"
     file.write_text(BROKEN)
@@ -206,7 +206,7 @@ async def test_unasked_question_error_contains_last_tool_result(
     exec(compile(BROKEN, str(file), "exec"), made)  # noqa: S102 - in a file of its own
     for name in ("adds", "pays_by", "forgets"):
         shop.tool()(made[name])
-    with pytest.raises(NeverAsked, match=f"(?s){heard.format(file=file)}"):
+    with pytest.raises(NeverAsked, match=f"(?s){result.format(file=file)}"):
         await a_test(shop, AskedPerson.pays, tool=tool, revision=revision)
 
 

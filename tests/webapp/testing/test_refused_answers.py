@@ -111,16 +111,16 @@ async def test_invalid_answer_without_check_reaches_tool_from_client_form(inn, r
 
 @pytest.mark.parametrize("declares", DECLARES)
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ({"room": "attic", "nights": 3}, rf"did not accept .*[Rr]oom: {TAKEN}.*wrongly\("),
         ({"room": "garden", "nights": 30}, r"[Nn]ights: This must be 14 or less\."),
         ({"rooms": "garden"}, r"no field rooms: it has room, nights\."),
     ],
 )
-async def test_refused_answer_fails_test_with_its_errors(inn, revision, declares, answer, said):
+async def test_refused_answer_fails_test_with_its_errors(inn, revision, declares, answer, message):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=message):
         await a_test(inn, lambda person: person.fills(**answer), tool="book", **options)
 
 

@@ -58,9 +58,9 @@ async def test_session_ended_through_another_worker_has_ended(store):
 async def test_interrupted_stream_is_resumed_through_another_worker(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
-        said = await talk.until('"elicitation/create"')
+        text = await talk.until('"elicitation/create"')
         talk.close()  # the call continues without a connection
-        last = said[said.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
+        last = text[text.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
         yes = {"id": 1, "result": {"action": "accept", "content": {}}}
         assert (await workers.answered(1, message=yes, headers=headers)).status == 202
         resumed = {**headers, "last-event-id": last}
@@ -132,11 +132,11 @@ async def test_long_response_arrives_completely(store):
 async def test_stream_of_ending_worker_is_resumed_at_another_worker(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
-        said = await talk.until('"elicitation/create"')
+        text = await talk.until('"elicitation/create"')
         workers.envs[1].service.elicitations.waiters.drain()
         assert "sure of it" not in await talk.rest()
         talk.close()
-        last = said[said.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
+        last = text[text.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
         read_on = await workers.sent(0, method="GET", headers={**headers, "last-event-id": last})
         yes = {"id": 1, "result": {"action": "accept", "content": {}}}
         assert (await workers.answered(0, message=yes, headers=headers)).status == 202

@@ -14,12 +14,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from webapp.http.parts import READ, AnyRequest, provided
-from webapp.sandbox.authorization.client import basic_of, bearer_of, is_client
 from webapp.sandbox.authorization.granted import (
     PEOPLE,
     AuthorizationGrants,
     Family,
     SandboxPerson,
+    basic_of,
+    bearer_of,
+    is_client,
     person_of,
 )
 from webapp.sandbox.authorization.habits import (
@@ -31,7 +33,6 @@ from webapp.sandbox.authorization.habits import (
     Faults,
     PlayedFault,
 )
-from webapp.sandbox.authorization.identity import SandboxIdentity
 from webapp.sandbox.authorization.requests import (
     AuthorizationRequest,
     ClientRedirect,
@@ -40,7 +41,7 @@ from webapp.sandbox.authorization.requests import (
     SentBack,
     read_request,
 )
-from webapp.sandbox.authorization.tokens import SandboxTokens
+from webapp.sandbox.authorization.tokens import SandboxIdentity, SandboxTokens
 from webapp.sandbox.pages import NO_STORE, SandboxPages
 from webapp.sandbox.settings import Sandbox
 

@@ -30,7 +30,7 @@ from flows.payments.paypal.gateway import CURRENCIES, ORDER_LIFE
 from flows.payments.responses import minor_units
 from flows.payments.session import Malformed
 from webapp.http.parts import AnyRequest
-from webapp.sandbox.authorization.client import basic_of, bearer_of
+from webapp.sandbox.authorization.granted import basic_of, bearer_of
 from webapp.sandbox.checkout.answers import (
     Answer,
     ApiCall,

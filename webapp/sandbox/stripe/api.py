@@ -14,7 +14,7 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.stripe.messages import charged
-from webapp.sandbox.authorization.client import basic_of, bearer_of
+from webapp.sandbox.authorization.granted import basic_of, bearer_of
 from webapp.sandbox.checkout.answers import (
     Answer,
     ApiCall,

@@ -138,7 +138,7 @@ def opened(payment_env: PaymentEnv) -> Elicitation:
     assert before.attempt is not None
     departure = run(GATEWAY.begin(before, TRIP), payment_env)
     assert departure.url == "https://pay.till.example/ch-1"
-    return replace(before, attempt=replace(before.attempt, kept=departure.kept))
+    return replace(before, attempt=replace(before.attempt, kept=departure.attempt_data))
 
 
 def notice_of(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:

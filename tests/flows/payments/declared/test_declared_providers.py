@@ -50,12 +50,12 @@ def read(case: Case, event: Any) -> Notice:
 
 
 def refunding(case: Case, *replies: httpx.Response, **changes: Any) -> Any:
-    said = {
+    values = {
         "session": case.session,
         "payment_intent": case.payment,
         "is_live": case.seller.is_live,
     }
-    paid = replace(gateway_env.payment(case.name, **said), **changes)
+    paid = replace(gateway_env.payment(case.name, **values), **changes)
     return run(case.gateway.refund(paid, reason="No seats"), *replies)
 
 
@@ -191,10 +191,10 @@ def test_failure_shows_provider_error_code_but_not_its_message(case: Case) -> No
     assert place is not None
 
     def refusal(code: str) -> httpx.Response:
-        said: Any = code
+        error: Any = code
         for part in reversed(place.split(".")):
-            said = [said] if part == "0" else {part: said}
-        return reply(said, 422)
+            error = [error] if part == "0" else {part: error}
+        return reply(error, 422)
 
     with pytest.raises(Failed, match=r"\(HTTP 422, BAD_REQUEST\)"):
         run(case.gateway.begin(case.prepared(), TRIP), refusal("BAD_REQUEST"))
@@ -603,9 +603,9 @@ def test_random_reply_redirects_only_to_provider_checkout(pair: tuple[Case, Any]
 
 @given(st.sampled_from([case for case in CASES if case.refund]), JSON | st.binary())
 def test_random_refund_reply_raises_failed(case: Case, answer: Any) -> None:
-    said = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
+    response = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
     with pytest.raises(Failed):
-        refunding(case, *held(case), said)
+        refunding(case, *held(case), response)
 
 
 def test_idempotency_key_and_digest_have_expected_form() -> None:

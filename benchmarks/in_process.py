@@ -84,7 +84,7 @@ async def open_elicitations(
         yield service.elicitations, owner
 
 
-class Leg:
+class PrefetchingRequest:
     """A request that has not ended and accepts prefetched answers."""
 
     has_ended = False
@@ -93,7 +93,7 @@ class Leg:
         return True
 
 
-TAKER = Leg()
+TAKER = PrefetchingRequest()
 
 
 def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:

@@ -27,7 +27,9 @@ async def answer(call: Call, question: Question[Any] = QUESTION) -> Outcome[Any]
         return await question.outcome()
 
 
-async def leg(service: Service, *, run_id: str | None = None) -> tuple[Call, Holding, "Waiting"]:
+async def call_request(
+    service: Service, *, run_id: str | None = None
+) -> tuple[Call, Holding, "Waiting"]:
     """Start a request of a call, and return it once it waits."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, run_id=run_id)
