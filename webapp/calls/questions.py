@@ -47,8 +47,7 @@ T = TypeVar("T")
 LOOK_AGAIN = timedelta(seconds=3)
 SAYS_CHARACTERS = 80
 
-# Called before each question. It raises if the step cannot be asked together with the run's earlier
-# questions.
+# A check before each question. Raises if the step cannot follow the run's earlier questions.
 Check: TypeAlias = Callable[[Run, Step], None]
 # Returns the outcome that another call has claimed, if one answer serves both calls.
 Shared: TypeAlias = Callable[[], Awaitable[Outcome[T] | None]]
