@@ -160,7 +160,7 @@ def checked_units(number: object, currency: str) -> int:
     return number
 
 
-def digits_of(currency: str) -> int:
+def digits_of(currency: object) -> int:
     """Return the currency's number of decimals (ISO 4217): EUR 2, JPY 0, KWD 3.
 
     Raises InvalidQuestion if `currency` is not a current code in capitals.

@@ -30,6 +30,7 @@ from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
+    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -211,11 +212,13 @@ class StripeGateway:
 
     scheme = STRIPE
     pace = PACE
-    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
         self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
+
+    def read_notice(self, body: bytes) -> Notice:
+        return notice_in(body)
 
     def check(self, price: Money) -> None:
         charge_amount(price)
