@@ -110,7 +110,7 @@ def test_token_with_changed_claims_is_refused():
 
 
 @settings(deadline=None, max_examples=200)
-@given(at=st.integers(min_value=0), letter=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
+@given(at=st.integers(min_value=0), character=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
 def test_token_with_changed_character_is_refused(at, character):
     at %= len(GOOD)
     changed = GOOD[:at] + character + GOOD[at + 1 :]

@@ -307,7 +307,7 @@ def test_random_text_raises_only_invalid_token(days, text):
 
 
 @settings(deadline=None)
-@given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), is_ours=st.booleans())
+@given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), has_our_head=st.booleans())
 def test_random_bytes_with_wrong_signature_raise_only_invalid_token(blob, signature, has_our_head):
     head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if has_our_head else b""
     body = base64.urlsafe_b64encode(head + blob).rstrip(b"=").decode()

@@ -120,7 +120,7 @@ async def test_invalid_key_settings_are_refused(
     assert await service.identity.api_keys.all() == []
 
 
-@given(place=st.integers(len(PREFIX), 56), letter=st.sampled_from("aZ09"))
+@given(place=st.integers(len(PREFIX), 56), character=st.sampled_from("aZ09"))
 def test_key_with_changed_character_is_invalid(place: int, character: str) -> None:
     text = new_text()
     other = text[:place] + character + text[place + 1 :]

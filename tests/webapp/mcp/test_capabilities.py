@@ -55,7 +55,7 @@ def capabilities(declared: types.ElicitationCapability | None) -> types.ClientCa
 
 
 @pytest.mark.parametrize(
-    ("declared", "expected"),
+    ("declared", "modes"),
     [
         (None, set()),
         ({}, set()),

@@ -79,7 +79,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
             self.do(self.payment_env.go_on(self.asked[which % len(self.asked)]))
         self.acme.loses = None
 
-    @rule(is_reported=st.booleans(), is_heard=st.booleans())
+    @rule(is_reported=st.booleans(), is_acknowledged=st.booleans())
     def buy(self, is_reported: bool, is_acknowledged: bool) -> None:
         """Ask, go to the checkout and pay in one step, so that later states occur more often."""
         self.ask()

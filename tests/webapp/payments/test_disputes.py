@@ -206,7 +206,7 @@ async def rows_of(notices: list[dict[str, Any]], *, folder: Path) -> list[Paymen
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(told=st.lists(st.sampled_from(KINDS), max_size=4), data=st.data())
+@given(notices=st.lists(st.sampled_from(KINDS), max_size=4), data=st.data())
 async def test_repeated_notices_in_any_order_lead_to_the_same_ledger_row(
     tmp_path: Path, notices: list[dict[str, Any]], data: st.DataObject
 ) -> None:
