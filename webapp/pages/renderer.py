@@ -18,6 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
+from warnings import warn
 
 import idna
 import segno
@@ -34,6 +35,13 @@ from webapp.settings.brand import Brand
 # Comments and indentation of our style sheets and script, which browsers don't need.
 _COMMENTS = re.compile(rb"^\s*//.*\n|^ +|/\*[\s\S]*?\*/\s*", re.MULTILINE)
 _HASHED = re.compile(r"(.+)\.[0-9a-f]{16}(\.[a-z]+)", re.DOTALL)
+# Former names of fields. Until the next release, an operator's templates can also read these.
+FORMER_FIELDS: Mapping[str, str] = {
+    "can_be_kept": "can_be_stored",
+    "is_kept_to_some": "is_limited_to_some",
+    "is_ours": "is_our_link",
+    "kept": "is_stored",
+}
 # The files that an operator's templates can use, by their suffix.
 OWN_TYPES: Mapping[str, str] = {
     ".css": "text/css",
@@ -128,13 +136,27 @@ def _static_files(folders: tuple[Path, ...]) -> Mapping[str, tuple[bytes, str]]:
     }
 
 
+class _FormerOrUndefined(StrictUndefined):
+    """Makes the value of a field that a template reads by its former name, or an error."""
+
+    # A value that __new__ returns instead of an instance needs no __init__.
+    def __new__(  # pyright: ignore[reportInconsistentConstructor]
+        cls, *_: object, obj: object = None, name: str | None = None, **__: object
+    ) -> Any:
+        field = FORMER_FIELDS.get(name or "")
+        if field is None or not hasattr(obj, field):
+            return super().__new__(cls)
+        warn(f"view: the field {name} is now {field}.", DeprecationWarning, stacklevel=2)
+        return getattr(obj, field)
+
+
 @cache
 def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
     """Return the shared environment of these folders, which compiles each template once."""
     environment = Environment(
         loader=FileSystemLoader(folders),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=_FormerOrUndefined,
         finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from jinja2 import UndefinedError
 
 from tests.support.markup import Page
-from tests.support.page_views import usual
+from tests.support.page_views import choice, usual
 from tests.support.pictures import png
-from webapp.pages.renderer import Renderer, template_folder, without_hash
-from webapp.pages.views import Done, StartAccount, StartPayment, View
+from webapp.pages.renderer import FORMER_FIELDS, Renderer, template_folder, without_hash
+from webapp.pages.views import Done, StartAccount, StartPayment, Unknown, UseAccount, View
+from webapp.pages.views_forms import DoneSecret, StartConfirm
 from webapp.settings.brand import Brand, accent, image_of
 
 BRAND = Brand(
@@ -77,3 +79,31 @@ def test_operators_template_can_use_the_documented_fields(tmp_path: Path, name: 
     page = Page(pages.render(usual(Done)))
     assert page.text("h1") == "Acme Research"
     assert without_hash(page.named("link")[0]["href"]) == "/tools/static/own/site.css"
+
+
+@pytest.mark.parametrize(
+    ("view", "former"),
+    [
+        (usual(DoneSecret, is_stored=True), "view.kept"),
+        (usual(StartConfirm, can_be_stored=True), "view.can_be_kept"),
+        (usual(Unknown, is_our_link=True), "view.is_ours"),
+        (
+            usual(UseAccount, choices=(choice(is_limited_to_some=True),)),
+            'view.choices|selectattr("is_kept_to_some")|list|length == 1',
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_operators_template_can_read_a_field_by_its_former_name(
+    tmp_path: Path, view: View, former: str
+):
+    (tmp_path / view.template).write_text(f"<h1>{{{{ {former} }}}}</h1>")
+    pages = Renderer(folders=[tmp_path, template_folder()])
+    with pytest.warns(DeprecationWarning, match=f"the field ({'|'.join(FORMER_FIELDS)}) is"):
+        assert Page(pages.render(view)).text("h1") == "True"
+
+
+def test_operators_template_that_reads_an_unknown_field_raises(tmp_path: Path):
+    (tmp_path / "done.html").write_text("<h1>{{ view.kept }}</h1>")
+    with pytest.raises(UndefinedError, match="has no attribute 'kept'"):
+        Renderer(folders=[tmp_path, template_folder()]).render(usual(Done))
