@@ -3,7 +3,7 @@
 ElicitError
 ├── InvalidQuestion      the verb's arguments are wrong (raised by the verb, not by the await)
 │   ├── InvalidSchema    the schema contains something that a form cannot show: a bug in the tool
-│   └── ResultNotStored    `once` ran, but its result is not JSON, is too long or has another type
+│   └── ResultNotStored  `once` ran, but its result is not JSON, is too long or has another type
 ├── NoAsker              no tool call and no `asking` block is active
 ├── CallOver             the call that this verb belongs to has ended
 ├── AlreadyDone          the action of this owner and key was done a moment ago

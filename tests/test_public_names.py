@@ -137,3 +137,11 @@ def test_samples_and_examples_pass_the_strict_type_check(tmp_path: Path) -> None
 def test_former_names_still_work_and_warn(module: ModuleType, former: str, name: str) -> None:
     with pytest.warns(DeprecationWarning, match=name):
         assert getattr(module, former) is getattr(module, name)
+
+
+@pytest.mark.parametrize("kind", [testing.UnexpectedQuestion, testing.StillOpen])
+def test_question_of_an_error_has_its_former_name(kind: type[AssertionError]) -> None:
+    error = kind.__new__(kind)
+    error.question = question = object()  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match="question"):
+        assert error.told is question  # type: ignore[attr-defined]

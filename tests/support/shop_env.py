@@ -283,6 +283,7 @@ class Shop:
         await self._process.ended()
         for browser in self._browsers:
             await browser.aclose()
+        await self.store.aclose()
 
     # The person.
 

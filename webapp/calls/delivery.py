@@ -236,7 +236,7 @@ _ON_THE_LOOP = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class OwnersReach:
     """The accounts and receipts of one owner. Implements flows.question.Resources."""
 

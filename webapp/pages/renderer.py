@@ -146,7 +146,7 @@ class _FormerOrUndefined(StrictUndefined):
         field = FORMER_FIELDS.get(name or "")
         if field is None or not hasattr(obj, field):
             return super().__new__(cls)
-        warn(f"view: the field {name} is now {field}.", DeprecationWarning, stacklevel=2)
+        warn(f"view: the field {name} is now {field}.", FutureWarning, stacklevel=2)
         return getattr(obj, field)
 
 

@@ -238,7 +238,8 @@ async def _changes(
 
 HERE: Final = "/activity"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
-_log = logging.getLogger(__name__)
+# the name in the log lines of earlier versions
+_log = logging.getLogger("webapp.routes.activity")
 _Outcome = Literal["waiting", "done", "declined", "expired", "failed", "cancelled"]
 _OUTCOMES: Mapping[str, _Outcome] = {
     Status.ACCEPTED: "done",

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from warnings import warn
 
 import httpx
 import mcp_types as types
@@ -112,7 +113,19 @@ class ReceivedResult:
         )
 
 
-class UnexpectedQuestion(AssertionError):
+class _AboutQuestion(AssertionError):
+    """A test failed because of this question, which a tool asked."""
+
+    question: ReceivedQuestion
+
+    @property
+    def told(self) -> ReceivedQuestion:
+        """The former name of `question`, until the next release."""
+        warn("told is now question.", DeprecationWarning, stacklevel=2)
+        return self.question
+
+
+class UnexpectedQuestion(_AboutQuestion):
     """A tool asked a question that the test did not expect. `question` is the question."""
 
     def __init__(self, question: ReceivedQuestion, *, planned: str | None) -> None:
@@ -154,7 +167,7 @@ class NeverAsked(AssertionError):
         )
 
 
-class StillOpen(AssertionError):
+class StillOpen(_AboutQuestion):
     """A question is still open: the test's own client left it, or the person did not end it."""
 
     def __init__(self, question: ReceivedQuestion, *, is_done: bool, last_call: str) -> None:

@@ -3,9 +3,28 @@
 from flows import elicit
 from flows.elicitation.run import Run
 from flows.elicitation.states import Status
-from flows.question import Link, Outcome
+from flows.question import Link, Outcome, current_asker
 from tests.support.mcp_server import MODERN, RING, caller_of, links_asked, new_server
 from webapp.calls.presenter import PresentedQuestion
+from webapp.calls.verbs import Verbs
+
+
+async def test_repr_of_a_call_and_its_presenter_shows_no_argument(revision: str):
+    server = new_server("mcp")
+    shown: list[str] = []
+
+    @server.tool()
+    async def pay(card: str) -> str:
+        call = current_asker()
+        assert isinstance(call, Verbs)
+        shown.extend(map(repr, (call, call.call, call.call.presenter)))
+        return card
+
+    async with caller_of(server, revision) as (_, caller):
+        assert await caller.text("pay", card=CARD) == CARD
+    assert len(shown) == 3
+    assert not any(CARD in text for text in shown)
+
 
 CARD = "4242424242424242"
 LOGIN = "https://example.org/login"

@@ -99,7 +99,7 @@ def test_operators_template_can_read_a_field_by_its_former_name(
 ):
     (tmp_path / view.template).write_text(f"<h1>{{{{ {former} }}}}</h1>")
     pages = Renderer(folders=[tmp_path, template_folder()])
-    with pytest.warns(DeprecationWarning, match=f"the field ({'|'.join(FORMER_FIELDS)}) is"):
+    with pytest.warns(FutureWarning, match=f"the field ({'|'.join(FORMER_FIELDS)}) is"):
         assert Page(pages.render(view)).text("h1") == "True"
 
 

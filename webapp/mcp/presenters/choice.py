@@ -127,7 +127,7 @@ def in_task_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class ByKind:
     """A presenter that shows some questions in a form and the others as links.
 

@@ -41,7 +41,7 @@ UNFIT = "unfit"  # the action of a client that accepted the form for a user code
 FORMS_AT_MOST = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class Hold(OnStream):
     """Presents questions with a server-to-client request on the call's own stream.
 

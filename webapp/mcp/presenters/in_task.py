@@ -20,7 +20,7 @@ from webapp.mcp.presenters.on_stream import ACTIONS
 from webapp.mcp.results import Result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class InTask:
     """Presents questions for polling: the request ends at the first unanswered question.
 

@@ -18,7 +18,7 @@ from webapp.mcp.results import Result, busy_result, form_result, link_result
 from webapp.payments.verification import ON_ITS_WAY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class LinkInResult:
     """Presents questions with an ordinary result."""
 

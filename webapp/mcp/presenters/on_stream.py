@@ -216,7 +216,7 @@ class _Answered(BaseModel):
         return action if action in ACTIONS else "cancel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class OnStream:
     """The base of stream presenters. Implements webapp.calls.call.Presenter except `wait`.
 

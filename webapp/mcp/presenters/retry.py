@@ -111,7 +111,7 @@ class Retry:
         return self._in_form(kind) and "form" in self._modes and fits(arguments)
 
     def _asks_in_client(self, asked: Elicitation) -> bool:
-        return self._in_form(asked.kind) and self.asks_in_client(asked.kind, arguments_in(asked))
+        return self.asks_in_client(asked.kind, arguments_in(asked))
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         wanted = max(self._request_until.at(now), now + self._limits.request_at_least)

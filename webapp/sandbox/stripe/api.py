@@ -103,8 +103,8 @@ class StripeApi:
         return SandboxAsked(act=answer, changes=call.changes, key=key)
 
     def refusal(self, words: str, status: HTTPStatus) -> StripeError:
-        is_valid_csrf = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        error_type: ErrorType = "api_error" if is_valid_csrf else "invalid_request_error"
+        is_server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        error_type: ErrorType = "api_error" if is_server_error else "invalid_request_error"
         return StripeError(words, status=status, error_type=error_type)
 
     def headers(self, is_replayed: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
