@@ -1,7 +1,8 @@
 """The origin of an address that a person is sent to: scheme, host and port (RFC 6454).
 
-Risks: an address shows one host and leads to another, by user information, by letters that look
-alike, or by characters that browsers interpret differently. Such addresses are rejected.
+Risks: an address seems to lead to one host and leads to another. It may contain a user name that
+looks like a host, letters that look alike, or characters that browsers read differently. This
+module rejects or rewrites such addresses.
 """
 
 import ipaddress
@@ -42,15 +43,15 @@ def origin_of(url: str) -> str:
     host = _host(host, is_bracketed=is_bracketed)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise InvalidQuestion(
-            "The address must be https. An http:// address can only be one of this machine "
-            "(loopback)."
+            "The address must be https. Only an address of this machine (loopback) can begin with "
+            "http://."
         )
     shown = f"[{host}]" if is_bracketed else host
     default = 443 if parts.scheme == "https" else 80
     return f"{parts.scheme}://{shown}" + ("" if port in (None, default) else f":{port}")
 
 
-@lru_cache(maxsize=256)  # the literals of a server's tools
+@lru_cache(maxsize=256)  # a server's tools pass the same few texts again and again
 def is_origin(text: str) -> bool:
     """Return True if the text is exactly an origin. Raises InvalidQuestion like `origin_of`."""
     return origin_of(text) == text
@@ -65,13 +66,13 @@ def _host(host: str, *, is_bracketed: bool) -> str:
     except ValueError:  # includes UnicodeError
         raise InvalidQuestion("The address has a host name that cannot be encoded.") from None
     if not _HOST.fullmatch(plain):
-        raise InvalidQuestion("The address has a host name that no host can have.")
+        raise InvalidQuestion("The address has an invalid host name.")
     return plain
 
 
 def _unscoped(address: ipaddress.IPv6Address) -> ipaddress.IPv6Address:
     if address.scope_id is not None:
-        raise ValueError("an address with a zone means something on one machine only")
+        raise ValueError("an IPv6 address with a zone is valid on one machine only")
     return address
 
 

@@ -3,7 +3,7 @@
 This module sends no requests.
 
 A Talk is a generator that yields requests and receives responses. So a flow opens no socket, and a
-test needs no network: it sends a list of replies.
+test of a flow needs no network: the test sends prepared responses to the generator.
 
 Risks: an answer belongs to an earlier attempt, or arrives twice. Only the latest attempt has a
 `state`, and a `state` is valid for one return of the browser. The link itself can be opened many
@@ -27,12 +27,13 @@ Talk: TypeAlias = Generator[httpx.Request, httpx.Response, T]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectContext:
-    """The data of an attempt for its redirect and return.
+    """The values of an attempt that the redirect to the provider and the return need.
 
-    `return_url` is where the provider sends the browser, and `state` is the parameter that must
-    come back with the browser; the record stores only the hash of `state`. `switches`: the person
-    wants another account than the one they are signed in with at the provider. `tenant` is what the
-    person typed as their address at the provider, if the page asked for it.
+    - `return_url`: the address to which the provider sends the browser back.
+    - `state`: the parameter that the browser must bring back. Only its hash is stored.
+    - `switches`: the person wants to use a different account than the one that is signed in at the
+      provider.
+    - `tenant`: the person's address at the provider, as typed, if the page asked for one.
     """
 
     number: int
@@ -116,8 +117,9 @@ def open_attempt(
     If the previous attempt's page may still be open at the provider, store that attempt in
     `former`.
 
-    Raises TooManyAttempts after ten attempts (failed ones are not counted), NotPossible if the
-    elicitation has ended.
+    Raises:
+        TooManyAttempts: Ten attempts were made. Those that `lead_nowhere` recorded do not count.
+        NotPossible: The elicitation has ended, or a code is being redeemed for it.
     """
     require(elicitation, Status.OPENED)
     if elicitation.status is Status.EXCHANGING:  # only `fail_attempt` opens it again
@@ -143,7 +145,10 @@ def next_attempt(elicitation: Elicitation) -> int:
 
 
 def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
-    """Record that an attempt failed. It does not count towards the limit; the page shows why."""
+    """Record that an attempt failed before the browser was sent to the provider.
+
+    The attempt does not count towards the limit. The page shows the reason `trouble`.
+    """
     attempt = elicitation.attempt
     if attempt is None or attempt.number != number:
         return elicitation
@@ -156,13 +161,14 @@ def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> 
 
 
 def fail_attempt(elicitation: Elicitation, *, number: int, now: datetime) -> Elicitation:
-    """Record that the provider could not answer an attempt. The person can press Continue again.
+    """Record that an attempt failed because the provider did not answer after the browser returned.
 
-    Unlike in `lead_nowhere`, the browser was at the provider, so the attempt counts towards the
-    limit.
+    The person can press Continue again. The browser was already at the provider, so the attempt
+    counts towards the limit, unlike in `lead_nowhere`.
 
     Raises:
-        NotPossible: It was the last attempt, another one began, or the elicitation has ended.
+        NotPossible: No further attempt is allowed, a newer attempt began, or the elicitation has
+            ended.
     """
     attempt = elicitation.attempt
     require(elicitation, Status.OPENED)
@@ -177,10 +183,10 @@ def fail_attempt(elicitation: Elicitation, *, number: int, now: datetime) -> Eli
 def keep(
     elicitation: Elicitation, *, number: int, attempt_data: Json, is_sent: bool = True
 ) -> Elicitation:
-    """Store an attempt's new data (`attempt_data`), even if it is no longer the latest attempt.
+    """Store an attempt's new data (`attempt_data`), even if a newer attempt exists.
 
-    A known session is never dropped: if a provider created two sessions for one request, both are
-    stored. `is_sent`: the person is redirected to this session.
+    Never drop a known session: if a provider created two sessions for one request, store both.
+    `is_sent`: the person is redirected to this session.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -202,11 +208,12 @@ def keep(
 
 
 def adopt(elicitation: Elicitation, *, attempt_data: Json, now: datetime) -> Elicitation:
-    """Add a session that one of our attempts created but that is missing in the record.
+    """Add a session that exists at the provider but is missing in the record.
 
-    If the latest attempt has no session, the found session becomes its session. An attempt has no
-    session if the provider refused its request. The provider does so if the lost attempt had the
-    same number, because then both requests have the same idempotency key.
+    One of our attempts created the session, and the store lost that attempt. If the latest attempt
+    has no session, assign the found session to it. The latest attempt has no session if it has the
+    same number as the lost attempt: both requests then have the same idempotency key, so the
+    provider refuses the second request.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -255,7 +262,10 @@ def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
 
 
 def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
-    """Record that the browser returned unpaid from a payment page. Its `state` is used up."""
+    """Record that the browser returned from a payment page without a payment.
+
+    The attempt's `state` cannot be used again.
+    """
     attempt = elicitation.attempt
     if attempt is None or attempt.number != number or elicitation.status.is_final:
         return elicitation
@@ -263,11 +273,14 @@ def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
 
 
 def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:
-    """Record that the browser returned with the attempt's `state`, which is used up.
+    """Record that the browser returned with the attempt's `state`, and invalidate the `state`.
 
-    If the browser returns in time, the elicitation becomes exchanging. If it returns late, the
-    status does not change. Raises NotPossible if the `state` is not the latest attempt's or was
-    already used, or if the elicitation cannot be accepted any more.
+    If the elicitation is open and has not expired, set its status to exchanging. If the browser
+    returns later, leave the status unchanged.
+
+    Raises:
+        NotPossible: The `state` is not the latest attempt's or was already used, or the elicitation
+            can no longer be accepted.
     """
     attempt = elicitation.attempt
     if attempt is None or attempt.state is None or attempt.state != state:
@@ -275,7 +288,7 @@ def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicita
     back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
     if elicitation.status is Status.OPENED and now < elicitation.expires_at:
         return replace(back, status=Status.EXCHANGING)
-    # LATE contains DENIED only because of late payments: here, a denied attempt cannot return.
+    # LATE allows a late payment after DENIED. A browser that returns after DENIED is rejected.
     can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
     if elicitation.status is not Status.OPENED and not can_be_late:
         raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)

@@ -1,8 +1,10 @@
-"""API keys and basic credentials of people: what the page asks for, and the test of what was typed.
+"""Check the API keys, and the user names and passwords (HTTP Basic), that people type on a page.
 
-Risks: a wrong key is stored, and the tool fails later instead of the person now. So one request to
-the provider's API tests the key, and says whose account it is. A key reaches a stranger's host: it
-is sent to the declared hosts only, like an access token.
+Risks:
+
+- A wrong key is stored, and the tool fails later, when the person cannot correct the key. So one
+  request to the provider's API tests the key and identifies the account.
+- A key is sent to a wrong host. So a key, like an access token, is sent only to the declared hosts.
 """
 
 import base64
@@ -21,7 +23,8 @@ from flows.oauth.responses import TokenSet, read_person
 
 KEY, USER, TENANT = "key", "user", "tenant"
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
-# Refusals of the moment: they say nothing about the key (RFC 9110, 15.5; RFC 6585, 4; RFC 8470).
+# Temporary refusals, which do not mean that the key is wrong (RFC 9110, 15.5; RFC 6585, 4;
+# RFC 8470).
 PASSING = frozenset({408, 425, 429})
 
 
@@ -37,21 +40,21 @@ class KeyRefused(ElicitError):
 
 
 def token_of(provider: Provider, typed: Mapping[str, Json]) -> str:
-    """Return the token that requests carry: the key, or user name and password for Basic.
+    """Return the value to send with requests: the key, or the encoded Basic credentials.
 
     Raises:
-        KeyRefused: No request can carry what was typed.
+        KeyRefused: The typed text has characters that a request cannot contain, or is empty.
     """
     declared, key = declared_key(provider), str(typed[KEY])
     if declared.user is not None:
         user = str(typed[USER]).strip()
         if not user or ":" in user or not user.isprintable():
             raise KeyRefused(
-                f"{declared.user}: it cannot be empty, or have a colon or an invisible character.",
+                f"{declared.user}: must not be empty or contain a colon or invisible characters.",
                 field=USER,
             )
         if not key:
-            raise KeyRefused(f"{declared.label}: it cannot be empty.")
+            raise KeyRefused(f"{declared.label}: must not be empty.")
         return base64.b64encode(f"{user}:{key}".encode()).decode()
     key = key.strip()
     if not _HEADER_VALUE.fullmatch(key):
@@ -66,7 +69,7 @@ def tested(client: Client, token: str, *, now: datetime) -> Talk[Grant]:
 
     Raises:
         KeyRefused: The provider refuses the key.
-        Failed: The provider did not answer, or is out of order.
+        Failed: The provider did not answer, or answered with an unexpected status.
     """
     provider, declared = client.provider, declared_key(client.provider)
     assert provider.person is not None  # a declaration with `key` has one
@@ -97,7 +100,11 @@ def tested(client: Client, token: str, *, now: datetime) -> Talk[Grant]:
 
 
 def declared_key(provider: Provider) -> ProviderKey:
-    """Return how the keys of the provider are sent. Raises InvalidQuestion if it has none."""
+    """Return the declaration of the provider's API keys.
+
+    Raises:
+        InvalidQuestion: The provider has no API keys.
+    """
     if provider.key is None:
-        raise InvalidQuestion(f"{provider.label} has no API keys: ask with elicit.oauth.")
+        raise InvalidQuestion(f"{provider.label} has no API keys. Use elicit.oauth instead.")
     return provider.key

@@ -1,9 +1,14 @@
-"""The authorization code flow of the kind `oauth`: the browser brings a code to redeem.
+"""The OAuth authorization code flow, used by questions of the kind `oauth`.
 
-Risks (RFC 9700): a code is intercepted (PKCE, always S256), another issuer answers (`iss`, one
-redirect address for each provider), a response is mixed from two (repeated parameters), a code is
-redeemed twice (one exchange, never retried). Before they call this module, the callers check that
-the server created the state and that the browser is the same.
+Risks (RFC 9700), and what prevents them:
+
+- A code is intercepted: PKCE, always with S256.
+- Another issuer answers: the parameter `iss`, and a separate redirect address for each provider.
+- Two responses are mixed: a callback with repeated parameters is rejected.
+- A code is redeemed twice: there is one exchange, which is never retried.
+
+The callers of this module first check that the server created the `state`, and that the callback
+comes from the browser that started the attempt.
 """
 
 import secrets
@@ -63,15 +68,15 @@ class Mixed(ElicitError):
 class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The account and scopes that a question asks for: the elicitation's `asked.terms`.
 
-    `again`: an account without all these scopes does not answer the question, even if the person
-    was asked for them before.
-
-    `also` are the other scopes of the account that is connected now, so that a new grant for the
-    same account is not narrower. `declared` is the provider if only a tool's code declares it.
-    `tenant` is the host of the wanted tenant, if the tool names one.
-    `person_id` is the provider's id of the wanted account if it is known: labels can change, and
-    other people can take them. `team` is the name of the team that the account belongs to, if it
-    belongs to no single person, and `asker` is the verified name of the person who asks.
+    - `again`: ask for missing scopes again, even if the person did not grant them before.
+    - `also`: the scopes of the account that is already connected. They are requested too, so that
+      the new grant does not lose them.
+    - `declared`: the provider's declaration, if only the tool's code declares the provider.
+    - `tenant`: the host of the wanted tenant, if the tool names one.
+    - `person_id`: the provider's id of the wanted account, if known. Unlike a label, the id cannot
+      change or pass to another person.
+    - `team`: the name of the team that owns the account, or None if a single person owns it.
+    - `asker`: the verified name of the person who asks.
     """
 
     provider: str
@@ -93,7 +98,7 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names_one(self) -> bool:
-        """True if the tool wants one account in particular, or one tenant's."""
+        """True if the tool asks for a specific account, or for an account of a specific tenant."""
         return self.account is not None or self.tenant is not None
 
     def wants(self, person: Person) -> bool:
@@ -107,7 +112,8 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
 class Grant:
     """The tokens of a grant, with its person. The scopes may be fewer than requested, or more.
 
-    `asked` are the requested scopes. `names_scopes`: the reply of the token endpoint names scopes.
+    `asked` are the requested scopes. `names_scopes` is True if the token endpoint's reply lists
+    scopes.
     """
 
     tokens: TokenSet
@@ -262,10 +268,11 @@ class OauthFlow:
         """Redeem the code, once, and return the grant with the account's person.
 
         `callback` are the parameters that `members_of` returns. `on_tokens` receives the tokens
-        before the provider is asked whose they are, so that a caller can revoke them if that fails.
+        before the request that identifies the account. If that request fails, the caller can revoke
+        the tokens.
 
         Raises:
-            Failed: The provider refused, did not say whose account it is, or named an API at a host
+            Failed: The provider refused, did not identify the account, or named an API at a host
                 that is not declared.
         """
         stored = _stored_attempt(elicitation)
@@ -342,10 +349,15 @@ def code_in(
     denied: str,
     elicitation_id: str | None = None,
 ) -> str:
-    """Return the code from a callback of this issuer (RFC 9207). Raises as `OauthFlow.code_of`.
+    """Return the code from a callback of this issuer (RFC 9207).
 
-    If the provider's declaration names no issuer, the server knows the provider only by the
-    redirect address, which is different for each provider.
+    If `issuer` is None, `iss` is not compared. Only the redirect address, which is different for
+    each provider, then shows which provider answered.
+
+    Raises:
+        Mixed: The callback must be ignored.
+        Denied: The person declined.
+        Failed: The provider refused for another reason.
     """
     fields = single(arrival)
     if fields["iss"] is None and sends_issuer:
@@ -390,7 +402,8 @@ def exchange(
 ) -> Talk[httpx.Response]:
     """Redeem a code and return the reply (RFC 6749, 4.1.3; RFC 7636, 4.5). Raises Failed.
 
-    An empty `verifier` means that the provider refuses PKCE. The tokens are bound to `key`.
+    `verifier` is empty if the provider does not support PKCE. `key` is the DPoP key to which the
+    provider binds the tokens, or None without DPoP.
     """
     values = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
     if verifier:

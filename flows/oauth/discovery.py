@@ -1,8 +1,10 @@
 """Discovery of an issuer's endpoints and abilities (OpenID Connect Discovery, RFC 8414).
 
-Risks: the metadata belongs to another issuer, so its `issuer` must equal the declared one. Or an
-http address leads to a service on this machine, so only an issuer on this machine can publish http
-addresses.
+Risks:
+
+- The metadata belongs to another issuer. So its `issuer` must equal the declared issuer.
+- The metadata names an http address, and so makes this server send requests to a service on its own
+  machine. So http addresses are accepted only from an issuer on this machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
 _NAMES_AT_MOST: Final = 100  # names in one list of the metadata
-# The registered names of the methods of client authentication, with this server's names for them.
+# Map each registered name of a client authentication method to this server's name for the method.
 METHODS: Final = {
     "client_secret_basic": "basic",
     "client_secret_post": "post",
@@ -40,11 +42,13 @@ class MetadataRefused(SetupFault):
 class Metadata:
     """The part of an issuer's metadata (RFC 8414) that the flow and the doctor need.
 
-    The lists are empty if the issuer does not publish them. `ends_sessions`: it reports the end of
-    a session (OpenID Connect Back-Channel Logout). `par` is the endpoint for pushed
-    authorization requests (RFC 9126). `revoke_auths` and `introspect_auths` are the methods of
-    client authentication at these endpoints: the ones of the token endpoint, unless the issuer
-    names others.
+    The lists are empty if the issuer does not publish them.
+
+    - `ends_sessions`: the issuer reports the end of a session (OpenID Connect Back-Channel Logout).
+    - `par`: the endpoint for pushed authorization requests (RFC 9126).
+    - `client_auths`, `revoke_auths`, `introspect_auths`: the client authentication methods of the
+      token, revocation and introspection endpoints. If the issuer publishes no methods for the
+      last two, they have the methods of the token endpoint.
     """
 
     authorize: str
@@ -72,7 +76,11 @@ class Metadata:
 
 
 def client_auth_of(method: str, accepted: Sequence[str]) -> str:
-    """Return `method`, or the other of `basic` and `post` if the issuer accepts only that."""
+    """Return the client authentication method to use.
+
+    The result is `method`, except if `method` is `basic` and the issuer accepts only `post`, or the
+    reverse. Then the result is the accepted method.
+    """
     if method not in ("basic", "post"):
         return method
     other = "post" if method == "basic" else "basic"
@@ -83,8 +91,9 @@ def client_auth_of(method: str, accepted: Sequence[str]) -> str:
 def client_auth_now(provider: Provider, *, before: str | None) -> str:
     """Return the method of client authentication for an account that was connected with `before`.
 
-    The declared method counts, because the operator may have changed it together with the secret.
-    If both methods are `basic` or `post`, the metadata chose one of them then, and `before` counts.
+    Return the declared method, because the operator may have changed it together with the secret.
+    But if the provider uses discovery, and one method is `basic` and the other `post`, return
+    `before`: the issuer's metadata decided between these two when the account was connected.
     """
     declared = provider.client_auth
     is_chosen = provider.discovers and {declared, before} == {"basic", "post"}
@@ -97,7 +106,9 @@ def discover(provider: Provider) -> Talk[Metadata]:
 
 
 def fetch_metadata(provider: Provider) -> Talk[httpx.Response]:
-    """Fetch the metadata from the address of OpenID Connect, or else of RFC 8414, 3.1.
+    """Fetch the metadata from its OpenID Connect address, and return the response.
+
+    If that address returns a client error, try the address of RFC 8414, 3.1.
 
     Raises:
         Failed: The issuer did not answer.
@@ -192,7 +203,8 @@ def _if_safe(address: Any, provider: Provider) -> str | None:
         origin = origin_of(address) if isinstance(address, str) else ""
     except InvalidQuestion:
         return None
-    # Only an issuer on this machine may name http addresses; they are on this machine too.
+    # Only an issuer on this machine (an http address) may publish http addresses. `origin_of`
+    # accepts http only for this machine.
     is_local = (provider.issuer or "").startswith("http://")
     if not origin or "#" in address or (origin.startswith("http://") and not is_local):
         return None

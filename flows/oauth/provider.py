@@ -1,8 +1,9 @@
 """The declaration of a provider: a service where people have accounts.
 
-Risks: a declaration sends an access token to a wrong host. Every address is https (http on
-loopback). Access tokens go only to the provider's `api_hosts`, and to the declared addresses for
-refreshing and revoking. The request that finds out whose account it is also goes to `api_hosts`.
+Risks: a declaration makes the server send an access token to a wrong host. Every address must
+therefore be https (http on loopback). The server sends access tokens only to the provider's
+`api_hosts`, and to the declared addresses for refreshing and revoking. The request that identifies
+the account's person can go only to `api_hosts`, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,10 @@ class Provider(Declaration):
             raise InvalidQuestion("\n".join(faults))
 
     def risk_of(self, scope: str) -> Literal["read", "write", "delete"]:
-        """Return what the scope can do at worst. A scope without words counts as a write."""
+        """Return the most harmful action that the scope allows.
+
+        A scope that has no description in `scope_words` counts as a write.
+        """
         if scope in self.scope_deletes:
             return "delete"
         is_read = scope in self.scope_words and scope not in self.scope_writes
@@ -87,13 +91,15 @@ class Provider(Declaration):
         return self.sandbox(base)
 
     def for_tenant(self, tenant: str) -> "Provider":
-        """Return the declaration of this provider at a tenant's host, which people may type.
+        """Return the declaration of this provider with the addresses of one tenant.
+
+        `tenant` is the tenant's host. It may be a text that a person typed.
 
         Raises:
-            InvalidQuestion: The provider has no tenants, or this is none of their hosts.
+            InvalidQuestion: The provider has no tenants, or `tenant` is not a host of a tenant.
         """
         if not self.tenants:
-            raise InvalidQuestion(f"{self.label} has no tenants; leave tenant out.")
+            raise InvalidQuestion(f"{self.label} has no tenants. Do not set tenant.")
         host = tenant_host(tenant, self.tenants)
 
         def at(template: str) -> str:
@@ -154,13 +160,16 @@ class Provider(Declaration):
 
     @property
     def issuers(self) -> Mapping[str, str | None]:
-        """The names of the issuer in its tokens, each with its tenant, if it has tenants."""
+        """The values that the claim `iss` of the issuer's tokens can have, each with its tenant.
+
+        The tenant is None if the issuer has no tenants.
+        """
         if self.issuer is None or not self.issuer_tenants:
             return {} if self.issuer is None else {self.issuer: None}
         return {issuer_of_tenant(self.issuer, one): one for one in self.issuer_tenants}
 
     def issuer_among(self, name: object) -> str | None:
-        """Return `name` if it is exactly one of the issuer's names, else the declared issuer."""
+        """Return `name` if it is one of `issuers`, else the declared issuer."""
         return name if isinstance(name, str) and name in self.issuers else self.issuer
 
     def keys_from(
@@ -182,11 +191,15 @@ class Provider(Declaration):
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """The parameters of each request that name the API that the tokens are for (RFC 8707)."""
+        """The parameter `resource`, which names the API to request tokens for (RFC 8707)."""
         return {} if self.resource is None else {"resource": self.resource}
 
     def missing(self, scopes: tuple[str, ...], *, granted: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the scopes that were granted neither by name nor by a scope that covers them."""
+        """Return the scopes of `scopes` that are missing in the grant.
+
+        A scope counts as granted if the grant names it or a scope that covers it. Scopes that the
+        provider never names in a grant (`unmentioned`) also count as granted.
+        """
         if not self.has_scopes:
             return ()
         has = {*granted, *self.unmentioned}
@@ -195,7 +208,11 @@ class Provider(Declaration):
         return tuple(scope for scope in scopes if scope not in has)
 
     def granted(self, asked: tuple[str, ...], *, named: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the granted scopes: `asked` if the reply names no scopes (`named` is None)."""
+        """Return the granted scopes.
+
+        If the reply names no scopes (`named` is None), return `asked`. Otherwise return the named
+        scopes, and those of `asked` that `missing` counts as granted.
+        """
         if named is None:
             return asked
         missing = self.missing(asked, granted=named)
@@ -219,7 +236,8 @@ class Client:
         """Return this client at a tenant's host, or this client if the provider has no tenants.
 
         Raises:
-            InvalidQuestion: `tenant` is no host of the provider's tenants, or is missing.
+            InvalidQuestion: The provider has tenants and `tenant` is missing, or `tenant` is not a
+                host of a tenant.
         """
         if tenant is None and not self.provider.tenants:
             return self
@@ -233,8 +251,8 @@ _HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name 
 def as_data(provider: Provider) -> Json:
     """Return a declaration as JSON data without its default values, to store with a question.
 
-    Only the process that ran a tool knows a provider that the tool's code declares. Other
-    processes need the stored declaration to complete the flow and to revoke the grant. A
+    If a tool's code declares a provider, only the process that ran the tool knows the provider.
+    Other processes read the stored declaration to complete the flow and to revoke the grant. A
     declaration contains no secret.
     """
     data: dict[str, Json] = {}
@@ -247,7 +265,7 @@ def as_data(provider: Provider) -> Json:
 
 
 def provider_in(data: Json) -> Provider:
-    """Return the provider that `as_data` made this data from.
+    """Return the provider that `as_data` converted to this data.
 
     Raises:
         InvalidQuestion: The declaration has faults.

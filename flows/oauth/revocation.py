@@ -20,7 +20,7 @@ from flows.oauth.requests import ApiAccess, ask, ask_as, deleted, headers_of, po
 from flows.oauth.responses import members_of
 from flows.oauth.token_errors import refusal_in
 
-# Errors for a token that has already ended: the standard's, Slack's two, Dropbox's.
+# Errors for a token that has already ended: of the standard (RFC 6750), Slack (two) and Dropbox.
 GONE_ALREADY = frozenset(
     {"invalid_token", "token_revoked", "account_inactive", "invalid_access_token"}
 )
@@ -30,7 +30,8 @@ def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[boo
     """Revoke the tokens and return True if the provider confirmed it.
 
     If the provider's revocation is of the kind `bearer`, the caller has to refresh an expired
-    access token first. Otherwise the provider's reply proves nothing.
+    access token before this call. With an expired access token, the provider refuses the request,
+    and the refusal does not show whether the access was revoked.
 
     Raises:
         Failed: The provider did not reply.

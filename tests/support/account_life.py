@@ -85,7 +85,7 @@ def unanswered(talk: Talk[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    raise AssertionError("it asked again")
+    raise AssertionError("The talk sent another request after the timeout.")
 
 
 async def led(talk: Talk[T], http: httpx.AsyncClient) -> T:

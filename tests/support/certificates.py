@@ -39,7 +39,7 @@ def issued(
     is_authority: bool = False,
     purpose: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH,
 ) -> Holder:
-    """Return a certificate with DigiCert's fields, self-signed if `by` is None."""
+    """Issue a certificate with DigiCert's extensions, self-signed if `by` is None."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     signer = by.key if by else key
     subject = x509.Name(

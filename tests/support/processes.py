@@ -1,9 +1,9 @@
-"""Processes that tests start: their standard error is searched for leaks.
+"""Start processes for tests, and search their standard error for leaks.
 
-What they wrote is shown if the test fails.
+If a test fails, pytest shows the output of the processes that the test started.
 
-Risks: a process whose standard error is not read. So tests start our processes only through this
-module, which tests/test_leaks.py checks.
+Risks: a test starts a process and nobody reads its standard error. So tests start this project's
+processes only with this module. tests/test_leaks.py checks that.
 """
 
 import asyncio
@@ -97,7 +97,10 @@ def open_process(
     env: Mapping[str, str] | None = None,
     passes_on: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start a process that serves many tests. With `passes_on`, it calls EARS.pass_on itself."""
+    """Start a process that serves many tests.
+
+    `passes_on`: the process itself calls EARS.pass_on, and so sends what it hears to the test.
+    """
     written = EARS.listen(name, passes_on=passes_on)
     process = subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=written.fileno(), bufsize=0, cwd=cwd, env=env
@@ -116,7 +119,7 @@ def close(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def error_output(name: str) -> Iterator[Written]:
-    """Provide a standard error for a process that a library starts."""
+    """Provide a standard error file for a process that a library starts."""
     written = EARS.listen(name)
     try:
         yield written

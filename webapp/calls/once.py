@@ -1,20 +1,21 @@
 """`once`: work that is done once, however often a tool's body runs again.
 
-Risks: the process dies between the work and its record. The work is then repeated with the same
-idempotency key; this module cannot prevent that. The same happens if the store loses its last
-seconds, and the run with them. The idempotency key must not change when that happens, so it is
-derived from the client's call and the name of the work, not from a stored id.
+Risks: the process dies after the work and before the result is stored, or the store loses its
+latest writes together with the run. The work is then repeated; this module cannot prevent that. The
+repetition must have the same idempotency key. The key is therefore derived from the client's call
+and the name of the work, not from a stored id.
 
 A second identical call is a new request for work, so it must not reuse the key of the first call.
-The identical calls of a day are therefore numbered. After the store lost data, the same call gets
-the lost number again.
+Identical calls of one day are therefore numbered. If the store loses a number, the next identical
+call gets the same number, and so the same key.
 
 Work that takes longer than half a second is claimed in the store, and an identical call in another
 process waits until the work ends. If two calls begin within that half second, both do the work,
-with the same key. A program over HTTP works outside this process, so it always claims first.
+with the same key. A program that uses the HTTP API does the work outside this process, so it always
+claims the work first.
 
-If a result is not JSON or too long, the work is still recorded as done and not repeated. A client
-that cancels its call does not stop the work half way.
+If a result is not JSON or too long, the work is still recorded as done and not repeated. If a
+client cancels its call, the work still runs to its end.
 """
 
 import asyncio
@@ -62,7 +63,8 @@ DOING = "doing"
 RETENTION = timedelta(days=1)
 # Call numbers begin at 1 each day (UTC), so they are stored a little longer than their day.
 NUMBER_RETENTION = timedelta(days=2)
-# Longer than the time in which calls get the receipt (flows.elicitation.states.RECORD_RETENTION).
+# Calls can receive a receipt until it is erased (flows.elicitation.states.RECORD_RETENTION). The
+# record of the work that was done for a receipt must be stored for longer than the receipt.
 RECEIPT_RETENTION = timedelta(days=60)
 
 
@@ -112,9 +114,10 @@ async def do_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OncePlace:
-    """The place of one piece of work: its owner, its run or receipt, and its name.
+    """The identity of one piece of work.
 
-    `wish` is the number of the call, see `numbered`; the idempotency key is derived from it.
+    `scope` is the id of the run or receipt that the work belongs to. `wish` is the call's number
+    (see `numbered`), from which the idempotency key is derived.
     """
 
     owner: str
@@ -136,7 +139,7 @@ class OncePlace:
 async def numbered(
     elicitations: Elicitations, *, owner: str, scope: str, call: str, retention: timedelta
 ) -> tuple[CallNumber, Sequence[CallNumber]]:
-    """Return the number of the call that `scope` belongs to, and the rows to write for that number.
+    """Return the call number of `scope`, and the rows that the caller has to write to store it.
 
     `scope` is the id of a run or a receipt, `call` is the key of the run. If the scope already has
     a number, there are no rows to write.
@@ -232,7 +235,7 @@ async def result_of(elicitations: Elicitations, done: DoneOnce, *, name: str) ->
 
 
 class _Claim:
-    """The claim of this process on its work, written after `_CLAIMED_AFTER_SECONDS`."""
+    """This process's claim on its work, stored after `_CLAIMED_AFTER_SECONDS` of work."""
 
     def __init__(self, elicitations: Elicitations, row: DoneOnce) -> None:
         self._elicitations = elicitations
@@ -277,7 +280,7 @@ class _Claim:
 
 
 async def _end_if_cancelled() -> None:
-    """Let a cancellation that came during the work end the body here."""
+    """End the tool's body here if the call was cancelled while the work ran."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         await asyncio.sleep(0)
@@ -333,7 +336,7 @@ def _pieces_of(given: object, *, id: str, owner: str, erase_at: datetime) -> lis
     done = DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
     try:
         text = json.dumps(given, allow_nan=False)
-    except Exception as error:  # noqa: BLE001 - the value may run code of its own
+    except Exception as error:  # noqa: BLE001 - serializing a value can run the author's code
         return [replace(done, fault=f"is not JSON: {error}"[:_FAULT_AT_MOST])]
     if len(text) > RESULT_CHARACTERS_AT_MOST:
         return [

@@ -1,8 +1,8 @@
-"""The tools of a served server, of any supported library: their functions and their marks.
+"""Read the functions and marks of a server's tools, for each supported MCP library.
 
-Risks: marks are read from another tool than the one that runs, because a list of tools may be
-filtered and has only one of several versions. A tool is therefore looked up in the same way in
-which the library looks it up for a call.
+Risks: the server reads the marks of one tool and runs another. That can happen with a list of
+tools, because the list may be filtered, and contains only one version of each tool. This module
+therefore finds a tool in the same way as the library does when the tool is called.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Context: TypeAlias = ServerRequestContext[Any, Any]
 Server: type[Any] = LowLevelServer  # LowLevelServer is generic; the parameter is not needed
 _INSIDE_AT_MOST = 20
 _PAGES_AT_MOST = 1000
-# Limits of the words about a tool that are stored with a question.
+# Limits for the title, the description and the arguments of a tool that a question stores.
 _TITLE_CHARACTERS = 200
 _DESCRIPTION_CHARACTERS = 1000
 _ARGUMENTS_AT_MOST = 60
@@ -32,7 +32,7 @@ _ARGUMENTS_AT_MOST = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """The tool of a mounted server that another tool calls for each of its own calls."""
+    """A tool of a mounted server, to which a tool of the outer server delegates its calls."""
 
     server: Any
     name: str
@@ -53,14 +53,15 @@ class ServedTool:
     functions: tuple[Callable[..., Any], ...] = ()
     inside: tuple[Inside, ...] = ()
     schema: Mapping[str, Any] | None = None  # the schema of the tool's arguments
-    # The library's own validation of arguments, which runs no body. None if a layer changes them.
+    # Validates arguments as the library does, without running the tool. None if a layer changes the
+    # arguments.
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
     title: str | None = None
     description: str | None = None
 
     @property
     def described(self) -> DescribedTool:
-        """The tool in its author's words, each of limited length."""
+        """The tool's name, title, description and arguments, shortened to the limits above."""
         return DescribedTool(
             name=self.name,
             title=title_of(self.title),
@@ -129,7 +130,7 @@ async def tool_of(
         return None if tool is None else await _served(server, tool)
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
-    if tool is None:  # an author's own server class may list tools that its manager lacks
+    if tool is None:  # a subclass of the server may list tools that are not in its manager
         tool = next((one for one in await _listed(server, context) if one.name == name), None)
     if tool is None and isinstance(server, Server):  # a low-level server may run unlisted tools
         tool = types.Tool(name=name, input_schema={})
@@ -137,7 +138,7 @@ async def tool_of(
 
 
 async def has_tool(server: Any, name: str, *, context: Context) -> bool:
-    """Return True if the author has a tool of this name."""
+    """Return True if the server has a tool of this name."""
     if isinstance(server, Server):
         return any(one.name == name for one in await _listed(server, context))
     return await tool_of(server, name) is not None
@@ -149,7 +150,7 @@ async def tools_of(server: Any, *, context: Context | None = None) -> list[Serve
 
 
 async def own_functions(server: Any) -> list[Callable[..., Any]]:
-    """Return the functions that this server's author registered, without asking other servers."""
+    """Return the functions that are registered at this server, without those of mounted servers."""
     local = getattr(server, "_local_provider", None)
     manager = getattr(server, "_tool_manager", None)
     tools: Sequence[Any] = await local.list_tools() if local is not None else ()
@@ -186,7 +187,7 @@ async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
 
 
 async def _listed_by_handler(server: Any, context: Context) -> list[types.Tool]:
-    """Return all pages of tools that a low-level server's own handler lists for this request."""
+    """Call a low-level server's `tools/list` handler for all pages, and return the tools."""
     entry, tools = server.get_request_handler("tools/list"), list[types.Tool]()
     cursor: str | None = None
     for _ in range(_PAGES_AT_MOST if entry is not None else 0):
@@ -227,14 +228,18 @@ async def _served(server: Any, tool: Any) -> ServedTool:
 
 
 def title_of(title: object) -> str | None:
-    """Return a title as it is stored, on one line, or None if it has nothing to read."""
+    """Return a title on one line and of limited length, or None if it has no visible text."""
     if not isinstance(title, str):
         return None
     return " ".join(looks_of(title[:_TITLE_CHARACTERS]).split()) or None
 
 
 def _argument_titles(schema: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yield the names of the arguments with their titles; without a title, a readable name."""
+    """Yield the name and the title of each argument.
+
+    If an argument has no title, or only the one that pydantic makes, yield a readable form of its
+    name as the title.
+    """
     found: Any = (schema or {}).get("properties")
     properties = cast("Mapping[object, Any]", found if isinstance(found, Mapping) else {})
     for name, about in properties.items():
@@ -249,12 +254,13 @@ def _argument_titles(schema: Mapping[str, Any] | None) -> Iterator[tuple[str, st
 def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping[str, Any]] | None:
     """Return the library's validation of the tool's arguments, or None.
 
-    None: the tool's function may get other arguments than those that the validation returns.
+    Return None if the arguments that the tool's function receives can differ from the validated
+    arguments.
     """
     if (metadata := getattr(tool, "fn_metadata", None)) is not None:
         return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
     if tool is None or not is_fastmcp(server):
-        # MCPServer lists its tools in wire format.
+        # MCPServer lists its tools as protocol types, without functions. Its manager has these.
         manager = getattr(server, "_tool_manager", None)
         known = manager.get_tool(tool.name) if manager is not None and tool is not None else None
         return None if known is None else known.fn_metadata.validate_arguments
@@ -304,7 +310,10 @@ def _version_of(tool: Any) -> str | None:
 
 
 def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
-    """Return the requested version as FastMCP reads it: a text, or a range in nested calls."""
+    """Return the requested version, as FastMCP reads it from `_meta`.
+
+    The version is a text. With `has_ranges` (nested calls), it can also be a range.
+    """
     own = cast("Mapping[str, object]", meta).get("fastmcp") if isinstance(meta, Mapping) else None
     version = cast("Mapping[str, object]", own).get("version") if isinstance(own, Mapping) else None
     if isinstance(version, str) and version:
@@ -314,7 +323,10 @@ def _version_in(meta: object, *, has_ranges: bool) -> Mapping[str, str] | None:
 
 
 async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -> Any:
-    """Return the tool that FastMCP's own `call_tool` finds, by name or by the hash of apps."""
+    """Return the tool that FastMCP's `call_tool` would run.
+
+    The name is a tool's name, or an app tool's name with the hash that FastMCP puts before it.
+    """
     from fastmcp.server.providers.addressing import (  # noqa: PLC0415 - an optional library
         parse_hashed_backend_name,
     )
@@ -333,18 +345,18 @@ def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
     if isinstance(server, Server):  # One handler runs all tools, so its marks apply to each tool
         entry = server.get_request_handler("tools/call")
         return None if entry is None else entry.handler
-    # MCPServer lists its tools in wire format and stores their functions here.
+    # MCPServer lists its tools as protocol types. Its manager has the functions.
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
     return getattr(tool, "fn", None)
 
 
 def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None:
-    """Return the version that a call with these parameters runs, or None without versions.
+    """Return the version of the tool that a call runs, or None if the tool has no version.
 
-    An acceptance for one version must not let another version run. A call therefore has the version
-    of the tool that runs, even if the client named none. If no tool is found, the requested version
-    is used.
+    If a person accepts a call of one version, no other version may run. The version is therefore
+    part of the call, even if the client requested no version. If no tool is found, return the
+    version that the client requested.
     """
     if tool is not None:
         return tool.version
@@ -353,7 +365,7 @@ def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None
 
 
 def with_version(params: Mapping[str, Any], version: str | None) -> dict[str, Any]:
-    """Return the parameters with this version in place of any version that they name."""
+    """Return a copy of a call's parameters that requests this version, or none if it is None."""
     own = {name: value for name, value in _own(params).items() if name != "version"}
     if version is not None:
         own["version"] = version

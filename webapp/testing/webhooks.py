@@ -1,6 +1,6 @@
 """The payment provider's side of a test: refunds, disputes, and webhooks, valid and invalid.
 
-The webhooks are the sandbox's own, signed as its provider signs them.
+The sandbox sends the webhooks and signs them as the simulated provider does.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +20,7 @@ _OTHER = "elsewhere"
 class ProviderWebhooks:
     """The payment provider's webhooks.
 
-    The methods that send return the status code of the application's response.
+    Each `send_` method returns the status code of the application's response.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class ProviderWebhooks:
         *,
         settle: Callable[[], Awaitable[object]],
     ) -> None:
-        """`settle` runs the work of the application that a webhook has made due."""
+        """Create the webhooks. `settle` runs the application's work that is due after a webhook."""
         self._sales = sales
         self._deliveries = tuple(each.deliveries for each in sales)
         self._send = send
@@ -39,7 +39,10 @@ class ProviderWebhooks:
     def arrive(
         self, *, duplicates: int = 0, hold: bool = False, drop: bool = False, reorder: bool = False
     ) -> None:
-        """Set how webhooks are delivered from now on. Without arguments, each once and at once."""
+        """Set how webhooks are delivered from now on.
+
+        Without arguments, each webhook is delivered once, without delay.
+        """
         for one in self._deliveries:
             one.habits = DeliveryHabits(
                 duplicates=duplicates, hold=hold, drop=drop, reorder=reorder
@@ -98,8 +101,8 @@ class ProviderWebhooks:
     async def report_dispute(self, payment: Payment, stage: str = "open") -> None:
         """Set the stage of a dispute at the provider, and send the webhook about that.
 
-        `stage` is open (the bank claims the money), won or lost, and with providers that report
-        these: inquiry, closed (without a claim) and appealed.
+        `stage` is "open" (the bank claims the money), "won" or "lost". Some providers also report
+        "inquiry", "closed" (no money moved) and "appealed" (the seller objects).
         """
         sales, sale = self._sale(payment)
         buttons = [each for each in sales.vendor.buttons if each.dispute and each.when(sale)]

@@ -1,9 +1,11 @@
 """The declaration of a payment provider: its requests, and where values are in its responses.
 
-Risks: a declaration accepts another party's claim as a payment. A declaration therefore only says
-where values are. flows.payments.gateway compares the values with the question, as for every other
-provider. The defaults describe an API of our own design. A provider that was built for this server
-can implement that API, and then only needs to declare addresses.
+Risks: because of a wrong declaration, the server accepts a payment that does not belong to the
+question. A declaration therefore only says where values are. flows.payments.gateway compares the
+values with the question, as for every other provider.
+
+The defaults describe an API of our own design. A provider that implements that API only needs to
+declare its addresses.
 """
 
 import re
@@ -71,14 +73,16 @@ class ProviderDeclaration:
     - A call is a method and a path, such as "POST /v2/payments/{session}/cancel".
     - Names in braces in a template are replaced by values. A value that is only {minor} becomes a
       number, and a key whose value is missing is left out.
-    - `needs`: names of further values from the settings. `account` is the need that identifies the
-      recipient of the money.
+    - `needs`: names of further values that the operator's settings must contain. `account` is the
+      name in `needs` whose value identifies the recipient of the money.
     - `news`: event types that report a later change of a paid payment.
     - `manage`: the page for manual refunds.
-    - {digest}: {key} shortened to 32 characters, which is also sent in the header `idempotency`.
+    - {digest}: a hash of {key} with 32 characters. Requests that create a session or a refund send
+      the hash in the header that `idempotency` names.
 
-    A refund whose response is lost is requested again. It therefore needs a key in that header or
-    in its body, or a call that says how much was refunded already.
+    If the response to a refund request is lost, the server sends the request again. To prevent a
+    second refund, the declaration needs an idempotency key in the header or in the body of the
+    request, or a call that returns the amount refunded so far.
     """
 
     name: str
@@ -91,7 +95,7 @@ class ProviderDeclaration:
     needs: tuple[str, ...] = ()
     account: str | None = None
     currencies: tuple[str, ...] = ()
-    unit_digits: int | None = None  # digits of {decimal}, if they differ from ISO 4217
+    unit_digits: int | None = None  # decimal places of {decimal}, if not those of ISO 4217
     text_minor: bool = False  # {minor} is sent as text
     what_at_most: int = 255
     life: timedelta = timedelta(minutes=30)
@@ -159,7 +163,10 @@ class ProviderDeclaration:
 
     @property
     def refunds_parts(self) -> bool:
-        """True if a refund request has a key, and an amount in the same unit as prices."""
+        """True if the server can refund a part of a payment.
+
+        A refund request then has an idempotency key, and an amount that is counted like prices.
+        """
         names_amount = bool(names_in(self.refund_body) & {"minor", "decimal"})
         counts_alike = self.holding is None or self.holding.left is None
         is_possible = self.refund is not None and names_amount and counts_alike
@@ -167,7 +174,7 @@ class ProviderDeclaration:
 
     @property
     def tells_refunds(self) -> bool:
-        """True if `fetch` reports refunds and needs no other value than the session."""
+        """True if `fetch` reports refunds, and its only value from the payment is `session`."""
         names = names_in(self.fetch)
         is_asked = "session" in names and "handle" not in names
         return is_asked and self.fetched.refunded is not None
@@ -178,7 +185,7 @@ class ProviderDeclaration:
     def _name_faults(self) -> list[str]:
         faults: list[str] = []
         if not NAME.fullmatch(self.name):
-            faults.append("name: must have 1 to 32 of a-z, 0-9 and _, and begin with a letter.")
+            faults.append("name: must be 1 to 32 characters (a-z, 0-9, _) and begin with a letter.")
         if not self.label.strip() or not self.label.isprintable():
             faults.append("label: must be a printable name, which people see.")
         if len(self.label) > LABEL_AT_MOST:
@@ -270,7 +277,10 @@ class ProviderDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredAccount:
-    """The operator's account at a declared provider. `own` are the values of its needs."""
+    """The operator's account at a declared provider.
+
+    `own` maps each name in the declaration's `needs` to its value.
+    """
 
     declaration: ProviderDeclaration
     secret: str = field(repr=False)
@@ -287,7 +297,8 @@ class DeclaredAccount:
             raise ValueError(f"{declared.label} needs {', '.join(missing)}.")
         if not all(map(_OWN.fullmatch, self.own.values())):
             raise ValueError(
-                f"The settings for {declared.label} can have only letters, digits, dots and dashes."
+                f"The settings for {declared.label} can contain only letters, digits, dots, dashes "
+                "and underscores."
             )
         if not fits_a_header(self.secret):
             raise ValueError(f"The key is not a valid key of {declared.label}.")

@@ -1,4 +1,4 @@
-"""Results that are too long to be stored: their run ends once they were sent, and not before."""
+"""Results that are too long to be stored: a run ends only when its result has been delivered."""
 
 import asyncio
 import json

@@ -45,7 +45,7 @@ def going(message: str = "Please go there.", **more: Any) -> Question[Any]:
 
 @dataclass
 class Asking:
-    """A request that waits for the answer to its question, or has the outcome."""
+    """A call that asks a question, with the future of the question's outcome."""
 
     call: Call
     presenter: Holding
@@ -96,7 +96,7 @@ async def rows(service: Service) -> list[Elicitation]:
 
 
 async def two_are_asked(service: Service) -> None:
-    while len(await rows(service)) < 2:  # noqa: ASYNC110 - only the store knows
+    while len(await rows(service)) < 2:  # noqa: ASYNC110 - poll the store
         await asyncio.sleep(0)
 
 
@@ -308,7 +308,7 @@ async def test_open_questions_per_owner_are_limited_and_refusal_leaves_no_rows(
         assert made == []
         bobs = await started(service, "more", subject="bob")
         joined = await started(service, 0)
-        assert joined.id == there[0].id, "the same question needs no room"
+        assert joined.id == there[0].id, "an identical question joins the open question"
         await service.elicitations.settle(there[1].id, Status.DECLINED)
         fourth = await started(service, "more")
         await give_up(*there, bobs, fourth, joined)

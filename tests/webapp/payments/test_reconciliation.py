@@ -1,4 +1,4 @@
-"""A store that lost its last moments: payments from that time are found at the provider, once."""
+"""Reconciliation: if the store lost its latest writes, find the payments at the provider, once."""
 
 import asyncio
 from datetime import timedelta
@@ -40,9 +40,9 @@ async def put_back(shop: Shop, records: tuple[Record, ...]) -> None:
 
 
 async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
-    """Create a checkout page and press a button there. Then restore the store as it was before.
+    """Create a checkout page and press a button on it. Then restore the store as it was before.
 
-    Returns the checkout page.
+    Return the address of the checkout page, which the restored store does not know.
     """
     before = records_of(shop)
     there = await buy.person.go_on(buy.link)
@@ -56,7 +56,7 @@ async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
 
 
 async def noted(shop: Shop) -> list[str | None]:
-    """Return the notes of the operator's list on payments that need a review."""
+    """Return the notes on the payments that the operator's list marks for review."""
     rows = (await list_payments(shop.service, only_open=True)).rows
     return [f"{row.what}: {row.note}" for row in rows if row.standing == "otherwise"]
 
@@ -74,7 +74,7 @@ async def ends_in(shop: Shop, statuses: list[str]) -> None:
             await asyncio.sleep(0)
 
 
-# A refused creation.
+# The store lost a checkout, so the provider refuses the repeated request to create the checkout.
 
 
 async def test_paid_checkout_that_the_store_lost_is_found_and_settles_the_question(
@@ -228,7 +228,7 @@ async def test_lost_checkout_at_a_provider_without_a_list_is_listed_for_the_oper
         assert provider.calls == []
 
 
-# Comparison since a given time.
+# The operator reconciles the store with the provider, from a given time on.
 
 
 async def test_payment_of_a_lost_question_is_listed_for_the_operator(shop: Shop) -> None:
