@@ -1,9 +1,13 @@
 """Prices in the format of the locale that the person's browser asks for.
 
-Risks: the locale library rounds an Iraqi dinar, which has three decimals. "$" and "kr" are several
-currencies. Direction marks reorder digits in an English sentence. Headers with many locales fill
-the memory. So prices have all digits of the amount, from left to right, with a sign or code that
-only one currency has. The length of the header and the number of loaded locales are limited.
+Risks:
+- Babel rounds Iraqi dinars to whole numbers, but they have three decimals. So prices show all
+  decimals of their currency.
+- "$" and "kr" are signs of several currencies. So prices have a sign that only one currency uses,
+  or else the currency's code.
+- Unicode direction marks reorder digits in an English sentence. So prices have no direction marks.
+- Requests with many different locales fill the memory. So the length of the Accept-Language header
+  and the number of loaded locales are limited.
 """
 
 import re
@@ -27,14 +31,15 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def price_in(locale: Locale | None, price: Money) -> str:
-    """Return the price as the locale writes it, with a sign or a code, never both.
+    """Return the price in the locale's format, with either a currency sign or a currency code.
 
-    Without a locale, return the plain form.
+    If `locale` is None, return `price.shown`.
     """
     if locale is None:
         return price.shown
     digits = digits_of(price.currency)
-    # No price is negative. Without direction marks, only left-to-right characters are left.
+    # Use the pattern for positive amounts: no price is negative. Remove the direction marks: all
+    # other characters of a pattern are written from left to right.
     positive = locale.currency_formats["standard"].pattern.partition(";")[0]
     pattern = _DIRECTION_MARKS.sub("", positive)
     pattern = _FRACTION.sub("0." + "0" * digits if digits else "0", pattern)
@@ -47,18 +52,19 @@ def price_in(locale: Locale | None, price: Money) -> str:
 
 
 class Locales:
-    """A finder of locales.
+    """The locales that this process has loaded for prices.
 
-    Only MOST_LOCALES locales are loaded, because a loaded locale stays in memory.
+    At most MOST_LOCALES locales are loaded, because a loaded locale stays in memory.
     """
 
     def __init__(self) -> None:
         self._loaded: set[str] = set()
 
     def best(self, accepted: str) -> Locale | None:
-        """Return the preferred locale of an Accept-Language header, or None for the plain form.
+        """Return the preferred available locale of an Accept-Language header, or None.
 
-        An unknown range is shortened from its end (RFC 4647, 3.4).
+        If the header has a locale that is not available, try its shorter forms, such as `de` for
+        `de-XX` (RFC 4647, 3.4).
         """
         wanted, refused = ranges(accepted)
         for tag in wanted:

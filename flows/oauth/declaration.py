@@ -1,17 +1,20 @@
-"""The declaration of a provider as data: its addresses, and where it differs from the standard.
+"""The declaration of a provider as data: its addresses, and its differences from the standard.
 
-Risks: a declaration weakens the flow unnoticed. `pkce` and `nonce` are the only checks that it can
-turn off, and `declaration_checks` refuses both where nothing else protects the person.
+An address can have placeholders. The server replaces them later, with the tenant's host or with
+values from the token response.
 
-A part of an address can be known later: the tenant's host, and members of the token's reply. Risks:
-a tenant or a reply leads people, codes or access tokens to a stranger's host:
-`evil.example#.myshopify.com`, a user name, a port, a look-alike. So the server never searches a
-text for a host. The whole text must consist of ASCII labels and match a pattern of the declaration.
-In a pattern, `*` stands for one label, and the end is a domain of the vendor.
-
-A key in a query parameter appears in logs, errors and traces, which all write a request's URL. So
-the URL that carries a key is written without the key. Or a redirect takes a key to another host:
-httpx removes the Authorization header then, but no other header (see `BearerAuth`).
+Risks:
+- A declaration turns off a check of the flow. Only PKCE (`pkce`) and the nonce (`nonce`) can be
+  turned off, and `declaration_checks` refuses this if no other check protects the person.
+- The value of a placeholder sends people, codes or access tokens to a stranger's host. Examples are
+  `evil.example#.myshopify.com`, a user name, a port and a look-alike. So the server does not
+  extract a host from a longer text. The complete text must consist of ASCII labels and match a
+  pattern of the declaration. In a pattern, `*` stands for one label, and the end is a domain of the
+  vendor.
+- An API key in a query parameter appears in logs, errors and traces, because they contain the URLs
+  of requests. So the text of such a URL does not contain the key (`_KeyedUrl`).
+- A redirect sends an API key to another host. On a redirect to another host, httpx removes only the
+  Authorization header (see `BearerAuth`).
 """
 
 import re
@@ -41,7 +44,7 @@ OUR_HEADERS = frozenset(
         "user-agent",
     }
 )
-# Headers that cannot carry a key: a proxy or a client uses or removes them.
+# Headers that must not carry an API key, because proxies or HTTP clients set or remove them.
 NO_KEY_HEADERS = (OUR_HEADERS - {"authorization"}) | {
     *("accept-encoding", "expect", "forwarded", "origin", "proxy-authorization", "range"),
     *("referer", "set-cookie", "te", "trailer", "upgrade", "via"),
@@ -49,14 +52,18 @@ NO_KEY_HEADERS = (OUR_HEADERS - {"authorization"}) | {
 
 
 class Carrier(Struct, frozen=True, kw_only=True):
-    """A header with the token after its scheme, or the query parameter `query`."""
+    """The place of a token in a request.
+
+    If `query` is None, the token is in the header `header`, after `scheme`. Otherwise, the token is
+    in the query parameter `query`.
+    """
 
     header: str = AUTHORIZATION
     scheme: str = "Bearer"
     query: str | None = None
 
     def put(self, request: httpx.Request, token: str) -> None:
-        """Add the token to the request, in place of one that it has already."""
+        """Add the token to the request. Replace a token that the request already has."""
         if self.query is None:
             request.headers[self.header] = self._value(token)
         else:
@@ -67,7 +74,7 @@ class Carrier(Struct, frozen=True, kw_only=True):
 
 
 class _KeyedUrl(httpx.URL):
-    """A URL that is sent with a key in its query, and written without the key."""
+    """A URL with a key in its query. `str()` and `repr()` return the URL without the key."""
 
     def __init__(self, url: str, *, name: str, key: str) -> None:
         super().__init__(httpx.URL(url).copy_set_param(name, key))
@@ -87,15 +94,20 @@ ClientAuth = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonProbe:
-    """The API request that returns whose account it is, with the members of its reply to read.
+    """The API request that identifies the person, and the paths of the members in its reply.
 
-    A nested member is written with dots: `user.email`. A prefix "reply." names a member of the
-    token endpoint's reply; if all members have it, no `url` is needed. If an id is only unique
-    within a workspace, `id` names several members, the last of which is the person's own id. All
-    members of `id` must be present, and those of `label` that are present are shown together. The
-    prefix "callback." names a parameter of the callback, and `tenant` is the tenant's host.
+    A path names a nested member with dots, such as `user.email`. The prefix "reply." names a member
+    of the token endpoint's reply, "callback." a parameter of the callback, and "id_token." a claim.
+    The path `tenant` stands for the tenant's host. If no path names a member of the API's reply,
+    `url` can be None.
 
-    `post` is a JSON body, for a provider whose API needs POST instead of GET.
+    Attributes:
+        url: The address of the API request.
+        id: The path of the person's id, which must be present. If the id is unique only within a
+            workspace, several paths, the last of which is the person's own id. All must be present.
+        label: The path of the text that pages show. If there are several paths, pages show all
+            values that are present.
+        post: The JSON body of a POST request. If it is None, the request is a GET.
     """
 
     url: str | None = None
@@ -117,11 +129,15 @@ def paths_of(member: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """The way to revoke tokens at the provider.
+    """The request that revokes tokens at the provider.
 
-    `form` is RFC 7009, and `json` the same in JSON. `delete` is a DELETE with Basic and JSON, and
-    the address contains the client id as `{client_id}`. `bearer` is a POST with the access token
-    in its Authorization header.
+    Each `kind` is a different request:
+
+    - `form`: a POST as in RFC 7009.
+    - `json`: the same POST with a JSON body.
+    - `delete`: a DELETE with HTTP Basic and a JSON body. `{client_id}` in `url` stands for the
+      client id.
+    - `bearer`: a POST with the access token in the Authorization header.
     """
 
     url: str
@@ -130,16 +146,20 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderKey:
-    """The keys of a provider that people make themselves and type on this server's page.
+    """The API keys of a provider. A person creates a key there and types it on this server's page.
 
-    `page` is the address where a person makes a key, and `label` its name there. Requests carry the
-    key in `header`, after `prefix` (`Bearer` in the Authorization header, nothing in any other).
-    `query` names a query parameter that carries it instead, for a provider that accepts no header.
-    `user` is the label of the field for a user name. If it is set, the person types a user name and
-    a password, which are sent as HTTP Basic.
+    The request in `person` of the declaration tests each key before the key is stored.
 
-    The request of the declaration's `person` tests each key before it is stored. `status` is the
-    HTTP status of a reply that accepts the key.
+    Attributes:
+        page: The address of the provider's page where people create keys.
+        label: The provider's name for a key.
+        user: The label of the field for a user name. If it is set, the person types a user name and
+            a password, and the server sends them as HTTP Basic.
+        header: The header that contains the key.
+        prefix: The text before the key in the header. None stands for `Bearer` in the Authorization
+            header, and for no text in other headers.
+        query: The query parameter that contains the key, if the provider accepts no header.
+        status: The HTTP status of the test request's reply if the key is valid.
     """
 
     page: str
@@ -153,13 +173,19 @@ class ProviderKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenExchange:
-    """The exchange of a person's access token for one of the provider, so that nobody is asked.
+    """The exchange of a person's access token for a token of the provider, without a question.
 
-    Only tokens of people of `issuer` are exchanged. `token_exchange` is RFC 8693 at the provider's
-    token endpoint, `jwt_bearer` RFC 7523 there, and `id_jag` asks the issuer for an assertion that
-    the provider accepts. `audience` and `resource` name what the token is for. `subject_type` is
-    the end of the token type's URI. `matches` is the member of the `person` reply that has to equal
-    the first claim by which the issuer's people are identified. `extra` are more parameters.
+    Attributes:
+        issuer: The issuer whose tokens the server exchanges. It exchanges no other tokens.
+        kind: The protocol. `token_exchange` is RFC 8693 and `jwt_bearer` is RFC 7523, both at the
+            provider's token endpoint. With `id_jag`, the server gets an assertion from the issuer,
+            and redeems it at the provider.
+        audience: The `audience` parameter: the name of the API that the token is for.
+        resource: The `resource` parameter: the address of the API that the token is for.
+        subject_type: The end of the URI of the person's token type.
+        matches: The member of the `person` reply that must be equal to the first of the claims that
+            identify people at the issuer.
+        extra: More parameters of the token request.
     """
 
     issuer: str
@@ -178,11 +204,16 @@ RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
 class KnownRefusal:
     """A non-standard refusal of the token endpoint, and its meaning.
 
-    A reply matches if it has everything that is named here: the HTTP `status`, the text or number
-    `value` of the `member` (`error.code` for a nested one), and a part of the provider's
-    `description`. `means` is `ended` (the refresh token has ended: the person has to connect
-    again), `client` (client id or secret is wrong, which only the operator can correct) or
-    `passing` (a temporary error that changes nothing).
+    A reply matches if all values that are set here match.
+
+    Attributes:
+        status: The HTTP status.
+        member: The member of the reply that contains `value`, such as `error.code`.
+        value: The text or number of the member.
+        description: A part of the provider's error description.
+        means: The meaning. `ended`: the refresh token has expired, so the person has to connect
+            again. `client`: the client id or secret is wrong, and only the operator can correct it.
+            `passing`: a temporary error.
     """
 
     status: int | None = None
@@ -196,36 +227,39 @@ class KnownRefusal:
 class Declaration:
     """The fields of a provider's declaration.
 
-    `tenants` are patterns of hosts, such as `*.example.com`, if each customer of the provider has
-    a host. `{tenant}` stands for that host in the addresses. The tool names it, or the person
-    types it where the page says `tenant_label`. All these hosts must belong to one vendor, because
-    they share this server's registration. `tenant` is the host once it is known.
+    Tenants: if each customer of the provider has a host, `tenants` are patterns of these hosts,
+    such as `*.example.com`. All these hosts must belong to one vendor, because they share this
+    server's registration. `{tenant}` in an address stands for the host. Either the tool passes the
+    host, or the person types the host in a field with the label `tenant_label`. The field `tenant`
+    then contains the host.
 
-    `keep` maps names to members that are stored with the account as its details. A member's path
-    is as in `PersonProbe`; "callback." begins a parameter of the callback, and "id_token." a claim.
-    A detail's name in braces stands for its value in `api` and `api_hosts`. `hosts` are the
-    patterns of the origins that result.
+    Details: the server stores details with an account. `keep` maps the name of each detail to a
+    path as in `PersonProbe`. In `api` and `api_hosts`, a detail's name in braces stands for its
+    value. `hosts` are the patterns of the origins that are allowed then.
 
-    `always` are scopes that are requested in addition to the tool's, mostly to find out whose
-    account it is. `covers` lists the scopes that a scope includes. It also has the spelling of a
-    scope in the provider's replies, if that differs. `unmentioned` are scopes that the replies
-    leave out although they were granted. `scope_writes` are scopes that can change something, and
-    `scope_deletes` those that can destroy it: pages mark these scopes, and every scope without
-    `scope_words`. Without `person`, the person is read from the id_token, or with `nonce=False`
-    from the userinfo endpoint.
+    Scopes: the server requests `always` in addition to the tool's scopes, mostly to identify the
+    person. `covers` lists the scopes that a scope includes. If the provider's replies spell a scope
+    differently, `covers` maps that spelling to the declared scope. `unmentioned` are scopes that
+    the provider grants without listing them in its replies. `scope_words` describe scopes for
+    people. Pages mark a scope that can change something (`scope_writes`) or destroy something
+    (`scope_deletes`), and a scope without a description.
 
-    `issuer_tenants` are the ids of the tenants whose people may sign in, if `issuer` is a template
-    with `{tenantid}`. `algorithms` are the accepted signatures of its tokens; all of
-    `id_token.ALGORITHMS` if the list is empty. Only issuers where people sign in have these two.
+    Person: `person` is the API request that identifies the person. If it is None, the person is
+    read from the id_token, or from the userinfo endpoint if `nonce` is False.
 
-    `refresh_unused_days` is the number of days after which an unused refresh token ends. The server
-    uses the token before then. `refresh_token_expires_in` of a token reply takes precedence.
-    `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
-    refresh ends the old pair of tokens. `manage` is the page where people remove a grant
-    themselves.
+    Sign-in: only issuers where people sign in have `issuer_tenants` and `algorithms`. If `issuer`
+    is a template with `{tenantid}`, `issuer_tenants` are the ids of the tenants whose people may
+    sign in. `algorithms` are the accepted signature algorithms of the issuer's tokens. If
+    `algorithms` is empty, all of `id_token.ALGORITHMS` are accepted.
 
-    `key` describes API keys, for a provider without OAuth: people make a key there and type it
-    here, which `elicit.api_key` asks for.
+    Refresh tokens: an unused refresh token expires after `refresh_unused_days`, so the server uses
+    the token before then. `refresh_token_expires_in` in a token reply takes precedence. `refresh`
+    is the endpoint for refreshing, if it is not `token`. With `rotates`, a refresh ends the
+    previous pair of tokens.
+
+    `manage` is the provider's page where people remove a grant.
+
+    `key` describes the API keys of a provider without OAuth, which `elicit.api_key` asks for.
 
     With `service_account`, the account is this server's own at the provider (the client credentials
     grant, RFC 6749, 4.4): no person is asked, and `authorize` and `person` are not used.
@@ -237,15 +271,23 @@ class Declaration:
     a proof that the server has this key (RFC 9449). `resource` is the address of the API that the
     tokens are for, if the provider requires it (RFC 8707).
 
-    `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
-    code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person
-    choose another account. `lasting` are authorize parameters that are sent when the scope
-    `offline_access` is requested. Both override `extra`, but `prompt` values are joined. `headers`
-    are added to every request to the provider, and `user_agent` replaces the name of this library
-    there. `token_types` are types of access tokens that are used as Bearer tokens, and
-    `token_scheme` stands before a token in the Authorization header. `declines` are the provider's
-    error codes for a person who declined. `troubles` are sentences for codes in its error
-    descriptions, and `refusals` explain non-standard errors of its token endpoint.
+    More parameters of requests:
+
+    - `extra`: of the authorize address.
+    - `token_extra`: of the request that redeems the code.
+    - `refresh_extra`: of a refresh.
+    - `switch`: of the authorize address, to let the person choose another account.
+    - `lasting`: of the authorize address, if the scope `offline_access` is requested.
+
+    `switch` and `lasting` override `extra`, but values of `prompt` are joined.
+
+    `headers` are added to every request to the provider. `user_agent` replaces this library's name
+    in the User-Agent header. `token_types` are the provider's names of token types that the server
+    uses as Bearer tokens. `token_scheme` is the scheme before a token in the Authorization header.
+
+    `declines` are the provider's error codes for a person who declined. `troubles` maps codes in
+    the provider's error descriptions to sentences for people. `refusals` explain non-standard
+    errors of its token endpoint.
     """
 
     name: str
@@ -315,7 +357,7 @@ class Declaration:
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
 # TENANT_ID stands for the tenant in the issuer of a multi-tenant provider, such as Microsoft Entra.
-# The metadata of SHARED_TENANT has the issuer with TENANT_ID instead of a tenant.
+# In the metadata of SHARED_TENANT, the issuer contains TENANT_ID in place of a tenant's id.
 TENANT_ID, SHARED_TENANT = "{tenantid}", "organizations"
 VALUE_AT_MOST = 2048  # characters of a member that is stored
 HOST_AT_MOST = 253
@@ -333,7 +375,8 @@ def host_pattern_fault(pattern: str) -> str | None:
 def tenant_host(typed: str, patterns: Collection[str]) -> str:
     """Return the host of a tenant that a person or a tool named.
 
-    The first label of a pattern is enough, and `https://` may stand before the host.
+    The text can be the complete host, with or without `https://`. If a pattern begins with `*.`,
+    the text can also be only the first label.
 
     Raises:
         InvalidQuestion: The text is not a host that matches a pattern.
@@ -358,14 +401,14 @@ def placeholders(template: str) -> set[str]:
 
 
 def filled(template: str, values: Mapping[str, str], *, hosts: Collection[str] = ()) -> str:
-    """Return the address with its values. `hosts` are the patterns of origins that it may have.
+    """Replace the placeholders of an address. `hosts` are the patterns of the allowed origins.
 
-    A value in the host is one label, or the tenant's verified host. If a template begins with a
-    value, the value is a whole origin. Other values are percent-encoded, and lead to no parent
-    folder.
+    A value in the host must be one label, or the tenant's verified host. If the template begins
+    with a placeholder, the value must be a complete origin. All other values are percent-encoded.
 
     Raises:
-        InvalidQuestion: A value is missing, or leads to another host.
+        InvalidQuestion: A value is missing, or the address leads to another host or has a path
+            with `.` or `..`.
     """
     if not placeholders(template):
         return template
@@ -376,7 +419,7 @@ def filled(template: str, values: Mapping[str, str], *, hosts: Collection[str] =
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name not in values:
-            raise InvalidQuestion(f"The provider did not say {name}, which its address needs.")
+            raise InvalidQuestion(f"The provider did not say {name}, which is part of its address.")
         found = values[name]
         if match.start() >= host_end:
             return quote(found, safe="")

@@ -33,7 +33,7 @@ SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _TENANT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
-WORDS_AT_MOST = 200  # of a scope
+WORDS_AT_MOST = 200  # characters of the words that describe a scope
 # Prefixes of member paths that are read from the token response, the callback or the ID token, and
 # not from the response of the API in `person.url`.
 NOT_OF_API = ("reply.", "callback.", "id_token.")
@@ -98,10 +98,7 @@ def faults_of(provider: Declaration) -> list[str]:
 
 
 def _issuer_faults(provider: Declaration) -> list[str]:
-    """Return the faults of an issuer of several tenants.
-
-    Nobody can sign in if the issuer is a template and no tenants are listed.
-    """
+    """Return the faults of a multi-tenant issuer, which needs a list of its tenants."""
     parts = urlsplit(provider.issuer or "")
     is_template = TENANT_ID in parts.path.split("/") and provider.discovers
     if (TENANT_ID in (provider.issuer or "")) is not bool(provider.issuer_tenants):
@@ -141,7 +138,7 @@ def _template_faults(provider: Declaration) -> list[str]:
     if not all(map(DETAIL.fullmatch, provider.keep)) or "tenant" in provider.keep:
         faults.append("keep: a name must be letters, digits and _, and not tenant.")
     if not all(provider.keep.values()):
-        faults.append("keep: each name needs the path of a member.")
+        faults.append("keep: each name needs the path of a member, such as reply.instance_url.")
     known = {"tenant"} if provider.tenants else set[str]()
     for key, template in _templates(provider):
         allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set[str]())
@@ -151,7 +148,7 @@ def _template_faults(provider: Declaration) -> list[str]:
         if "*" in host and host_pattern_fault(host) is not None:
             faults.append(f"{key}: two fixed labels must follow a value in the host.")
         if PLACEHOLDER.match(template) and not provider.hosts:
-            faults.append(f"hosts: required, because {key} begins with a value.")
+            faults.append(f"hosts: required, because {key} begins with a placeholder.")
     if provider.tenants and not any("{tenant}" in one for _, one in _templates(provider)):
         faults.append("tenants: no address has {tenant}.")
     return faults
@@ -178,7 +175,7 @@ def _sample_issuer(provider: Declaration) -> str | None:
 
 
 def _sample_of(provider: Declaration) -> Declaration:
-    """Return the declaration with made-up values in its addresses, to check these."""
+    """Return a copy with sample values for the placeholders, so that addresses can be checked."""
     if not provider.tenants and not provider.keep:
         return provider
     tenant = provider.tenants[0].replace("*", "a") if provider.tenants else ""
@@ -257,7 +254,7 @@ def _service_faults(provider: Declaration) -> list[str]:
     ]
     if provider.client_auth == "none":
         faults.append(
-            "client_auth: a public client has no secret, so it has no account of its own."
+            "client_auth: a public client has no secret, so it cannot have a service account."
         )
     if (provider.token is None) is not provider.discovers:
         faults.append("token: required, unless the issuer publishes it.")
@@ -274,9 +271,9 @@ def _exchange_faults(provider: Declaration) -> list[str]:
         if name in OUR_TOKEN_PARAMETERS
     ]
     if provider.person is None or provider.service_account or provider.key is not None:
-        faults.append("exchange: person is required, because it identifies the account.")
+        faults.append("exchange: person is required. key and service_account are not allowed.")
     if provider.dpop or provider.tenants:
-        faults.append("exchange: leave it out, or leave out dpop and tenants.")
+        faults.append("exchange: cannot be used with dpop or tenants; leave out one side.")
     if fault := fault_of(how.issuer):
         faults.append(f"exchange.issuer: {fault}")
     return faults
@@ -290,14 +287,14 @@ def _key_faults(provider: Declaration) -> list[str]:
     key, person = provider.key, provider.person
     assert key is not None
     faults = [
-        f"{each.name}: leave it out, because people type a key of this provider."
+        f"{each.name}: leave it out, because this provider uses API keys instead of OAuth."
         for each in fields(Declaration)
         if each.name in _OF_OAUTH and getattr(provider, each.name) != each.default
     ]
     if person is None or person.url is None:
         faults.append("person: required with a url, to test a key before it is stored.")
     elif any(path.startswith(NOT_OF_API) for path in person.members()):
-        faults.append("person: a key has no token reply and no callback; name members of the API.")
+        faults.append("person: name members of the API's reply; API keys have no token reply.")
     faults += [
         f"key.{name}: must be 1 to {LABEL_AT_MOST} visible characters."
         for name, text in (("label", key.label), ("user", key.user))
@@ -308,7 +305,7 @@ def _key_faults(provider: Declaration) -> list[str]:
             "key.header: must be letters, digits and -, and must not be a connection header."
         )
     if key.header.lower() in [name.lower() for name, _ in provider.headers]:
-        faults.append("key.header: is in headers too; leave it out there.")
+        faults.append("key.header: headers has the same header; remove it from headers.")
     if key.prefix and (not HEADER.fullmatch(key.prefix) or key.prefix.lower() == "basic"):
         faults.append("key.prefix: must be letters, digits and -. For Basic, declare key.user.")
     if key.query is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", key.query):
@@ -317,7 +314,7 @@ def _key_faults(provider: Declaration) -> list[str]:
     if sum(map(bool, ways)) > 1:
         faults.append("key: declare either header and prefix, or query, or user.")
     if not 200 <= key.status < 300:
-        faults.append("key.status: must be a status of success, 200 to 299.")
+        faults.append("key.status: must be an HTTP status of success, 200 to 299.")
     return faults
 
 
@@ -351,7 +348,7 @@ def _probe_faults(provider: Declaration) -> list[str]:
         return ["person: id and label must each name a member, or a list of members."]
     if provider.person.url is None:
         is_alone = all(path == "tenant" or path.startswith(NOT_OF_API) for path in paths)
-        return [] if is_alone else ["person.url: required, unless all members begin with reply."]
+        return [] if is_alone else ["person.url: required, if a member is read from the API."]
     if fault := fault_of(provider.person.url):
         return [f"person.url: {fault}"]
     if origin_of(provider.person.url) not in provider.api_hosts:
@@ -412,7 +409,7 @@ def _spelling_faults(provider: Declaration) -> list[str]:
 
 
 def _proof_faults(provider: Declaration) -> list[str]:
-    """Return the faults of the fields that replace or turn off a proof of the flow."""
+    """Return the faults of the fields about PKCE, DPoP, token types, error codes and headers."""
     faults: list[str] = []
     if not provider.pkce and provider.client_auth == "none":
         faults.append(
@@ -421,7 +418,7 @@ def _proof_faults(provider: Declaration) -> list[str]:
         )
     own = provider.client_id_parameter
     if not PARAMETER.fullmatch(own) or (own != "client_id" and own in OUR_PARAMETERS):
-        faults.append("client_id_parameter: must be letters, digits and _, and no other parameter.")
+        faults.append("client_id_parameter: must be letters, digits and _, and not already in use.")
     if provider.dpop and provider.token_scheme.lower() != "bearer":
         faults.append("token_scheme: leave it out, because DPoP has a scheme of its own.")
     if {one.lower() for one in provider.token_types} & _BOUND_TYPES:

@@ -1,12 +1,18 @@
 """The check of this server's registration at an issuer or provider, before people depend on it.
 
-`elicit doctor` and the start of the server run it. It reads the metadata and the keys, compares
-what the issuer demands with what this server does, asks the authorization endpoint without a
-session, and tries the credentials (`token_trial`). The check changes nothing at the issuer.
+`elicit doctor` and the start of the server run the check. It has four steps:
 
-Risks: a report looks good although a check did not happen, so the report has a note for each check
-that could not be completed. Or an issuer's own text fills the operator's terminal, so the text is
-cut and quoted (`shown`).
+1. Fetch the issuer's metadata and keys.
+2. Compare the requirements in the metadata with the features of this server.
+3. Send an authorization request without a browser session, to test the redirect URI.
+4. Send token requests, to test the client id and secret (`token_trial`).
+
+The check changes nothing at the issuer.
+
+Risks:
+- A report looks good although a check did not run. So the report has a note for each check that
+  could not be completed.
+- Text from the issuer fills the operator's terminal. So the text is cut and quoted (`shown`).
 """
 
 import secrets
@@ -64,7 +70,7 @@ _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 
 def examined(registration: RegisteredClient, *, now: datetime) -> Talk[SetupReport]:
-    """Check the registration. A finding without `fix` says what works."""
+    """Check the registration, and return the findings. A finding without `fix` is not a fault."""
     client = registration.client
     provider = client.provider
     if provider.tenants:
@@ -108,7 +114,11 @@ def _of_browsers(
     is_refused: bool,
     now: datetime,
 ) -> Talk[list[SetupFinding]]:
-    """Check the authorization endpoint, unless `found` has a fault that explains its answer."""
+    """Return the findings about the redirect URI and the client id.
+
+    Test the redirect URI only if `found` has no faults. If the token endpoint refused the client
+    (`is_refused`), find out whether the client id or the secret is wrong.
+    """
     if metadata is None:
         return [_to_register(registration)]
     if not any(one.is_wrong for one in found if one.fix is not None):
@@ -164,13 +174,13 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
     try:
         reply = yield from ask(get(metadata.jwks, provider=provider), provider)
     except Failed as error:
-        fix = error.fix if isinstance(error, Unreachable) else f"see the metadata {at}"
+        fix = error.fix if isinstance(error, Unreachable) else f"check jwks_uri {at}"
         says = f"{where} cannot be fetched from {metadata.jwks}: {str(error).rstrip('.')}"
         return [wrong(says, fix)]
     keys = keys_of(reply)
     if keys is None:
         says = f"{where} cannot be read: {metadata.jwks} answers HTTP {reply.status_code}"
-        return [wrong(says, f"make that address return a key set (JWKS) {at}")]
+        return [wrong(says, f"let that address {at} return a key set (JWKS)")]
     usable = usable_keys(keys)
     kinds = {_KEY_TYPES[one[:2]] for one in accepted or ALGORITHMS}
     if not any(key.key_type in kinds for key in usable):
@@ -180,10 +190,11 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
 
 
 def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
-    """Yield the faults in the way in which this server authenticates at the token endpoint."""
+    """Yield the faults of this server's client authentication, and of pushed requests (PAR)."""
     client = registration.client
     label, method = client.provider.label, metadata.client_auth(client.provider.client_auth)
-    # Many issuers accept public clients and do not list `none`: the trial shows that.
+    # Do not look for `none` in the metadata: many issuers accept public clients without listing
+    # `none`. The trial at the token endpoint shows whether the issuer accepts them.
     found = None if method == "none" else method_finding(registration, metadata.client_auths)
     if found is not None:
         yield found
@@ -197,7 +208,7 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
                 "register a key of another type there, and set "
                 f"{registration.setting('client_secret')}"
             )
-            yield wrong(says, f"{fix} to it")
+            yield wrong(says, f"{fix} to that key")
     if metadata.requires_par and metadata.par is None:
         says = f"{label} requires pushed authorization requests (PAR) and publishes no endpoint"
         yield wrong(says, f"turn PAR off for this client at {label}, or publish the endpoint")
@@ -254,7 +265,11 @@ def _of_sign_out(registration: RegisteredClient, metadata: Metadata) -> Iterator
 
 
 def _of(registration: RegisteredClient, key: str, setting: str) -> str:
-    """Return the place of an issuer's setting that has a name of its own for ELICIT_ISSUER."""
+    """Return the name of an issuer's setting.
+
+    For an issuer in a table [issuers.NAME], the setting is the field `key` of the table. For
+    ELICIT_ISSUER, the setting is the environment variable `setting`.
+    """
     return registration.setting(key) if registration.table else setting
 
 
@@ -269,8 +284,8 @@ def _of_proof(registration: RegisteredClient, metadata: Metadata) -> Iterator[Se
     elif ALGORITHM in named and not client.provider.dpop:
         setting = registration.set_to("dpop", "1" if registration.claim is not None else "true")
         yield SetupFinding(
-            says=f"{client.provider.label} offers DPoP, so that stolen tokens are of no use; to "
-            f"use it, if the API accepts such tokens: {setting}"
+            says=f"{client.provider.label} offers DPoP, which makes stolen tokens useless; if "
+            f"the API accepts DPoP tokens, {setting}"
         )
 
 
@@ -294,7 +309,7 @@ def _of_redirect(
         return [wrong(says, f"allow pushed authorization requests for this client at {label}")]
     except Failed as error:
         is_demanded = metadata.requires_par
-        says = f"{label} did not show whether it accepts the redirect URI: {str(error).rstrip('.')}"
+        says = f"cannot find out whether {label} accepts the redirect URI: {str(error).rstrip('.')}"
         fix = f"check the endpoint for pushed authorization requests at {label}"
         return [wrong(says, fix)] if is_demanded else [unknown]
     if answer is None:
@@ -312,14 +327,17 @@ def _of_redirect(
 def _of_client_id(
     registration: RegisteredClient, metadata: Metadata, *, now: datetime
 ) -> Talk[list[SetupFinding]]:
-    """Return a finding that says which is wrong, if that is known: client id or secret."""
+    """Return a note that says whether the client id or the secret is wrong.
+
+    Return an empty list if the authorization endpoint's answer does not show it.
+    """
     try:
         answer = yield from _takes_back(registration, metadata, now=now)
     except Failed:
         return []
     setting = registration.setting
     if answer is False:
-        says = f"the authorization endpoint does not know {setting('client_id')} either, or lacks "
+        says = f"the authorization endpoint does not know {setting('client_id')}, or does not have "
         return [note(says + "its redirect URI", f"correct {setting('client_id')} first")]
     if answer is None:
         return []
@@ -330,12 +348,15 @@ def _of_client_id(
 def _takes_back(
     registration: RegisteredClient, metadata: Metadata, *, now: datetime
 ) -> Talk[bool | str | None]:
-    """Return the error with which the issuer redirects a browser without a session to this server.
+    """Send an authorization request without a session, and return how the issuer redirects.
 
-    Return False if the issuer does not redirect to this server, True if it redirects without an
-    error, and None if that cannot be known. The request has `prompt=none`. For a registered
-    address, the issuer then redirects with `login_required`. For another address, the issuer must
-    not redirect (RFC 6749, 4.1.2.1), and most issuers answer 400.
+    The request has `prompt=none`. If the redirect URI is registered, the issuer redirects to this
+    server with the error `login_required`. If it is not registered, the issuer must not redirect
+    (RFC 6749, 4.1.2.1), and most issuers answer with HTTP 400.
+
+    Returns:
+        The error code if the issuer redirects to this server with an error, True if it redirects
+        without an error, False if it answers with HTTP 400, and None for any other answer.
     """
     client, redirect = registration.client, registration.redirect_uri
     provider = client.provider

@@ -1,8 +1,9 @@
 """Parsing of a provider's replies: tokens, and whose account it is.
 
-Risks: an invalid reply is used, such as an error page, an error with status 200, or a token with
-characters that no header can have. Valid replies become typed values. Invalid ones raise Failed
-with a sentence for a person that contains nothing of the reply except a short error code.
+Risks: the server uses an invalid reply, such as an error page, an error with status 200, or a token
+with characters that are not allowed in a header. So valid replies become typed values, and invalid
+replies raise Failed. People see the error message, so the message contains nothing from the reply
+except a short error code.
 """
 
 import re
@@ -45,7 +46,7 @@ _REFRESH_EXPIRIES = (
     *("refresh_token_expires_in", "x_refresh_token_expires_in", "refresh_expires_in"),
 )
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-# Some servers send it before their JSON, and a reader may ignore it (RFC 8259, 8.1).
+# Some servers send a byte order mark before their JSON. A parser may ignore it (RFC 8259, 8.1).
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -57,15 +58,16 @@ class TokenSet:
     refresh_token: str | None = field(default=None, repr=False)
     expires_at: datetime | None = None
     refresh_expires_at: datetime | None = None
-    token_type: str = "Bearer"  # noqa: S105  # a kind of key, not one
+    token_type: str = "Bearer"  # noqa: S105  # the name of a token type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """The person of an account. `id` is the provider's and never changes; `label` is for people.
+    """The person of an account.
 
-    `own_id` is the last member of an `id` that has several, and None otherwise. Earlier versions
-    stored some accounts under it.
+    `id` is the provider's id of the person and never changes. `label` is the text that pages show.
+    If `id` consists of several members of the reply, `own_id` is the last member. Otherwise,
+    `own_id` is None. Earlier versions stored some accounts with `own_id` as the person's id.
     """
 
     id: str
@@ -75,9 +77,9 @@ class Person:
     own_id: str | None = None
 
     def is_called(self, account: str) -> bool:
-        """Return True if `account` is the person's id, or their label in upper or lower case.
+        """Return True if `account` is the person's id or label. Ignore the case of the label.
 
-        A part of a label that has several, such as the workspace, is enough.
+        If a label has several parts, such as a workspace and a name, one part is enough.
         """
         label, wanted = self.label.casefold(), account.casefold()
         return account == self.id or wanted in (label, *label.split(LABEL_SEPARATOR))
@@ -155,7 +157,7 @@ def read_person(
     if None in ids:
         _raise_no_person(provider)
     named = [member_of(says, path) for path in paths_of(probe.label)]
-    parts = [word for one in named if (word := _words(_id(one) or one))]  # a number too
+    parts = [word for one in named if (word := _words(_id(one) or one))]  # a label can be a number
     has_several = len(ids) > 1
     person = person_of(
         # Encoded, so that different lists of ids never become the same text.
@@ -171,7 +173,7 @@ def read_person(
 
 
 def details_in(says: Mapping[str, Any], provider: Provider) -> Mapping[str, str]:
-    """Return the details that the declaration names. Leave out values that are not a short text."""
+    """Return the details that `keep` declares. Omit values except integers and short texts."""
     found = {
         name: _id(member_of(says, path), VALUE_AT_MOST) for name, path in provider.keep.items()
     }
@@ -187,7 +189,7 @@ def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any
 
 
 def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> Person | None:
-    """Return the person, or None without a valid id. The first readable label is used."""
+    """Return the person, or None if the id is invalid. Use the first of `labels` that is valid."""
     id = _id(id)
     if id is None:
         return None
@@ -209,7 +211,7 @@ def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
 
 
 def is_passing_reply(reply: httpx.Response) -> bool:
-    """Return True for a status that proxies and busy servers send. It is not a decision."""
+    """Return True for a temporary error: the status of a proxy or of a busy server."""
     return reply.is_server_error or reply.status_code in _PASSING_STATUS
 
 
@@ -218,7 +220,10 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def members_of(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
-    """Return the members of a JSON reply, or of a form if the provider sends forms; else {}."""
+    """Return the members of a JSON or form reply, or {} if the reply is neither.
+
+    Form replies are read only if the declaration has `replies` set to form.
+    """
     return _json_object(reply, provider) or {}
 
 
@@ -272,7 +277,10 @@ def _token(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
 def _refresh_expiry(
     says: Mapping[str, Any], provider: Provider, *, now: datetime
 ) -> datetime | None:
-    """Return when the refresh token ends: as the reply says, or after the declared disuse."""
+    """Return when the refresh token expires: as the reply says, or else as declared.
+
+    `refresh_unused_days` is the declared number of days without use.
+    """
     named = [_expiry(says.get(key), now=now) for key in _REFRESH_EXPIRIES]
     named_end = next((at for at in named if at is not None), None)
     days = provider.refresh_unused_days

@@ -1,11 +1,13 @@
 """A trial of this server's registration at a token endpoint or an API, with made-up credentials.
 
-The server sends a made-up code, person's token or API key. If the client id and the secret are
-right, the reply refuses only what was made up. A trial of this server's own account requests a real
-token and drops it, because only that shows whether its scopes and its audience are right.
+The server sends a made-up authorization code, user token or API key. If the client id and secret
+are correct, the provider rejects only the made-up credential. For a service account, the server
+requests a real token and discards it, because only a real token shows whether the declared scopes
+and audience are correct.
 
-Risks: a reply that proves nothing counts as a success. So each reply that this module does not know
-is a note, and an endpoint that accepts something made up is wrong.
+Risks: the trial reports success although the reply proves nothing. So a reply that this module does
+not recognize becomes a note that the secret was not tested. An endpoint that accepts a made-up
+credential is reported as a fault.
 """
 
 import secrets
@@ -64,8 +66,10 @@ MADE_UP: Final = "made-up-by-elicit-doctor"
 class Trial:
     """A token request, and the settings that are wrong if the endpoint refuses one of its parts.
 
-    `grant` is the grant type in the words of its standard. `scopes` are requested. `is_of_person`:
-    the request contains a made-up token of a person, as an exchange does.
+    Attributes:
+        grant: The grant type as findings name it, such as `client_credentials`.
+        scopes: The scopes that the request asks for.
+        is_of_person: The request contains a made-up user token (token exchange).
     """
 
     registration: RegisteredClient
@@ -79,6 +83,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
+    """The result of a trial. `reported_at` is the Date header of the reply."""
+
     findings: tuple[SetupFinding, ...]
     reported_at: str | None = None
     is_refused: bool = False  # the client id or the secret was refused
@@ -118,9 +124,10 @@ def own_token(registration: RegisteredClient) -> Trial:
 
 
 def exchange_of(registration: RegisteredClient) -> tuple[Trial, ...]:
-    """Return the requests that exchange a made-up person's token. The last goes to the provider.
+    """Return the token requests that exchange a made-up user token.
 
-    There are two if the issuer, too, is asked for an assertion (ID-JAG).
+    The last request goes to the provider. With ID-JAG, a first request asks the issuer for an
+    assertion, if this server has a registration there.
     """
     provider = registration.client.provider
     how = provider.exchange
@@ -147,7 +154,7 @@ def exchange_of(registration: RegisteredClient) -> tuple[Trial, ...]:
 
 
 def _made_up_subject(issuer: str) -> SubjectToken:
-    """Return a token in the format of a JWT, which no key has signed."""
+    """Return a user token in the format of a JWT, with random bytes as its signature."""
     header = {"alg": "RS256", "typ": "at+jwt", "kid": MADE_UP}
     parts = [msgspec.json.encode(one) for one in (header, {"iss": issuer, "sub": MADE_UP})]
     parts.append(secrets.token_bytes(256))
@@ -156,10 +163,11 @@ def _made_up_subject(issuer: str) -> SubjectToken:
 
 
 def _other_ways(client: Client, method: str, *, named: Sequence[str]) -> Iterator[str]:
-    """Yield the other ways to authenticate with the same settings.
+    """Yield the other client authentication methods that work with the same settings.
 
-    Ways to send the secret that the metadata excludes are left out. `none` is not: many issuers do
-    not list it.
+    `named` are the methods that the metadata lists. Skip methods that send the secret and are not
+    in that list. Yield `none` even if it is not in the list, because many issuers accept `none`
+    without listing it.
     """
     if method == "post" and (not named or "client_secret_basic" in named):
         yield "basic"
@@ -240,7 +248,7 @@ def _is_of_client(refusal: Refusal) -> bool:
 
 
 def _is_expected(trial: Trial, refusal: Refusal) -> bool:
-    """Return True if the endpoint accepts the client, and refuses what was made up."""
+    """Return True if the refusal shows that only the made-up credential was wrong."""
     if trial.is_of_person:
         return refusal.error in _OF_THE_SUBJECT
     is_code = trial.grant == "authorization_code"
@@ -270,13 +278,13 @@ def _of_reply(
     if _is_expected(trial, refusal):
         says = f"{label} accepts this server's client id and secret"
         if trial.is_of_person:
-            says += f", and refuses a made-up token{text}: only a person's call can show the rest"
+            says += f", and refuses a made-up token{text}: only a real token can test the exchange"
         return SetupFinding(says=says)
     return _of_part(trial, refusal, text) or _of_address(trial, endpoint, reply, refusal)
 
 
 def _of_token(trial: Trial, endpoint: str, reply: httpx.Response, *, now: datetime) -> SetupFinding:
-    """Return the finding for a reply that is not a refusal, to a request for a token."""
+    """Return the finding for a token request that the endpoint did not refuse."""
     registration = trial.registration
     provider = registration.client.provider
     try:
@@ -302,13 +310,16 @@ def _of_token(trial: Trial, endpoint: str, reply: httpx.Response, *, now: dateti
 
 
 def _of_part(trial: Trial, refusal: Refusal, text: str) -> SetupFinding | None:
-    """Return the finding for a refused part of the request, or None if no part is named."""
+    """Return the finding for the part of the request that was refused, such as a scope.
+
+    Return None if the refusal does not name a part.
+    """
     registration, error = trial.registration, refusal.error or ""
     label = registration.client.provider.label
     allow = f"allow the grant type {trial.grant} for this client at {label}"
     if error == "unsupported_grant_type":
         says = f"{label} does not support the grant type {trial.grant}{text}"
-        return wrong(says, f"{allow}, or declare another way to an account")
+        return wrong(says, f"{allow}, or declare another method to connect accounts")
     if trial.grant == "authorization_code" and error in OF_TARGET:
         says = f"{label} does not know the API that the tokens are for{text}"
         return wrong(says, target_fix(registration))
@@ -350,7 +361,7 @@ def _of_address(
         return wrong(f"{where} answers with a web page (HTTP {status})", f"correct {at}")
     text = described(registration, refusal)
     says = f"the client secret could not be tried: {label} answers{refusal.shown}{text}"
-    return note(says, "connect one account, or sign in once, to be sure")
+    return note(says, "connect one account, or sign in once, to test the secret")
 
 
 def unregistered(registration: RegisteredClient) -> SetupFinding:
@@ -390,12 +401,15 @@ def tried_key(registration: RegisteredClient, *, now: datetime) -> Talk[SetupRep
         found = SetupFinding(says=f"{label} refuses a made-up {declared.label}, as it should")
     else:
         says = f"{where} accepts a made-up {declared.label} (HTTP {status})"
-        found = wrong(says, f"{correct}: it must be an address that needs a valid one")
+        found = wrong(says, f"{correct}: the address must require a valid {declared.label}")
     return SetupReport(findings=(found,), reported_at=reported_at)
 
 
 def _names_nobody(reply: httpx.Response, provider: Provider) -> bool:
-    """Return True for a reply that `api_key.tested` refuses because it names no account."""
+    """Return True if the reply has the status of success but does not name an account.
+
+    `api_key.tested` refuses such a reply, too.
+    """
     assert provider.key is not None
     assert provider.person is not None
     if reply.status_code != provider.key.status:

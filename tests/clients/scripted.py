@@ -1,7 +1,8 @@
-"""A scripted client: the known behaviour of a client as data, performed on the wire.
+"""A scripted client: it sends the HTTP requests that a known client sends.
 
-Clients declare what they do not show, answer for the person, hang, give up, forget a question, or
-ask nobody.
+`ScriptedClient` describes the client's behavior as data. Some clients declare a capability without
+showing anything, answer instead of the person, hang, time out, forget a question, or never ask the
+person.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ T = TypeVar("T")
 class Does:
     """A client's reaction to a request to show a form or a link.
 
-    The person sees it, the client answers by itself, the complete call fails, or nothing happens.
+    `shows`: the person sees the form or link. `answers`: the client sends this action without the
+    person, after `after_seconds`. `fails`: the tool call fails. With none of them, nothing happens.
     """
 
     shows: bool = False
@@ -75,15 +77,19 @@ class Screen(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScriptedClient:
-    """A client. `declares` has its capabilities for each revision that it supports.
+    """The description of a client.
 
     Attributes:
-        gives_up_after_seconds: The client's time limit for a call. None is no limit.
-        pauses: The limit stops while the client shows something to the person.
-        shows_required: The client shows the link of -32042, instead of an error.
-        calls_again_after_required: How often it then repeats the call when the person is done.
-        replays: With each answer the client repeats the call from its first request, and sends its
-            earlier answers in the order of the rounds, as LangChain's adapter does in LangGraph.
+        declares: The elicitation capability that the client declares, for each protocol revision
+            that it supports.
+        gives_up_after_seconds: The client's time limit for a call, or None for no limit.
+        pauses: The time limit does not run while the client shows something to the person.
+        shows_required: The client shows the link of error -32042 instead of the error.
+        calls_again_after_required: The number of times that the client repeats the call after the
+            person has finished at that link.
+        replays: After each answer, the client starts the call again from its first request. It
+            sends its earlier answers again, one per round. LangChain's adapter for LangGraph does
+            this.
     """
 
     name: str
@@ -120,7 +126,7 @@ class GaveUp(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Connection:
-    """A connected client, which makes one call after the other."""
+    """A connected client. It makes one call at a time."""
 
     client: ScriptedClient
     revision: str
@@ -280,12 +286,13 @@ class Connection:
             self._changed.set()
 
     async def _within_limit(self, awaited: Awaitable[T]) -> T:
-        """Await within the client's limit.
+        """Await the result within the client's time limit for a call.
 
-        On the newer revision no call is open while something is shown.
+        On the newer revision, the limit does not run while the client shows something to the
+        person, because no request is open then. On the older revision, `pauses` decides.
 
         Raises:
-            GaveUp: The limit has passed.
+            GaveUp: The time limit has passed.
         """
         task = asyncio.ensure_future(awaited)
         clock = asyncio.get_running_loop().time

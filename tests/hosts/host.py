@@ -1,4 +1,4 @@
-"""Hosts: how each is started, and the proxy in front of it.
+"""Hosts: programs that serve the tested application, and the nginx in front of some of them.
 
 The tests open a listening socket first, and then start a host that inherits the socket. A request
 that arrives early waits until the host has started, so no test has to poll.
@@ -82,24 +82,30 @@ class Host(Protocol):
 
     @property
     def own(self) -> Mapping[str, str]:
-        """The promises that do not hold in this host, each with a note for the table."""
+        """The promises that do not hold for this host. Maps their names to notes for the table."""
         ...
 
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Served]:
-        """Serve `tests.hosts.shop`. In `extra`, {origin} stands for the host's origin."""
+        """Serve `tests.hosts.shop` with the settings in `extra`.
+
+        {origin} in the value of a setting is replaced by the host's origin.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedHost:
-    """A host that a command starts, on a socket that the host inherits.
+    """A host that inherits its listening socket from the test.
 
-    `command` has {fd} for the socket, {app} for the application and {root_path} for the path that a
-    proxy strips. `proxy` is the behavior of an nginx in front of the host, or None without nginx:
-    `keeps` forwards the path unchanged, and `takes off` strips `taken` from the start of the path.
-    If `taken` is None, nginx strips the whole `path`.
+    Attributes:
+        command: The command that starts the host. {fd} is replaced by the socket's number, {app} by
+            the application, and {root_path} by the part of the path that nginx strips.
+        path: The path of the server's public URL.
+        proxy: None if there is no nginx in front of the host. `keeps` forwards the path unchanged.
+            `takes off` strips the start of the path.
+        taken: The start of the path that nginx strips; None strips the whole `path`.
     """
 
     name: str
@@ -167,7 +173,10 @@ class StartedHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHost:
-    """A program that binds its own port, {port} in `command`, and reports when it serves."""
+    """A program that opens its own port and reports when it serves requests.
+
+    {port} in `command` is replaced by the port.
+    """
 
     name: str
     says: str

@@ -45,7 +45,7 @@ class Instances:
 
 
 def of_the_document(front: int, ports: Mapping[str, int], *, by_session: bool) -> str:
-    """Return nginx's configuration from the document, with or without routing by session."""
+    """Return the nginx configuration of deployment.md, with or without routing by session."""
     page = DOCUMENT.read_text("utf-8").partition("\n## Several processes\n")[2]
     text = page.partition("```nginx\n")[2].partition("```")[0]
     for number, name in enumerate(NAMES, 1):
@@ -68,7 +68,8 @@ async def instances(
 ) -> AsyncIterator[Instances]:
     """Run both instances. Unless `on_one_machine`, they cannot reach each other.
 
-    `front` is nginx's port. `sandbox` is a sandbox that serves this address.
+    `front` is nginx's port, or 0 for a free port. `sandbox` has the settings of a sandbox for the
+    server at nginx's address.
     """
     folder.chmod(0o700)  # noqa: ASYNC240 - one call
     front, ports = front or free_port(), {name: free_port() for name in NAMES}
@@ -149,7 +150,8 @@ async def _started(
         )
     own_end.setblocking(False)
     try:
-        ready_byte = await asyncio.get_running_loop().sock_recv(own_end, 1)  # a byte once it serves
+        # The instance sends one byte when it starts to serve requests.
+        ready_byte = await asyncio.get_running_loop().sock_recv(own_end, 1)
     except ConnectionResetError:
         ready_byte = b""
     assert ready_byte, error_of(process)

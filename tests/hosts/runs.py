@@ -1,4 +1,4 @@
-"""An author's program whose server runs itself: `python -m tests.hosts.runs PORT`."""
+"""A tool author's program that calls `mcp.run()`. Usage: `python -m tests.hosts.runs PORT`."""
 
 import sys
 

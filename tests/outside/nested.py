@@ -1,6 +1,6 @@
-"""Nested and oversized arguments are refused with an explanation, and pages stay small.
+"""Nested and oversized arguments are refused with an explanation, and without a page.
 
-The test counts bytes and no time: the server answers another request while each is refused.
+The test reads only the text of each answer. It does not measure time.
 """
 
 import json

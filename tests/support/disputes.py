@@ -20,7 +20,7 @@ async def unused_payment(shop: Shop, buy: Buying) -> Payment:
 
 
 def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]:
-    """Return the webhook of a bank's dispute, which names only the payment."""
+    """Return a dispute's webhook. Only `payment_intent` shows which payment is disputed."""
     dispute = {
         "id": "dp_1",
         "object": "dispute",

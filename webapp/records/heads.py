@@ -1,13 +1,15 @@
 """Heads: signed documents that record the length and hash of every owner's audit chain.
 
 A chain alone cannot show that its end was removed, that an owner's chain was deleted, or that the
-store was reset to an older state. A head that is stored elsewhere shows all three. Once a day, the
-first process to write the next number makes a head. Heads are in the store, and each head contains
-the hash of the previous head. Only the newest heads still have their list of owners. The signature
-is Ed25519 (RFC 8032) with a key derived from the ring, so anyone with the public key can verify it.
+store was reset to an older state. A copy of a head outside the store shows all three. Once a day,
+one process makes a head: heads are numbered, and the store accepts only one head for each number.
+Heads are in the store, and each head contains the hash of the previous head. The server deletes a
+head's list of owners after three days, and stores the signed part as long as the audit log. The
+signature is Ed25519 (RFC 8032) with a key that is derived from the keyring, so anyone with the
+public key can verify the signature.
 
-Risks: someone forges a document. So a document is accepted only if its list has the signed hash,
-and if its signature is by a key of this ring or by a key that the operator names.
+Risks: someone forges a document. So a document is accepted only if the hash of its list is the
+signed hash, and if a key of this keyring or a key that the operator names has signed it.
 """
 
 import asyncio
@@ -147,7 +149,8 @@ class Heads:
         signer = Ed25519PrivateKey.from_private_bytes(self._ring.derive_all("audit head")[0])
         signed = replace(unsigned, signature=signer.sign(_encode(unsigned)))
         for start in range(0, len(chains), _OWNERS_A_ROW):
-            # An interrupted attempt may have left rows; the signed hash shows if they differ.
+            # A Conflict means that another attempt has written this row. The signed hash shows
+            # whether the row differs.
             with suppress(Conflict):
                 await self._store.write(
                     _record(
@@ -174,7 +177,7 @@ class Heads:
     async def stored(self, *, key: bytes | None = None) -> "StoredHeads":
         """Return the heads of the store, the lists that are still stored, and the faults found.
 
-        The newest head must be signed by a key of this ring, or by `key`. Each earlier head must
+        The newest head must be signed by a key of this keyring, or by `key`. Each earlier head must
         match the hash in the next head, so no older secret is needed.
         """
         found, wrong = list[SignedHead](), list[str]()
@@ -220,8 +223,10 @@ class Heads:
     ) -> Sequence[str]:
         """Return the faults of the store, according to a head that was stored elsewhere.
 
-        Raises BadHead if the head is not genuine: the store does not have the same head without
-        faults, and the head's signature is not valid.
+        The signature is not verified if the store has the same head and no faults.
+
+        Raises:
+            BadHead: The document's signature is invalid, or its list of owners was changed.
         """
         signed = document.elicit_audit_head
         same = [head for head in stored.heads if head.number == signed.number]
@@ -261,7 +266,10 @@ class Heads:
             await asyncio.to_thread(_put_in, folder, document)
 
     def must_be_signed(self, document: HeadDocument, *, key: bytes | None = None) -> None:
-        """Verify the signature with `key`, or without `key` with this ring's. Raises BadHead."""
+        """Verify the signature and the list of a document. Raises BadHead.
+
+        If `key` is None, the signature must be by one of this keyring's keys.
+        """
         signers = self.public_keys if key is None else (key,)
         _must_be_signed(document.elicit_audit_head, signers)
         _must_have_its_list(document)
@@ -324,14 +332,14 @@ def read_document(text: bytes) -> HeadDocument:
         if msgspec.json.decode(text) == msgspec.json.decode(written_document(found)):
             return found
     raise BadHead(
-        "The file is not a head of an audit. Name a file with the output of elicit audit head."
+        "The file is not a head of an audit. Pass a file with the output of elicit audit head."
     )
 
 
 def _must_be_signed(signed: SignedHead, keys: Sequence[bytes]) -> None:
     """Verify the signature of a head with one of these keys. Raises BadHead."""
     if signed.key not in keys:
-        raise BadHead("The head was signed with another key. Name that key with --key.")
+        raise BadHead("The head was signed with another key. Pass that key with --key.")
     try:
         Ed25519PublicKey.from_public_bytes(signed.key).verify(
             signed.signature, _encode(replace(signed, signature=b""))

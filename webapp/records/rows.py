@@ -1,6 +1,7 @@
-"""Rows: write values as sealed records, and read them back. The only access to a store.
+"""Rows: write values as encrypted records, and read them back.
 
-The seal covers the complete value with its status, so a changed column is detected.
+The encrypted content also contains the status and the key of the value. So if someone changes one
+of these columns in the store, reading the record fails.
 """
 
 import logging
@@ -59,13 +60,13 @@ class Rows:
         self.chain: AuditChain | None = None  # the audit log, if there is one
         self.high_water: HighWater | None = None  # remembers the newest records
         self.outbox: Outbox | None = None  # makes outgoing events, if any are configured
-        # Returns rows to write together with the given ones: the notifications of a new question.
+        # Returns more rows for the same write, such as the notifications about a new question.
         self.add_rows: Callable[[Sequence[Value]], Sequence[Value]] | None = None
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
         # Added to the default retention of these kinds.
         self.retention_overrides: Mapping[type[Struct], timedelta] = {}
-        self.unreadable: list[Record] | None = None  # collects unreadable records if it is a list
+        self.unreadable: list[Record] | None = None  # `all` adds unreadable records to this list
 
     def new_id(self, owner: str, *, now: datetime) -> str:
         """Return a new id that cannot be guessed."""
@@ -74,8 +75,10 @@ class Rows:
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write values of one owner, all or none. Return the values with their new versions.
 
-        Each value has the version that was read. A value with version 0 is new: its id and its key
-        must not exist in the store. Raises Conflict if another write was first.
+        The `version` of each value must be the version that was read from the store, or 0 for a
+        new value. The store must not contain the id or the key of a new value.
+
+        Raises Conflict if the store has another version, or already has the id or key.
         """
         if not values:
             return ()
@@ -166,10 +169,10 @@ class Rows:
             after = page[-1].id
 
     async def sealed(self, kind: type[Value], *, owner: str) -> list[Record]:
-        """Return the records of this kind of one owner, in the order of their ids, not opened.
+        """Return one owner's records of this kind without decrypting them, ordered by id.
 
-        A list needs to open only the records that it shows. The columns of a record are verified
-        when it is opened.
+        A page that lists records can then open only the records that it shows. `open` verifies the
+        columns of a record. Until then, they are not verified.
         """
         found, after = list[Record](), None
         while True:

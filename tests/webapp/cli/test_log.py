@@ -1,4 +1,4 @@
-"""The log of a running server: short, dated, and never blocking."""
+"""The log of a running server: one short line for a long tool error or an aborted upload."""
 
 import asyncio
 import json

@@ -333,7 +333,7 @@ async def test_data_keys_of_a_list_are_read_at_once(shop: Shop) -> None:
     await owners.cache(wanted, at_most=100)
     assert all(owners.lockers.get(owner) for owner in wanted)
     owners.forget(None)
-    await owners.cache(wanted[:1], at_most=100)  # one key is read when it is needed
+    await owners.cache(wanted[:1], at_most=100)  # reads no key ahead for one owner
     assert owners.lockers.get(wanted[0]) is None
 
 

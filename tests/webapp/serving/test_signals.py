@@ -1,4 +1,4 @@
-"""Shutdown of worker processes, also at inconvenient moments."""
+"""Worker processes stop cleanly, even while a worker starts or is replaced."""
 
 import asyncio
 import signal
@@ -63,7 +63,7 @@ def processes_of(program: Path) -> list[psutil.Process]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(300):
-        while not holds():  # noqa: ASYNC110 - nothing tells when a process begins
+        while not holds():  # noqa: ASYNC110 - no event reports a started process
             await asyncio.sleep(0)
 
 
