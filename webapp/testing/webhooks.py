@@ -20,7 +20,7 @@ _OTHER = "elsewhere"
 class ProviderWebhooks:
     """The payment provider's webhooks.
 
-    Each `send_` method returns the status code of the application's response.
+    Each method named send_... returns the status code of the application's response.
     """
 
     def __init__(

@@ -257,7 +257,7 @@ ACCOUNTS: Misuses = {
         lambda: OUTCOME.value,
         "There is no Outcome.value. It has accepted",
     ),
-    "key of a provider without": (lambda: ANY.api_key(github), "Use elicit.oauth instead"),
+    "key of a provider without": (lambda: ANY.api_key(github), "ask with elicit.oauth"),
     "key with scopes": (lambda: ANY.api_key("github", scopes=["repo"]), "'scopes'"),
 }
 PAYMENTS: Misuses = {
