@@ -1,7 +1,8 @@
 """Row ids: they start with the owner's tag, and ids of the same time sort together.
 
-Risks: somebody guesses an id, so ids contain random bytes or a keyed hash. Or new rows are spread
-over all pages of the store and each commit rewrites many pages, so ids contain the time.
+Risks: somebody guesses an id. So ids contain random bytes or a keyed hash. Another risk: new rows
+are spread over all pages of the store, and each commit rewrites many pages. So ids contain the
+time, and new rows are stored next to each other.
 
 `InboxItem` and `Notification` are the rows that lead people to a question that waits for them.
 """

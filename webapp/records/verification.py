@@ -2,8 +2,8 @@
 
 Chains whose entries can no longer be decrypted are verified as well.
 
-Risks: expired entries are reported as removed, or removed entries as expired. So each link has the
-time until which the entries before it are stored. Entries that are missing before that time were
+Risks: expired entries are reported as removed, or removed entries as expired. So each link
+records until when the entries before it must be stored. An entry that is missing earlier was
 removed.
 """
 

@@ -90,8 +90,8 @@ class Answers:
     def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
         """Return the locale of prices: the browser's, if it is of the language of the page.
 
-        A German amount in an English sentence reads as another amount. A program that asks for no
-        language gets the plain form.
+        A German amount in an English sentence would be misread. Return None if the request has no
+        Accept-Language header.
         """
         accepted = _accepted(request)
         if not accepted:
