@@ -1,6 +1,6 @@
 """Restart on file changes: this process keeps the socket, and a child process serves on it.
 
-New connections wait in the socket's queue during a restart. The child is ended as by a signal: held
+New connections wait in the socket's queue during a restart. The child is stopped with SIGTERM: held
 calls are answered, and repeating the same call resumes it in the next child.
 
 Risks: a file with a syntax error ends the child. This process therefore stays and waits for the

@@ -56,7 +56,7 @@ def add_pages(server: Any) -> None:
         server: An MCPServer or a FastMCP server.
 
     Raises:
-        TypeError: The server is another object.
+        TypeError: `server` is neither of the two.
         ValueError: The server has no name of its own.
     """
     if isinstance(server, Server):
