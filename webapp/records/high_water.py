@@ -97,7 +97,7 @@ class StepBack(Struct, frozen=True, kw_only=True):
 
     @property
     def unsure_until(self) -> datetime:
-        """The time until which a record may be from before the step back: clocks may differ."""
+        """The latest time of a record that may be from before the step back: clocks can differ."""
         return self.noticed_at + STEP
 
 

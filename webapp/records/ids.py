@@ -136,9 +136,10 @@ class RowIds:
 class InboxItem(Struct, frozen=True, kw_only=True):
     """A link to a question that waits for an approver, without the question's content.
 
-    The owner is the tag of the approver's name, and ids sort the newest first. The question's own
-    status decides whether it still waits; the status `decided` only saves reading the question.
-    `opens_at` is set in the inbox of the people to whom the question will be escalated.
+    The owner is the tag of the approver's name. The id of the newest item sorts first. The
+    question's own status decides whether it still waits; the status `decided` only saves reading
+    the question. `opens_at` is set in the inbox of the people to whom the question will be
+    escalated.
     """
 
     id: str

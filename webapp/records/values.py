@@ -403,7 +403,7 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
 
 
 class Open(Struct, frozen=True, kw_only=True):
-    """A question that was open when its owner's row was written."""
+    """A question that was open when the Standing of its owner was written."""
 
     id: str
     session: str

@@ -48,7 +48,7 @@ async def depart(
     """Start an attempt and return the address to redirect the browser to.
 
     `switches`: the person wants another account than the last one at the provider. `tenant` is the
-    person's address there, if the page asked for it.
+    address of the person's tenant at the provider, if the page asked for it.
 
     Raises:
         InvalidQuestion: `tenant` is no address of the provider's tenants, or is missing.

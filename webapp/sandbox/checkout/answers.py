@@ -126,7 +126,7 @@ class ProviderApi(Protocol):
         """Refuse a caller who may not control the provider."""
 
     def ask(self, call: ApiCall, act: Any, /) -> SandboxAsked:
-        """Return the parsed request of a route. `act` is what the route does."""
+        """Return the parsed request of a route. `act` is the action of the route."""
         ...
 
     def refusal(self, words: str, status: HTTPStatus, /) -> SandboxRefused:
