@@ -129,7 +129,8 @@ class HostedServer(HostedApplication):
     def own_tokens(self, *, issuer: str) -> OwnTokens | None:
         """Return the server's verifier of access tokens; `issuer` is used if a token names none.
 
-        Return None if the library does not authenticate. An author's own middleware is not used.
+        Return None if the library does not authenticate callers. An author's own middleware is not
+        considered.
         """
         for layer in self._application.user_middleware:
             backend = layer.kwargs.get("backend")

@@ -225,7 +225,7 @@ class Owners:
             if number % _PAGE == 0:
                 await asyncio.sleep(0)  # let other requests run
             if record.owner in missing and forgotten == self._forgotten:
-                with suppress(Unreadable):  # opening the rows reports that
+                with suppress(Unreadable):  # opening the owner's rows reports the error
                     keys = _decoded(self.ring.unwrap(_name(record), record.sealed)).keys
                     self.lockers[record.owner] = Locker(*keys, random=self.random)
         while len(self.lockers) > CACHED_AT_MOST:

@@ -350,7 +350,7 @@ async def start_reconnecting(
     if client is None or connection.ended_at is not None:
         return None
     provider = service.kinds.accounts.connections.provider(connection)
-    assert provider is not None  # there is a client
+    assert provider is not None  # a client has a provider
     whose: dict[str, Any] = {"tenant": connection.tenant, "account": connection.label}
     scopes = tuple(scope for scope in connection.scopes if SCOPE.fullmatch(scope))
     request = (

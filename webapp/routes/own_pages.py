@@ -89,7 +89,7 @@ async def known_viewer(
 
 
 def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
-    """Return the view fields about the viewer of an own page. `back` is the page's own path."""
+    """Return the view fields about the viewer of a person's page. `back` is the page's path."""
     has_session = viewer.session is not None
     return {
         "server": page.answers.pages.brand.shown(page.answers.server),
@@ -228,7 +228,7 @@ async def _changes(
             if status != last:
                 yield f"data: {status}\n\n"
             last = status
-            if service.is_draining:  # the browser asks again
+            if service.is_draining:  # the browser reconnects
                 return
             while not await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock()):
                 yield ": ping\n\n"

@@ -138,7 +138,7 @@ def asset(request: AnyRequest) -> Response[Any]:
 
 @get("/health", sync_to_thread=False)
 def health(sandbox: NamedDependency[Sandbox]) -> dict[str, str]:
-    """Return which server this sandbox serves. An `elicit` that finds the port in use asks."""
+    """Return which server this sandbox serves. `elicit` asks this if its port is in use."""
     return {"proof": "", "sandbox_of": sandbox.serves}
 
 

@@ -33,8 +33,8 @@ _Files = Mapping[str, tuple[int, int]]
 def serve_again(arguments: Sequence[str], listener: socket, *, folder: Path) -> int:
     """Run `elicit` with these arguments on the socket until a signal arrives.
 
-    Restarts the command when a Python, template or TOML file in the folder changes. Returns the
-    exit status.
+    Restart the command when a Python, template or TOML file in the folder changes. Return the exit
+    status.
     """
     number = str(listener.fileno())
     command = [*THIS_PROGRAM, *arguments, "--fd", number]

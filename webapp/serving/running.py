@@ -195,7 +195,7 @@ class Running:
         try:
             listener = bind(host, port, option="port= of run()")
         except PortUnusable as error:
-            # raises first if host or port are invalid for these settings
+            # raises the settings' own error if they do not allow this host or port
             settings_for(os.environ, host=host, port=port)
             raise CommandRefused(str(error)) from error
         with contextlib.ExitStack() as stack:

@@ -47,7 +47,10 @@ _PIECE_BYTES = 64 * 1024
 
 
 class _Open:
-    """A side of the connection as a context manager. The end of the process closes both sides."""
+    """One side of the connection, as a context manager.
+
+    Leaving the context closes nothing: the end of the process closes both sides.
+    """
 
     async def aclose(self) -> None:
         pass
@@ -363,7 +366,7 @@ def _entered_once(
 
 
 def _name_transport(server: Any) -> None:
-    """Tell FastMCP the transport, as its own stdio runner does: callers are then local."""
+    """Tell FastMCP the transport, as its own stdio runner does. Callers then count as local."""
     if is_fastmcp(server):
         from fastmcp.server.context import set_transport  # noqa: PLC0415 - an optional library
 
