@@ -104,7 +104,7 @@ class HostedServer(HostedApplication):
     ) -> None:
         """`around` adds middleware to the MCP endpoint, inside the author's own authentication.
 
-        It gets the endpoint, and the store of the events of its streams.
+        It receives the endpoint, and the store for the events of the endpoint's streams.
 
         `options` are the author's own, for the library's application.
         """
@@ -129,7 +129,8 @@ class HostedServer(HostedApplication):
     def own_tokens(self, *, issuer: str) -> OwnTokens | None:
         """Return the server's verifier of access tokens; `issuer` is used if a token names none.
 
-        Return None if the library does not authenticate. An author's own middleware is not used.
+        Return None if the library does not authenticate callers. An author's own middleware is not
+        considered.
         """
         for layer in self._application.user_middleware:
             backend = layer.kwargs.get("backend")
@@ -166,7 +167,7 @@ class HostedServer(HostedApplication):
     def endpoint(self, others: ASGIApp, *, asker: Asker) -> ASGIApp:
         """Return the application of the MCP endpoint. `others` serves the paths below it.
 
-        `asker` is the current Asker of code that runs in no tool.
+        `asker` is the current Asker for code of the endpoint that runs outside tools.
         """
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -59,7 +59,7 @@ BETWEEN_PRESSES = timedelta(seconds=1)
 
 
 class Service:
-    """The parts of one process. Each part has the parts that belong to it alone."""
+    """The parts of one process. A part that only one other part uses is an attribute of it."""
 
     def __init__(
         self,

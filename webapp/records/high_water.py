@@ -97,7 +97,7 @@ class StepBack(Struct, frozen=True, kw_only=True):
 
     @property
     def unsure_until(self) -> datetime:
-        """The time until which a record may be from before the step back: clocks may differ."""
+        """The latest time of a record that may be from before the step back: clocks can differ."""
         return self.noticed_at + STEP
 
 
@@ -121,7 +121,8 @@ class HighWater:
     def remember(self, *records: Record, are_new: bool = False) -> None:
         """Remember records as they were read.
 
-        `are_new`: they were just written, and each has the version that its writer had read.
+        `are_new`: the records were just written, and each still has its version from before the
+        write.
         """
         names, now = self._written if are_new else self._read, self._ticks()
         for record in records:
@@ -138,7 +139,7 @@ class HighWater:
             self._known = found
 
     def reconnected(self) -> None:
-        """Let the next check compare the records too, because the connection was lost."""
+        """Let the next check also compare the used records, because the connection was lost."""
         self._has_reconnected = True
 
     async def look(self) -> bool:
@@ -281,8 +282,8 @@ def next_mark(record: Record | None, *, at: datetime) -> Record:
 def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tuple[Record, Record]:
     """Return the mark and the StepBack to write after restoring a backup.
 
-    They make a process check for lost data. `record` is the mark in the backup, and `made_at` the
-    time of the backup.
+    The two records make a process check for lost data. `record` is the mark in the backup, and
+    `made_at` is the time of the backup.
     """
     mark = next_mark(record, at=now)
     before = mark_of(record)

@@ -1,7 +1,8 @@
 """Row ids: they start with the owner's tag, and ids of the same time sort together.
 
-Risks: somebody guesses an id, so ids contain random bytes or a keyed hash. Or new rows are spread
-over all pages of the store and each commit rewrites many pages, so ids contain the time.
+Risks: somebody guesses an id. So ids contain random bytes or a keyed hash. Another risk: new rows
+are spread over all pages of the store, and each commit rewrites many pages. So ids contain the
+time, and new rows are stored next to each other.
 
 `InboxItem` and `Notification` are the rows that lead people to a question that waits for them.
 """
@@ -135,9 +136,10 @@ class RowIds:
 class InboxItem(Struct, frozen=True, kw_only=True):
     """A link to a question that waits for an approver, without the question's content.
 
-    The owner is the tag of the approver's name, and ids sort the newest first. The question's own
-    status decides whether it still waits; the status `decided` only saves reading the question.
-    `opens_at` is set in the inbox of the people to whom the question will be escalated.
+    The owner is the tag of the approver's name. The id of the newest item sorts first. The
+    question's own status decides whether it still waits; the status `decided` only saves reading
+    the question. `opens_at` is set in the inbox of the people to whom the question will be
+    escalated.
     """
 
     id: str

@@ -9,11 +9,13 @@ Risks: a secret that wraps a data key is lost, and with it the key and all of th
 rotation wraps each key again under the newest secret, by compare-and-set. A key that cannot be
 unwrapped is never replaced by a new key.
 
-Bytes are copied from one row to another, from one owner to another, or from an older version to a
-newer one. Row, owner and version are associated data, so such bytes do not open. An attacker
-who can write the store's file can still restore a complete old row together with its old version.
-The old row opens, because its version is recorded nowhere else. Or two rows are sealed with the
-same nonce. A forked child would use its parent's nonces, so the child starts with a new pool.
+Another risk: an attacker copies sealed bytes to another row, to another owner, or from an older
+version to a newer one. Row, owner and version are associated data, so copied bytes cannot be
+decrypted. An attacker who can write the store's file can still restore a complete old row together
+with its old version. That row can be decrypted, because its version is recorded nowhere else.
+
+Another risk: two rows are sealed with the same nonce. A forked child would use its parent's nonces,
+so the child starts with a new pool.
 """
 
 import asyncio
@@ -41,7 +43,7 @@ _POOL_BYTES = 12 * 1024
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """The row of sealed bytes. The bytes open for no other row."""
+    """The row that sealed bytes belong to. The bytes can be decrypted for no other row."""
 
     owner: str
     kind: str
@@ -56,7 +58,7 @@ _about = "row\x1f{}\x1f{}\x1f{}\x1f{}".format
 class Locker:
     """A cipher for one owner's records. It seals with the newest data key and opens with any.
 
-    There are several keys only after a key may have leaked, while all rows are sealed again.
+    There are several keys only after a possible leak, until all rows are sealed with the newest.
     """
 
     __slots__ = ("_ciphers", "_random")
@@ -223,7 +225,7 @@ class Owners:
             if number % _PAGE == 0:
                 await asyncio.sleep(0)  # let other requests run
             if record.owner in missing and forgotten == self._forgotten:
-                with suppress(Unreadable):  # opening the rows reports that
+                with suppress(Unreadable):  # opening the owner's rows reports the error
                     keys = _decoded(self.ring.unwrap(_name(record), record.sealed)).keys
                     self.lockers[record.owner] = Locker(*keys, random=self.random)
         while len(self.lockers) > CACHED_AT_MOST:
@@ -389,7 +391,7 @@ async def pages(store: Store, *kinds: str) -> AsyncIterator[Sequence[Record]]:
 
 
 async def _rewrap(store: Store, ring: Ring, record: Record) -> int:
-    """Wrap the record again. Return 1, or 0 if nothing was to do. Raises Unreadable."""
+    """Wrap the record again. Return 1, or 0 if that is not needed. Raises Unreadable."""
     while wrapped_under(record.sealed) != ring.newest:
         name = _name(record)
         fresh = ring.wrap(name, ring.unwrap(name, record.sealed))

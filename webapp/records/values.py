@@ -49,7 +49,8 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
 class CallNumber(Struct, frozen=True, kw_only=True):
     """The number of a call among the identical calls of a day, from 1, for idempotency keys.
 
-    Each run or receipt with a number has a row. One more row per call and day has the last number.
+    Each run or receipt with a number has a row. One more row for each call and day stores the last
+    number.
     """
 
     id: str
@@ -345,10 +346,10 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
     """A provider's refusal of this server's client id or secret, or of its redirect address.
 
     `registration` is a hash of the provider, its address, and the client id and secret. `fault` is
-    `client`, `refresh` (the grant type is not allowed) or `redirect`. Nobody to whom the row
-    applies is sent to the provider before `until`. `status` is `accepted` once the provider has
-    accepted the registration again. It is `suspected` while the refusal may be about one person's
-    account alone; `by` is a hash of that person's owner tag.
+    `client`, `refresh` (the grant type is not allowed) or `redirect`. Before `until`, the server
+    does not redirect anyone to whom the row applies to the provider. `status` is `accepted` once
+    the provider has accepted the registration again. It is `suspected` while the refusal may be
+    about one person's account alone; `by` is a hash of that person's owner tag.
     """
 
     id: str
@@ -402,7 +403,7 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
 
 
 class Open(Struct, frozen=True, kw_only=True):
-    """A question that was open when its owner's row was written."""
+    """A question that was open when the Standing of its owner was written."""
 
     id: str
     session: str

@@ -2,8 +2,8 @@
 
 Chains whose entries can no longer be decrypted are verified as well.
 
-Risks: expired entries are reported as removed, or removed entries as expired. So each link has the
-time until which the entries before it are stored. Entries that are missing before that time were
+Risks: expired entries are reported as removed, or removed entries as expired. So each link
+records until when the entries before it must be stored. An entry that is missing earlier was
 removed.
 """
 
@@ -25,7 +25,7 @@ _PAGE: Final = 100
 
 
 class ChainFault(Struct, frozen=True, kw_only=True):
-    """A fault of one owner's chain, as a sentence without a name."""
+    """A fault of one owner's chain. `says` is a sentence that does not name the owner."""
 
     owner: str
     says: str
@@ -42,7 +42,7 @@ async def verify(
 ) -> VerifiedChains:
     """Check every chain, and compare the chains with the heads `against`.
 
-    Memory: one page of blocks at a time.
+    Only one page of blocks is in memory at a time.
     """
     seconds = int(now.timestamp())
     heads = defaultdict[str, list[OwnersHead]](list)

@@ -90,8 +90,8 @@ class Answers:
     def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
         """Return the locale of prices: the browser's, if it is of the language of the page.
 
-        A German amount in an English sentence reads as another amount. A program that asks for no
-        language gets the plain form.
+        A German amount in an English sentence would be misread. Return None if the request has no
+        Accept-Language header.
         """
         accepted = _accepted(request)
         if not accepted:
@@ -127,7 +127,7 @@ class Answers:
             case HTTPException(status_code=code) if code < HTTP_500_INTERNAL_SERVER_ERROR:
                 problem = _REFUSALS.get(HTTPStatus(code), _REFUSED)
                 view = BadRequest(server=server, problem=problem)
-                return page(view, status=code, headers=error.headers)  # 405 names the methods
+                return page(view, status=code, headers=error.headers)  # 405 lists allowed methods
             case _:
                 trouble = Trouble(server=server, error_id=_logged(request, error))
         if isinstance(error, StoreUnavailable):
@@ -143,7 +143,7 @@ class Answers:
             return problem(error.http_status, detail=str(error), code=error.name)
         if isinstance(error, HTTPException) and error.status_code != HTTP_500_INTERNAL_SERVER_ERROR:
             response = problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
-            response.headers.update(error.headers or {})  # 405 names the methods
+            response.headers.update(error.headers or {})  # 405 lists allowed methods
             return response
         error_id = _logged(request, error)
         if isinstance(error, StoreUnavailable):

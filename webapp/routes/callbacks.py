@@ -95,7 +95,7 @@ async def provider_answers(
 async def provider_posts(
     page: NamedDependency[PageRequest], provider: FromPath[str]
 ) -> Response[Any]:
-    """Send the browser on to `provider_answers` with what the provider's form contains."""
+    """Redirect the browser to `provider_answers` with the parameters of the provider's form."""
     accounts = page.service.kinds.accounts
     back = await returned(page.service, page.form.get("state", []), now=page.now)
     is_account = back.elicitation.kind == "oauth"

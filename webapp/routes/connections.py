@@ -323,7 +323,7 @@ def _tail(connection: Connection) -> str:
     return connection.id[OWNER_TAG_CHARACTERS:]
 
 
-# The question that reconnects an account. The account's person asks it on the page, not a tool.
+# The question that reconnects an account. A person asks it on the page; no tool does.
 #
 # Risks: reconnecting shares an account with another tool, or connects another person's account. The
 # question names no tool, so the account keeps its tools. The question requires the id that the
@@ -350,7 +350,7 @@ async def start_reconnecting(
     if client is None or connection.ended_at is not None:
         return None
     provider = service.kinds.accounts.connections.provider(connection)
-    assert provider is not None  # there is a client
+    assert provider is not None  # a client has a provider
     whose: dict[str, Any] = {"tenant": connection.tenant, "account": connection.label}
     scopes = tuple(scope for scope in connection.scopes if SCOPE.fullmatch(scope))
     request = (
@@ -398,7 +398,7 @@ async def _question(
         convert(asked.terms, AccountTerms),
         person_id=connection.person_id,
         also=connection.scopes,
-        team=connection.team,  # whatever the settings say by now
+        team=connection.team,  # even if the settings changed since then
     )
     return Elicitation(
         id=id,

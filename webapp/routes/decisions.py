@@ -1,8 +1,8 @@
 """The inbox: questions that wait for an approver's decision, and the person's own approvals.
 
 Risks: an unauthorized person answers. The viewer is checked against the settings at each request,
-and again with the answer. Under a name that is not theirs, viewers have no inbox and all questions
-count as not found. A GET changes nothing.
+and again with the answer. A viewer sees no inbox under another person's name, and the questions in
+that inbox count as not found. A GET changes nothing.
 """
 
 from collections.abc import Mapping

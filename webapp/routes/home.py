@@ -92,7 +92,9 @@ async def ready(
     service: NamedDependency[Service],
     served: NamedDependency[HostedApplication],
 ) -> Response[dict[str, str]]:
-    """Return 200 if the store accepts writes and has room, and 503 otherwise or while ending.
+    """Return 200 if the store accepts writes and has free space. Otherwise return 503.
+
+    Return 503 also while the server is draining.
 
     This is the readiness check of a load balancer.
 
@@ -115,7 +117,7 @@ async def ready(
 
 
 def _response(content: dict[str, str], *, is_well: bool) -> Response[dict[str, str]]:
-    """Return the status without the reason, which is for the operator and in the log."""
+    """Return the status without the reason. Only the log has the reason, for the operator."""
     return Response(
         content,
         status_code=HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE,

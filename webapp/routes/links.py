@@ -235,7 +235,7 @@ async def _submit_key(page: PageRequest, elicitation: Elicitation, *, token: str
         return _trouble(page, elicitation, error, token=token)
     schema = accounts.api_keys.schema(client, terms)
     status, faults = HTTPStatus.OK, list[Fault]()
-    if any(field.input_name in page.form for field in schema.fields):  # else: another account
+    if any(field.input_name in page.form for field in schema.fields):  # else: show an empty form
         parsed = parse(schema, page.form)
         status, faults = HTTPStatus.UNPROCESSABLE_ENTITY, [*parsed.faults]
         if not faults:
@@ -353,10 +353,10 @@ async def _statuses(
             if now.status != last:  # not every change of the record changes the status
                 yield f"data: {now.status}\n\n"
             last = now.status
-            if now.ends:  # the browser would ask again at once
+            if now.ends:  # without this event, the browser would reconnect at once
                 yield "event: end\ndata:\n\n"
                 return
-            if service.is_draining:  # the browser asks again
+            if service.is_draining:  # the browser reconnects
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
             if not changes:
@@ -364,5 +364,5 @@ async def _statuses(
             try:
                 changed: list[Changed] = [one for one in changes if not isinstance(one, Run)]
                 current = await elicitations.newest(current, changed)
-            except Erased:  # the browser asks again and sees the erasure
+            except Erased:  # the browser reconnects and sees the erasure
                 return

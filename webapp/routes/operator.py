@@ -1,9 +1,9 @@
 """The lists for operators, with filters and as CSV, and the search for any id.
 
-Every page first asks who sends the request (`known_operator`). The lists show what the commands and
+Every page first checks the viewer with `known_operator`. The lists show what the commands and
 the HTTP API show to operators, with the same rows (`webapp.operations`).
 
-Risks: a cell of the CSV file is a formula that a program runs, so `csv_of` prevents that.
+Risks: a spreadsheet program runs a cell of the CSV file as a formula. `csv_of` prevents that.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class _Entry(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The filters of an address: `given` as written, and what they mean."""
+    """The filters in a URL: `given` has their texts, and the other fields the parsed values."""
 
     given: Mapping[str, str]
     owner: str | None = None
@@ -68,7 +68,7 @@ class _Wanted(NamedTuple):
 
 @route(HERE + "/search", http_method=READ)
 async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Find a record by any id, and redirect to its page; or the log lines of an error number."""
+    """Find a record by any id and redirect to its page, or show the log lines of an error."""
     operator = await known_operator(page)
     sought = page.last("q")[:_SOUGHT_AT_MOST].strip().removeprefix("id:")
     if not sought or LINK.search(sought):  # a link is a secret and must not be in a URL
@@ -97,7 +97,7 @@ async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
         )
         return operator_page(page, view, status=HTTPStatus.NOT_FOUND)
     owners = {each.owner for each in meant}
-    if [owner[:OWNER_CHARACTERS] for owner in owners] == [sought]:  # a person, as lists name them
+    if [owner[:OWNER_CHARACTERS] for owner in owners] == [sought]:  # as lists show a person
         return see_other(f"{HERE}/questions?{urlencode({'person': owners.pop()})}")
     if len(meant) == 1:
         return see_other(url_of(meant[0]))

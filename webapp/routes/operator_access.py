@@ -1,6 +1,6 @@
-"""The access to the pages for operators, and the one-time link of one's own machine.
+"""The access to the pages for operators, and the one-time link for the operator's own machine.
 
-Risks: a person who is no operator learns that the pages exist, so the answer is the page for
+Risks: a person who is no operator learns that the pages exist. So that person gets the page for
 unknown addresses. Another risk is a link scanner that opens the link. So the link has an effect
 only after a press of a button.
 """
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @route([ENTRY + "/{token:str}"], http_method=READ)
 async def offer_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Ask for a press, because link scanners and tools open links."""
+    """Show a page with a button. Opening the link has no effect, because scanners open links."""
     if not await page.service.operators.can_use(token, page.scope):
         return _link_used(page)
     csrf = page.csrf(_ENTER)
@@ -43,7 +43,7 @@ async def offer_operator(page: NamedDependency[PageRequest], token: FromPath[str
 
 @post([ENTRY + "/{token:str}"], status_code=HTTPStatus.SEE_OTHER)
 async def enter_operator(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Open the pages in this browser. The link works once."""
+    """Give this browser access to the pages for operators. The link works once."""
     page.must_be_form_about(_ENTER)
     try:
         cookie = await page.service.operators.use(token, page.scope, cookie=page.cookie)
@@ -57,7 +57,7 @@ async def known_operator(page: PageRequest) -> OperatorDecision:
     """Return the operator at this browser.
 
     Raises:
-        NotFoundException: The viewer is no operator, or there are none.
+        NotFoundException: The viewer is no operator, or this server has no operators.
         NotShown: The viewer has to sign in, or has to open a one-time link.
     """
     operators = page.service.operators

@@ -1,8 +1,8 @@
-"""The page of one record for operators, and what they can change: always after a second page.
+"""The page of one record for operators, and the changes that they confirm on a second page.
 
-Risks: another site makes an operator's browser send a form, so a form has the CSRF field of its act
-and its record. Or a page does what the HTTP API and the commands cannot, so the changes are those
-of `webapp.operations.acts`. A GET changes nothing.
+Risks: another site makes an operator's browser send a form. So each form has a CSRF field for its
+act and its record. Another risk: a page makes a change that the HTTP API and the commands do not
+offer. So the changes are those of `webapp.operations.acts`. A GET changes nothing.
 """
 
 import logging
@@ -104,7 +104,7 @@ async def look_before_act(
     id: FromPath[str],
     act: FromPath[str],
 ) -> Response[Any]:
-    """Show what a change does, before it is made; or the record, if it cannot be changed now."""
+    """Show what a change will do, or redirect to the record if it cannot be changed now."""
     operator = await known_operator(page)
     found = await _acted_on(page, name, id, act)
     if _has_ended(found):
@@ -148,7 +148,7 @@ async def _do(page: PageRequest, found: Found, *, by: str) -> None:
 
 
 def facts(row: Any, fields: Sequence[str], *, owner: str | None = None) -> tuple[Fact, ...]:
-    """Return the fields that have a value. With `owner`, the person links to their questions."""
+    """Return the fields that have a value. With `owner`, link the person to their questions."""
     found = list[Fact]()
     for field in fields:
         value, label = getattr(row, field), label_of(field)

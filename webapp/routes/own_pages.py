@@ -89,7 +89,7 @@ async def known_viewer(
 
 
 def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
-    """Return the fields about the viewer for such a page. `back` is the page's own path."""
+    """Return the view fields about the viewer of a person's page. `back` is the page's path."""
     has_session = viewer.session is not None
     return {
         "server": page.answers.pages.brand.shown(page.answers.server),
@@ -104,7 +104,7 @@ def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
 def paged(
     page: PageRequest, items: Sequence[T], *, back: str, shows: Sequence[str] = ()
 ) -> tuple[Sequence[T], Paging]:
-    """Return the part of a list that the query parameter `page` selects, and the way to the rest.
+    """Return the part of a list that the query parameter `page` selects, and its paging links.
 
     `shows` are the names of the filters; the caller has applied the chosen one.
     """
@@ -142,7 +142,7 @@ def place_in(ids: Sequence[str], id: str, *, back: str, part: str = "") -> str:
 
 
 async def listed(page: PageRequest, viewer: Viewer, of: PersonsPage) -> Sequence[ListedRow]:
-    """Return the rows that a list shows, all filters and pages of the list included."""
+    """Return all rows of a list: those of every page, without a filter."""
     kinds, owner = page.service.kinds, viewer.owner
     if of == "connections":
         accounts = kinds.accounts.connections
@@ -184,13 +184,13 @@ _CHANGES: Final[Mapping[PersonsPage, Callable[[Any], object]]] = {
 
 
 def _state(of: PersonsPage, found: Sequence[ListedRow]) -> str:
-    """Return a text that changes with the list."""
+    """Return a hash that changes when the list changes."""
     facts = sorted(((one.id, _CHANGES[of](one)) for one in found), key=itemgetter(0))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def updates(page: PageRequest, of: PersonsPage, found: Sequence[ListedRow]) -> Updates:
-    """Return the fields with which a list of these rows (`listed`) updates itself."""
+    """Return what a page needs to reload its list when these rows (from `listed`) change."""
     query = page.scope["query_string"].decode("latin-1")
     here = f"/{of}?{query}" if query else f"/{of}"
     return Updates(url=f"/{of}/live", here=here, status=_state(of, found))
@@ -204,7 +204,7 @@ async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
 
 @get(["/connections/live", "/payments/live", "/inbox/live", "/activity/live"])
 async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Send a text that changes with the viewer's list, now and at each change."""
+    """Send a hash of the viewer's list, now and at each change of the list."""
     of: PersonsPage = page.scope["path"].split("/")[-2]
     viewer = await page.viewer()
     if viewer is None:
@@ -228,7 +228,7 @@ async def _changes(
             if status != last:
                 yield f"data: {status}\n\n"
             last = status
-            if service.is_draining:  # the browser asks again
+            if service.is_draining:  # the browser reconnects
                 return
             while not await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock()):
                 yield ": ping\n\n"
@@ -274,7 +274,7 @@ async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 
 async def _outcome(page: PageRequest, record: Record) -> _Outcome | None:
-    """Return the outcome of a question. Only a question that has not ended has to be opened."""
+    """Return the outcome of a question. Decrypt the record only if it has not ended."""
     if (outcome := _OUTCOMES.get(record.status)) is not None:
         return outcome
     entry = await _entry(page, record)

@@ -106,7 +106,7 @@ class PageRequest:
 
 
 def _page_of(path: str) -> str:
-    """Return the page whose form was sent to this path: a question, or a page of the person's."""
+    """Return the page whose form was sent to this path: a question, or a personal page."""
     parts = path.split("/")
     return "/".join(parts[:3] if parts[1] == "e" else parts[:2])
 

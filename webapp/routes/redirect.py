@@ -1,8 +1,8 @@
 """The press of Continue, from the form to the address that the browser is redirected to.
 
-Risks: a response that arrives before its record is stored. The attempt, with all that the return
-needs, is stored before any request leaves. What the provider returned is stored before the browser
-is redirected.
+Risks: the browser returns from the provider before the attempt is stored. So the attempt, with all
+data that the return needs, is stored before any request is sent to the provider. The provider's
+reply is stored before the browser is redirected.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ async def depart(
     """Start an attempt and return the address to redirect the browser to.
 
     `switches`: the person wants another account than the last one at the provider. `tenant` is the
-    person's address there, if the page asked for it.
+    address of the person's tenant at the provider, if the page asked for it.
 
     Raises:
         InvalidQuestion: `tenant` is no address of the provider's tenants, or is missing.
@@ -153,7 +153,7 @@ class _Press:
     async def _begun(
         self, opened: Elicitation, context: RedirectContext, client: Client | None
     ) -> Redirect:
-        """Run the flow's requests. A refused request is noted like a refused exchange."""
+        """Run the flow's requests. Record a refused request like a refused code exchange."""
         try:
             return await self.service.outbound.run(self.flow.begin(opened, context), to=client)
         except TokenRefused as error:

@@ -1,6 +1,6 @@
 """The applications behind the edge, and the table of our routes, which is compiled once.
 
-Each request carries the parts of its own server.
+Several servers can share the table: each request carries the dependencies of its own server.
 
 A route is listed either for people or for programs. That decides whether an error is answered with
 a page or with problem details.
@@ -163,7 +163,7 @@ def own_routes(
 ) -> ASGIApp:
     """Return the application of all paths that the edge sends to no other application.
 
-    It answers from our routes, or lets the served application answer if only that has the path.
+    It answers with our routes. If only the served application has the path, that one answers.
     """
     parts = {"service": service, "answers": answers, "served": served}
     tracer, has_warned = service.elicitations.telemetry.tracer, False

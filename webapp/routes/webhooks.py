@@ -97,8 +97,8 @@ async def _hinted(
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = "ignored" if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
-        # for certificates, count only rejected deliveries, so that these do not delay authentic
-        # ones
+        # With certificates, only rejected deliveries count for the rate limit, so that the limit
+        # does not delay authentic ones.
         service.webhooks.log.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise

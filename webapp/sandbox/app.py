@@ -89,7 +89,7 @@ class SandboxApp:
             **{name: SandboxAnswers(api) for name, api in apis.items()},
             "checkout": checkout,
         }
-        # Outside the routing as well: a middleware would not see an unknown path.
+        # The edge wraps the whole routing: a middleware would not see an unknown path.
         self._guarded = Edge(
             partial(answer_from, _routes(), parts=self._parts), guard=Guard(public_url=sandbox.url)
         )
@@ -138,7 +138,7 @@ def asset(request: AnyRequest) -> Response[Any]:
 
 @get("/health", sync_to_thread=False)
 def health(sandbox: NamedDependency[Sandbox]) -> dict[str, str]:
-    """Return which server this sandbox serves, for an `elicit` that finds the port in use."""
+    """Return which server this sandbox serves. `elicit` asks this if its port is in use."""
     return {"proof": "", "sandbox_of": sandbox.serves}
 
 

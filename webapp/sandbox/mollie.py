@@ -1,7 +1,7 @@
 """A small version of Mollie's Payments v2: the part that our own gateway calls.
 
-Risks: a payment or a refund is made twice. Nothing here prevents that, as at Mollie: an idempotency
-key is forgotten after an hour, and refunds can exceed the payment.
+Risks: a payment or a refund is made twice. Like Mollie, this module does not prevent that: an
+idempotency key is forgotten after an hour, and refunds can exceed the payment.
 """
 
 import hmac
@@ -80,7 +80,7 @@ class PaymentWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MolliePaid(Sale):
-    """A payment. `method` is the person's choice. Until then the shop cannot cancel the payment."""
+    """A payment. Until the person has chosen a `method`, the shop cannot cancel the payment."""
 
     api: str
     page: str

@@ -1,8 +1,8 @@
 """The sandbox's pages, and the headers of all its responses.
 
 Risks: another site's page presses a button in a person's name. So each form has a CSRF field, which
-is valid only for this browser and this subject. Or somebody takes a payment page for a real one and
-types a card number. So the page has no field for a card number.
+is valid only for this browser and this subject. Another risk: somebody mistakes a payment page for
+a real one and types a card number. So the page has no field for a card number.
 """
 
 import secrets
@@ -65,7 +65,7 @@ class SandboxPages:
         return page
 
     def is_valid_csrf(self, csrf: str | None, *, request: AnyRequest, subject: str) -> bool:
-        """Return True if a form came from that page in this browser."""
+        """Return True if a form came from the page about `subject` in this browser."""
         return self._browser.is_csrf(csrf or "", cookies_of(request), subject=subject)
 
     def trouble(

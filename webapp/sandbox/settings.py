@@ -24,7 +24,7 @@ _SECRET_BYTES = 24
 class Sandbox:
     """The settings of a sandbox.
 
-    URLs have no slash at the end; that of the server can have a path.
+    No URL ends with a slash. The URL of the server (`serves`) can have a path.
     """
 
     url: str
@@ -49,7 +49,7 @@ class Sandbox:
         return {seller.name: seller for seller in (stripe, self.paypal(), self.mollie())}
 
     def paypal(self) -> PayPalAccount:
-        """Return the merchant account at its PayPal, with the sandbox's certificate authority."""
+        """Return the merchant account at the sandbox's PayPal, with its certificate authority."""
         return sandbox_paypal(
             f"{self.url}/paypal",
             self.client_id,
@@ -59,7 +59,7 @@ class Sandbox:
         )
 
     def mollie(self) -> MollieAccount:
-        """Return the merchant account at its Mollie, with the webhook URL for each payment."""
+        """Return the merchant account at the sandbox's Mollie, with the URL of its webhooks."""
         webhook_url = f"{self.serves}/webhooks/mollie"
         return sandbox_mollie(f"{self.url}/mollie", self.mollie_key, webhook_url=webhook_url)
 
@@ -68,7 +68,7 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
     """Make the settings of a sandbox at `url` for the server at `serves`, with random secrets.
 
     Raises:
-        ValueError: One of the two is not on loopback, like http://127.0.0.1:8766. The URL of the
+        ValueError: A URL is not at a loopback origin like http://127.0.0.1:8766. The URL of the
             server can have a path.
     """
     origin = "/".join(serves.split("/")[:3])
@@ -78,7 +78,7 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
     require_loopback(origin)
     return Sandbox(
         url=url,
-        # The accounts end with the sandbox, so a later sandbox must not find them.
+        # Accounts end with their sandbox: a new client id keeps later sandboxes from using them.
         client_id=f"elicit-sandbox-{secrets.token_hex(4)}",
         client_secret=secrets.token_urlsafe(_SECRET_BYTES),
         serves=serves,
@@ -96,7 +96,7 @@ def require_loopback(url: str) -> None:
     """Check that a URL is an http origin of this machine.
 
     Raises:
-        ValueError: The URL is another one.
+        ValueError: The URL is not such an origin.
     """
     if not _is_loopback(url):
         raise ValueError(

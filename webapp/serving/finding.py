@@ -27,7 +27,7 @@ _USUAL = "mcp"
 def load(name: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
     """Return the author's server.
 
-    `run` runs an async factory in the loop that will serve it.
+    `run` runs an async factory in the event loop that will serve the server.
 
     Raises CommandRefused.
     """

@@ -184,7 +184,7 @@ async def opened_app(
     connections: ClientConnections | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[ASGIApp, Service]:
-    """Start the application and its service until `stack` is closed.
+    """Start the application and its service. They run until `stack` is closed.
 
     Raises CommandRefused.
 

@@ -1,6 +1,6 @@
 """Restart on file changes: this process keeps the socket, and a child process serves on it.
 
-New connections wait in the socket's queue during a restart. The child is ended as by a signal: held
+New connections wait in the socket's queue during a restart. The child is stopped with SIGTERM: held
 calls are answered, and repeating the same call resumes it in the next child.
 
 Risks: a file with a syntax error ends the child. This process therefore stays and waits for the
@@ -33,8 +33,8 @@ _Files = Mapping[str, tuple[int, int]]
 def serve_again(arguments: Sequence[str], listener: socket, *, folder: Path) -> int:
     """Run `elicit` with these arguments on the socket until a signal arrives.
 
-    Restarts the command when a Python, template or TOML file in the folder changes. Returns the
-    exit status.
+    Restart the command when a Python, template or TOML file in the folder changes. Return the exit
+    status.
     """
     number = str(listener.fileno())
     command = [*THIS_PROGRAM, *arguments, "--fd", number]

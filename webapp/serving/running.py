@@ -56,7 +56,7 @@ def add_pages(server: Any) -> None:
         server: An MCPServer or a FastMCP server.
 
     Raises:
-        TypeError: The server is another object.
+        TypeError: `server` is neither of the two.
         ValueError: The server has no name of its own.
     """
     if isinstance(server, Server):
@@ -195,7 +195,7 @@ class Running:
         try:
             listener = bind(host, port, option="port= of run()")
         except PortUnusable as error:
-            # raises first if host or port are invalid for these settings
+            # raises the settings' own error if they do not allow this host or port
             settings_for(os.environ, host=host, port=port)
             raise CommandRefused(str(error)) from error
         with contextlib.ExitStack() as stack:

@@ -47,7 +47,10 @@ _PIECE_BYTES = 64 * 1024
 
 
 class _Open:
-    """A side of the connection as a context manager. The end of the process closes both sides."""
+    """One side of the connection, as a context manager.
+
+    Leaving the context closes nothing: the end of the process closes both sides.
+    """
 
     async def aclose(self) -> None:
         pass
@@ -156,7 +159,7 @@ class Outgoing(_Open):
             raise anyio.BrokenResourceError
 
     async def flush(self) -> None:
-        """Wait until everything is written, for a limited time: the client may not read."""
+        """Wait until everything is written, or until a time limit if the client does not read."""
         if self._unwritten:
             await asyncio.wait(self._unwritten, timeout=_FLUSH_SECONDS)
         for written in tuple(self._unwritten):
@@ -185,8 +188,8 @@ class Outgoing(_Open):
 def put_away() -> tuple[int, int]:
     """Return private copies of stdin and stdout, and redirect the standard descriptors.
 
-    Everything else reads nothing from stdin and prints to stderr. The redirection is at system
-    level, so it also applies to programs that a tool starts.
+    All other code reads an empty stdin, and its output to stdout goes to stderr. The redirection is
+    at system level, so it also applies to programs that a tool starts.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         _say(
@@ -250,8 +253,9 @@ async def serve_stdio(
     Raises CommandRefused.
 
     `streams` are the descriptors to read and write. `place` is the origin of the server. The pages
-    are served on the listening socket `own`, or on the port. Another of our processes may already
-    own the port. `option` is the command-line option that sets the port.
+    are served on the listening socket `own`, or on `port`. If another of our processes owns the
+    port, that process serves the pages until this process can take the port over. `option` is the
+    command-line option that sets the port.
     """
     inner = low_level_of(server)
     inner.lifespan = _entered_once(inner.lifespan)
@@ -362,7 +366,7 @@ def _entered_once(
 
 
 def _name_transport(server: Any) -> None:
-    """Tell FastMCP the transport, as its own stdio runner does: callers are then local."""
+    """Tell FastMCP the transport, as its own stdio runner does. Callers then count as local."""
     if is_fastmcp(server):
         from fastmcp.server.context import set_transport  # noqa: PLC0415 - an optional library
 

@@ -295,7 +295,7 @@ class Workers:
     async def _started(self) -> _Worker | None:
         """Start a worker, which is ended at once if all workers are to stop.
 
-        If the system cannot start a process, prints the reason and returns None.
+        If the system cannot start a process, print the reason and return None.
         """
         try:
             worker = await _Worker.start(self._command, self._listener, self._greeting)

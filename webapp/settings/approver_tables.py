@@ -1,8 +1,8 @@
 """`[approvers.NAME]` and `[teams.NAME]` in `elicit.toml`: who decides, and who shares accounts.
 
 Risks: a claim that people can change themselves makes anybody an approver, or lets anybody use a
-team's accounts. Such claims are refused, including the e-mail address. Or a request waits for more
-approvals than there are people.
+team's accounts. Such claims are refused, including the e-mail address. Another risk: a request
+needs more approvals than its table lists people. Such a table is refused.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ def _faults_of_voting(name: str, read: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
-    """Yield the faults of a table together with the table that its requests are escalated to."""
+    """Yield the faults that concern a table and the table that its requests are escalated to."""
     by_name = {one.name: one for one in approvers}
     for one in approvers:
         other = by_name.get(one.escalate_to or one.name)

@@ -1,11 +1,12 @@
 """The operator's brand: the name, logo, colour and links that every page shows.
 
-Risks: a picture contains a script, is huge, incomplete or animated, or is no picture at all; an
-accent colour makes a button unreadable. So only small and still PNG, JPEG, GIF and WebP pictures
-are accepted, by their first bytes, dimensions and end, and they are served with the media type of
-these bytes. SVG is refused, because it can contain scripts. Pictures are not encoded again: that
-needs a library, so their metadata stays. The contrast of the accent is calculated for light and
-dark pages.
+Risks: a picture contains a script, is huge, incomplete or animated, or is no picture at all. So
+only small, complete and still PNG, JPEG, GIF and WebP pictures are accepted. The first bytes of a
+picture decide its format and its media type, not its file name. SVG is refused, because it can
+contain scripts. Pictures keep their metadata: to encode them again would need a library.
+
+Another risk: an accent colour makes a button unreadable. So the contrast of the accent is checked
+for light and dark pages.
 """
 
 import base64
@@ -29,7 +30,7 @@ IMAGE_PIXELS_AT_MOST: Final = 1024  # each side
 CONTRAST: Final = 4.5  # WCAG 2.2, 1.4.3 (AA) for text
 _NAME_CHARACTERS = 80
 _LEGAL_CHARACTERS = 120
-# Backgrounds of text in our stylesheet: those with the least contrast in either scheme.
+# The text backgrounds in our stylesheet with the least contrast, in the light and dark schemes.
 _LIGHT, _DARK = "#f3f2ee", "#212826"
 _INKS = ("#ffffff", "#06100e")  # text on the accent
 _COLOUR = re.compile("#[0-9a-fA-F]{6}")
@@ -70,7 +71,7 @@ class Accent:
 
     @property
     def style(self) -> bytes:
-        """The style sheet that replaces the colours of our own."""
+        """The style sheet that overrides the accent colours of our own style sheet."""
         return (
             f":root{{{_properties(self.light, -0.06)}}}\n"
             f"@media (prefers-color-scheme: dark){{:root{{{_properties(self.dark, 0.06)}}}}}\n"
@@ -131,7 +132,7 @@ def _must_be_complete_and_still(content: bytes, suffix: str) -> None:
 
 
 def icon_of(icons: Iterable[Any]) -> Image | None:
-    """Return the first usable icon that an MCP server contains in a `data:` URI, or None.
+    """Return the first usable icon of an MCP server that is a `data:` URI, or None.
 
     An icon at another address is never fetched.
     """
@@ -274,7 +275,7 @@ def _logo(text: str) -> Image | None:
     path = Path(text)
     try:
         _must_be_small(path.stat().st_size)
-        with path.open("rb") as file:  # of a device, stat does not say how much can be read
+        with path.open("rb") as file:  # stat gives no size for a device
             return image_of(file.read(IMAGE_BYTES_AT_MOST + 1))
     except OSError as error:
         raise ValueError(f"{text} cannot be read: {error.strerror}.") from None
@@ -324,7 +325,7 @@ def _contact(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brand:
-    """The brand as the pages show it. `own` are the names for which pages show `name`.
+    """The brand as the pages show it. Pages show `name` instead of each name in `own`.
 
     Without a setting, `name` is the server's title, `logo` its icon and `website` its page.
     """

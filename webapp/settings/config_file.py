@@ -1,8 +1,12 @@
 """The file `elicit.toml`, in which an operator declares providers in addition to the built-in ones.
 
-Risks: a file uses the name or label of a built-in provider and leads people elsewhere, an address
-has a parameter that the flow adds itself, or others can read a secret in the file. All of these are
-refused, and no error repeats a value of the file.
+Risks:
+
+- A file uses the name or label of a built-in provider, and leads people elsewhere.
+- An address has a parameter that the flow adds itself.
+- The file contains a secret that others can read.
+
+All of these are refused, and no error repeats a value of the file.
 """
 
 import re
@@ -94,7 +98,7 @@ _SECRETS = re.compile(
     r"|credential"
 )
 _DEPTH_AT_MOST = 32  # of nested tables and lists
-# The keys of these tables are scopes or a provider's codes, which may have any name.
+# The keys of these tables are scopes or a provider's codes, so they may look like a secret.
 _NAMES_OF_OTHERS = frozenset({"scope_words", "covers", "troubles"})
 CONFIG = Setting(
     name="ELICIT_CONFIG",
@@ -218,7 +222,7 @@ def _at_line(problem: str, text: str) -> str:
 def _is_too_deep(found: Mapping[str, Any]) -> bool:
     """Return True if the nesting is too deep.
 
-    No recursion, because dotted names can nest deeper than functions can call each other.
+    The check is a loop, because dotted keys can nest deeper than Python's recursion limit.
     """
     level: list[object] = [found]
     for _ in range(_DEPTH_AT_MOST):

@@ -184,7 +184,7 @@ def _problems(
         yield "invalid_request", "PKCE with the method S256 is required."
     if habits.is_openid and parameters.get("prompt") == "none":
         yield "login_required", "Nobody is signed in here."
-    # A tool can ask for any scope of its real provider, and there are thousands of them.
+    # Check only the syntax of scopes: real providers have thousands, and a tool can ask for any.
     for scopes in lists:
         if len(scopes) > _SCOPES_AT_MOST or not all(map(_SCOPE.fullmatch, scopes)):
             yield "invalid_scope", "One of the scopes is not valid."

@@ -1,4 +1,4 @@
-"""The token endpoint, and what its tokens say about a person (OpenID Connect).
+"""The token endpoint, and the claims about a person in its tokens (OpenID Connect).
 
 The endpoint exchanges a code or a refresh token for new tokens.
 """
@@ -77,7 +77,7 @@ class SandboxIdentity:
         return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
 
     def exchanged(self, subject: Mapping[str, Any], *, audience: str) -> str:
-        """Return an access token for the person whom these claims of another issuer name."""
+        """Return an access token with these claims, which can be from another issuer."""
         now = self._clock()
         times = {"iat": int(now.timestamp()), "exp": int((now + ACCESS_LIFE).timestamp())}
         claims = {**subject, "aud": audience, **times}
@@ -85,7 +85,7 @@ class SandboxIdentity:
         return jwt.encode(header, claims, self._key, algorithms=[_ALGORITHM])
 
     def claims_in(self, token: str) -> Mapping[str, Any] | None:
-        """Return the claims of a token of `exchanged` that has not expired, or None."""
+        """Return the claims of a token from `exchanged`, or None if it is invalid or expired."""
         claims = signed_claims(token, [self._key.as_dict(private=False)], algorithms=[_ALGORITHM])
         if claims is None or claims["exp"] <= self._clock().timestamp():
             return None
@@ -225,7 +225,7 @@ class SandboxTokens:
                 )
 
     def _own(self, form: Parameters) -> dict[str, Any]:
-        """Reply with a token of the client's own account, which is nobody's (RFC 6749, 4.4)."""
+        """Reply with a token for the client itself, without a person (RFC 6749, 4.4)."""
         scope = form.get("scope")
         claims = {"iss": self.identity.issuer, "sub": self.sandbox.client_id, "scope": scope or ""}
         token = self.identity.exchanged(claims, audience=self.identity.issuer)

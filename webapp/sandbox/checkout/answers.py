@@ -1,8 +1,8 @@
 """The common behaviour of all payment APIs: responses, idempotency keys and planned faults.
 
-Risks: a response is lost and the request comes again. Under one idempotency key a request runs
-once, for as long as the provider stores keys. The same key with other parameters is an error. A
-test can cause lost responses with a `SandboxTrouble`.
+Risks: a response is lost, and the client repeats the request. So requests with the same idempotency
+key run once, for as long as the provider stores keys. The same key with other parameters is an
+error. A test can cause lost responses with a `SandboxTrouble`.
 """
 
 import logging
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """An idempotency key, the request under it, and the error for another request under it."""
+    """An idempotency key, its request, and the error for a different request with the key."""
 
     name: str
     asked: tuple[Any, ...]
@@ -126,7 +126,7 @@ class ProviderApi(Protocol):
         """Refuse a caller who may not control the provider."""
 
     def ask(self, call: ApiCall, act: Any, /) -> SandboxAsked:
-        """Return the parsed request of a route. `act` is what the route does."""
+        """Return the parsed request of a route. `act` is the action of the route."""
         ...
 
     def refusal(self, words: str, status: HTTPStatus, /) -> SandboxRefused:
@@ -225,10 +225,10 @@ Answering: TypeAlias = Callable[[SandboxAnswers, ApiCall], Response[Any]]
 
 
 def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHandler) -> Router:
-    """Return the provider's own routes, and one that controls it with the API key.
+    """Return a router with the provider's own routes and a control route for the API key.
 
-    `routes` maps a method and path to the `act` for the API's `ask`. `handlers` receive the
-    provider's `answers`, which each request carries under its name.
+    `routes` maps a method and path to the `act` that is passed to the API's `ask`. `handlers` are
+    further routes, which receive the provider's SandboxAnswers as the dependency `answers`.
     """
     answers_of: Callable[[AnyRequest], SandboxAnswers] = part(name)
 

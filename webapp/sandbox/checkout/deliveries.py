@@ -94,7 +94,7 @@ class Deliveries:
         return len(self._held)
 
     def release(self) -> list[SandboxEvent]:
-        """Return the held events in the order in which to send them, and hold no more."""
+        """Return the held events in the order to send them, and stop holding events."""
         events, self._held = self._held, []
         self.habits = replace(self.habits, hold=False)
         return events[::-1] if self.habits.reorder else events

@@ -1,9 +1,9 @@
 """A small version of PayPal's Orders v2: the part that our own gateway calls.
 
 Risks: an order is captured twice, two orders have one invoice, or a repeated request is executed
-twice. As at PayPal, a second capture or invoice is refused. Under one PayPal-Request-Id a request
-is executed once, and the response to a repetition has the current state of the order. An unpaid
-order expires after three hours, and is then not found.
+twice. As at PayPal, a second capture or invoice is refused. Requests with the same
+PayPal-Request-Id are executed once, and the response to a repeated request has the current state of
+the order. An unpaid order expires after three hours, and is then not found.
 """
 
 import hmac
@@ -70,7 +70,8 @@ _KEY_AT_MOST = 108
 _TOKEN_LIFE = timedelta(hours=9)
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
 T = TypeVar("T")
-# The effect of a route. It returns a function that reads the state, now or for a repetition.
+# The effect of a route. It returns a function that reads the current state: for the first response,
+# and again for the response to each repeated request.
 Act: TypeAlias = Callable[["PayPalApi", ApiCall], Callable[[], Json]]
 
 

@@ -1,4 +1,4 @@
-"""The sandbox's certificate authority, with which its PayPal signs webhooks.
+"""The sandbox's certificate authority. It certifies the key that signs PayPal's webhooks.
 
 Risks: somebody trusts the root certificate elsewhere. So each process makes a new one, it is not
 stored, and its name ends in `.invalid`.

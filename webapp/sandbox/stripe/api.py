@@ -50,7 +50,7 @@ _LISTED_BY_DEFAULT = 10
 _SESSIONS = "/v1/checkout/sessions"
 # the properties that can be expanded
 _INTENT, _CHARGE = "payment_intent", "payment_intent.latest_charge"
-# Parameters for Stripe's hosted page, which this page ignores.
+# Parameters for Stripe's hosted page. The sandbox's page ignores them.
 _WITHOUT_EFFECT = ("locale", "submit_type", "customer_email", "payment_intent_data[description]")
 # The effect of a route. The text is the id in the route's path.
 Act: TypeAlias = Callable[["StripeApi", CheckoutForm, str], Json]
@@ -236,7 +236,7 @@ class StripeApi:
         return _listed(form, self._refunds, url="/v1/refunds")
 
     def list_disputes(self, form: CheckoutForm, _: str) -> Json:
-        """List the disputes, of which a payment has at most one here."""
+        """List the disputes. In the sandbox, a payment has at most one."""
         return _listed(form, self._disputes, url="/v1/disputes")
 
     def _known(self, id: str) -> StripeSession:
@@ -277,7 +277,7 @@ def stripe_routes() -> Router:
         "POST /v1/refunds": StripeApi.refund,
         "GET /v1/refunds": StripeApi.list_refunds,
         "GET /v1/refunds/{id:str}": StripeApi.retrieve_refund,
-        # changes of its metadata are not supported
+        # At Stripe, this POST changes the refund's metadata. The sandbox only returns the refund.
         "POST /v1/refunds/{id:str}": StripeApi.retrieve_refund,
         "GET /v1/disputes": StripeApi.list_disputes,
     }
@@ -332,7 +332,7 @@ def _part(session: StripeSession, amount: int | None) -> int:
 def _listed(
     form: CheckoutForm, found: Callable[[str | None], Sequence[dict[str, Json]]], *, url: str
 ) -> Json:
-    """Return the list of a payment's objects, or of all, the latest first."""
+    """Return the list of one payment's objects, or of those of all payments, latest first."""
     payment, limit = form.text_or_none("payment_intent"), _limit(form)
     form.end()
     all_of_them = found(payment)

@@ -67,10 +67,10 @@ _BECAME = {
 class StripeSession(Sale):
     """A checkout session, with its payment intent and its one charge.
 
-    `asked` has the session's parameters and `payment_metadata` the payment's, as they were sent.
-    `number` is part of the ids of the payment, its charge and its dispute. `claimed` is the
-    disputed amount in minor units. With `refunds_slowly`, a refund is pending until it arrives or
-    fails.
+    `asked` has the session's parameters, and `payment_metadata` has the metadata of its payment,
+    both as they were sent. `number` is part of the ids of the payment, its charge and its dispute.
+    `claimed` is the disputed amount in minor units. With `refunds_slowly`, a refund is pending
+    until it arrives or fails.
     """
 
     url: str
@@ -341,7 +341,7 @@ class StripeVendor:
 
 
 def signature_of(body: bytes, *, secret: str, now: datetime) -> tuple[str, str]:
-    """Return the signature header, whose key is the whole `whsec_` secret.
+    """Return the signature header. The HMAC key is the secret with its prefix `whsec_`.
 
     See docs.stripe.com/webhooks/signature. This code is separate from our verifier: shared code
     would repeat the verifier's defects.
