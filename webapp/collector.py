@@ -1,9 +1,9 @@
-"""The collector: metrics about open questions, unused payments and unresolved ones.
+"""The collector: metrics about open questions, unused payments and unresolved payments.
 
-The kind of a question is sealed, so a hundred thousand open questions cannot be counted for each
-request. The store is therefore read once, in small pages with pauses that leave time for others.
-After that, the collector receives every write, including those of other processes, and a request
-only adds up the entries in memory.
+The kind of a question is encrypted, so reading a hundred thousand open questions for each request
+for metrics would take too long. The store is therefore read once, in small pages with pauses that
+leave time for other work. After that, the collector receives every write, including those of other
+processes, and a request only adds up the entries in memory.
 
 Risks: a write is missed, or rows are erased, which causes no notification. The store is therefore
 read again after a miss (a lost connection, or more changes than are buffered), and every hour.

@@ -85,7 +85,7 @@ def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> 
 
 
 def _is_no_answer(record: logging.LogRecord) -> bool:
-    """Return False for declined questions and the like, which the library logs with a traceback."""
+    """Filter out ElicitErrors such as a declined question, which the library logs as failures."""
     error = record.exc_info[1] if record.exc_info else None
     while error is not None:
         if isinstance(error, ElicitError):
@@ -95,7 +95,7 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
 
 
 def store_refused(error: StoreUnavailable | ValueError) -> CommandRefused:
-    """Return the refusal that all commands share. Its status is 2 for a bad address, else 1."""
+    """Return the refusal for a store that did not open: status 2 for a bad address, else 1."""
     return CommandRefused(why_not_opened(error), status=2 if isinstance(error, ValueError) else 1)
 
 

@@ -117,8 +117,8 @@ class Completing:
     ) -> Completion:
         """Complete an elicitation by its id, or by the id that `program` or `tool` gave it.
 
-        With `program` or `tool`, only the elicitations of that program or tool are found, also by
-        the elicitation's id. `by` is the name in the audit.
+        With `program` or `tool`, only the elicitations of that program or tool are found, even if
+        `elicitation_id` is the elicitation's own id. `by` is the name in the audit.
 
         Raises:
             OwnerNeeded: Several people or tools have an elicitation with this id.
@@ -150,7 +150,7 @@ class Completing:
         return await self._named(token, Purpose.RETURN)
 
     async def called_back(self, token: str, content: Mapping[str, Json]) -> Completion:
-        """Complete an elicitation as a service's callback; its link must have been opened.
+        """Complete an elicitation for the callback of a service, if its link has been opened.
 
         Raises InvalidToken.
         """

@@ -108,7 +108,7 @@ def names_in(settings: Settings) -> dict[str, str]:
 def registrations_of(settings: Settings) -> list[RegisteredClient]:
     """Return this server's registrations at the issuers and at the providers of accounts.
 
-    Providers of API keys, where this server needs no registration, are among them.
+    The list includes the providers of API keys, although these providers need no registration.
     """
     found = list[RegisteredClient]()
     found += [
@@ -131,7 +131,7 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
         provider = settings.providers.get(name) or CATALOGUE.get(name)
         if provider is None or provider.api.startswith(played):
             continue
-        id, secret = settings.credentials.get(name, ("", ""))  # people bring the keys
+        id, secret = settings.credentials.get(name, ("", ""))  # none for API keys
         how = provider.exchange
         found.append(
             RegisteredClient(

@@ -1,9 +1,11 @@
 """Asking a user from the application's own coroutines, outside of any tool.
 
-Risks: the wrong user answers. The block names the owner, the author's `who` identifies the person
-at a browser, and a link opens only if both are the same. Or a question is asked twice. Two blocks
-with the same owner and key are therefore one request: the newer block takes over the wait of the
-older one, and a block after a crash continues with the existing questions, payments and results.
+Risks: the wrong user answers. The block therefore names the owner, the author's `who` identifies
+the person at a browser, and a link opens only if owner and person are the same.
+
+Risks: a question is asked twice. Two blocks with the same owner and key are therefore one request:
+the newer block takes over the wait of the older one, and a block after a crash continues with the
+existing questions, payments and results.
 """
 
 import asyncio
@@ -205,13 +207,13 @@ def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
 
 
 def _no_function() -> None:
-    """Stand for `show=None`."""
+    """Take the place of `show=None`, so that the check of `show` refuses it."""
 
 
 def _must_not_wait_for_itself(call: Call) -> None:
-    """Check that this block is not inside the same one, whose end it would wait for.
+    """Check that this block is not nested in a block with the same owner and key.
 
-    Raises InvalidQuestion.
+    The inner block would wait for the outer block to end. Raises InvalidQuestion.
     """
     outer = questions.current_asker() if questions.asks_without_tool() else None
     if not isinstance(outer, _BlockVerbs) or outer.call.has_ended:
@@ -237,7 +239,7 @@ async def _logged(service: Service, work: Any) -> None:
 
 
 class _BlockVerbs(Verbs):
-    """The verbs in a block. Where a tool's body would be stopped, they raise instead."""
+    """The verbs in a block. They raise an ElicitError where a tool's body would be interrupted."""
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         with self._interrupted():
@@ -332,7 +334,10 @@ class _ByAuthor:
             await showing
 
     async def _held(self, call: Call, asked: Elicitation, waiter: Waiter) -> Elicitation:
-        """Wait without a limit, because an exchange that began in time may end later."""
+        """Wait until the call no longer waits for the question, or the process shuts down.
+
+        There is no time limit, because an exchange that began in time may end after the timeout.
+        """
         current = asked
         while call.is_waiting_for(current) and not call.is_draining:
             current = await call.hold(current, waiter, until=call.clock() + _LOOK_AGAIN)

@@ -1,9 +1,10 @@
 """Replay: show an author which lines of a tool run again, and which of these must not run twice.
 
-A body that waits for a person runs again after each question, with some clients and not with
-others. In replay mode, it always runs again: when a body has asked a question and received the
-answer, the body starts again. For each call, a table says how often the lines between two awaits
-ran, which answers were stored ones, and which side effects outside `once` were repeated.
+With some clients, a tool's body starts again from its beginning after each question. With other
+clients, the body continues after the `await`. In replay mode, the body starts again after every
+answer, whatever the client. For each call, a table shows how often the lines between two awaits
+ran, how many of their answers came from the record, and which side effects outside `once` were
+repeated.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class RunAgain(Interrupted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedLines:
-    """The lines between two awaits: how often they ran, and with how many stored answers."""
+    """The lines between two awaits. `ran` counts their runs, `recorded` the stored answers."""
 
     begins: str
     ends: str
@@ -109,7 +110,7 @@ class _Record:
 
     starts: int = 0
     segments: dict[int, _Segment] = field(default_factory=dict[int, _Segment])
-    # the number of the start that asked first
+    # for each step, the number of the start of the body that asked first
     reached: dict[Step, int] = field(default_factory=dict[Step, int])
 
     def seen(self, tool: str) -> ReplayedCall:
@@ -140,7 +141,7 @@ def _times(count: int) -> str:
 class Replays:
     """The calls of this process in replay mode. `show` receives each call when it has ended.
 
-    Without `starts_again`, the calls are only counted.
+    Without `starts_again`, no body is started again, and the starts are only counted.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class _BodyRun:
 
     @property
     def record(self) -> _Record:
-        """The call's record. The run of a call is known when the first question is asked."""
+        """The call's record. Read the record only after the call's run is loaded."""
         if self._record is None:
             self._record = self._record_of(self._call.run.value.id)
             self._record.starts += 1
@@ -244,9 +245,10 @@ class _BodyRun:
                 self._segments.append(_Segment(begins=place, ran=1))
 
     async def asked(self, step: Step, asking: Awaitable[Outcome[T]]) -> Outcome[T]:
-        """Note the answer.
+        """Ask the question, return its outcome, and count a stored answer.
 
-        If this start of the body was the first that asked, the body starts again.
+        If no earlier start of the body asked at `step`, mark the body to start again. Cancelled
+        and Processing are no answers and do not mark the body.
         """
         segment, record = self._segments[-1], self.record
         first = record.reached.setdefault(step, record.starts)

@@ -87,7 +87,7 @@ class CurrentRun:
     async def load(self) -> Run:
         """Return the run: the one in the token, an identical call's, or a new one.
 
-        If the run has a `result`, it has ended, and the request repeats the result.
+        If the run has a `result`, it has ended, and this request returns the same result.
         """
         async with self._lock:
             if not self.is_loaded:
@@ -119,7 +119,7 @@ class CurrentRun:
             return self.value
 
     async def begin(self) -> Run:
-        """Store the run and return it. Join the run of an identical call that stored one first."""
+        """Store the run and return it, or return the run that an identical call stored first."""
         await self.change(lambda run: run)
         return self.value
 
@@ -172,20 +172,21 @@ class CurrentRun:
         raise Contended(self.value.id)
 
     async def name(self, claimed: Elicitation, step: Step) -> None:
-        """Record the claimed elicitation at a place of the run, so that its result uses it up.
+        """Record the claimed elicitation at `step`, so that the run's result uses it up.
 
-        Only a late acceptance needs this. Before it came, another request may have found a refusal
-        at this place and asked a new question there, which this copy of the run does not show. The
-        run is therefore written even if it looks unchanged. If this copy is old, the write
-        conflicts. The run is then reloaded and changed.
+        Only an answer that was accepted late needs this. Before that answer arrived, another
+        request may have replaced the question at `step` with a new one, and this copy of the run
+        may not show the replacement. The run is therefore written even if it looks unchanged: if
+        this copy is old, the write conflicts, and the run is reloaded and changed.
         """
         if claimed.is_late:
             await self.change(lambda run: runs.put(run, step, claimed.id), is_sure=False)
 
     async def end_unasked(self) -> None:
-        """Store that a run in which no question was asked has ended.
+        """Store the end of a run in which no question was asked.
 
-        A token that names the run then continues no run, and its accounts are not used again.
+        A later request whose token names this run does not continue it, and does not use its
+        accounts again.
         """
         ended = replace(runs.wipe(self.value), finished_at=self._elicitations.clock())
         with suppress(Conflict):  # another request with the same token ended the run too

@@ -2,9 +2,10 @@
 
 Risks: a client goes away after the person paid, or while `once` is at work, and the body stops half
 way. A broken connection is therefore distinguished from a cancelled call where the protocol allows
-that. On 2025-11-25 a broken connection ends nothing. On 2026-07-28 over HTTP a closed stream means
-"cancel" but can also be a broken connection. A body that claimed a payment or began `once` then
-runs to completion as an orphan. A cancel reaches a body at its next await outside `once`.
+that. With protocol revision 2025-11-25, a broken connection does not stop the body. With revision
+2026-07-28 over HTTP, a closed stream means "cancel", but can also be a broken connection. A body
+that claimed a payment or began `once` then runs to completion as an orphan. A cancelled body stops
+at its next await outside `once`.
 
 An identical call waits for the orphan and gets its result, or a response that asks the client to
 call again. Orphans, and bodies that are cancelled inside `once`, have a time limit. After that
@@ -182,7 +183,7 @@ class RunningTools:
     def deliver(
         self, call: Call, connection: ClientConnection | None, *, later: Later | None = None
     ) -> None:
-        """After the response was sent, store that it arrived. Identical calls wait for that.
+        """Store that the response arrived, when it has been sent. Identical calls wait for this.
 
         `later` registers a callback for the next connection that sends the result, in case the
         result did not arrive through `connection`.
@@ -217,9 +218,9 @@ class RunningTools:
     async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
         """Wait until the run's response, if one is being sent, has arrived or has failed.
 
-        Also wait for the run's orphans, with `wait` if given, which may give up. Skip orphans that
-        have claimed an outcome, because the caller waits for the outcome itself. Return False if
-        there was neither a response nor an orphan.
+        Also wait for the run's orphans, by calling `wait` if it is given. `wait` may stop waiting
+        before they end. Skip orphans that have claimed an outcome, because the caller waits for
+        the outcome itself. Return False if there was neither a response nor an orphan.
         """
         orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
         if orphans:

@@ -20,9 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 async def must_have_asked_blocking(loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Check that no payment or confirmation was created but not asked. `loop` is the call's.
+    """Check that no payment or confirmation was created but not asked.
 
-    Raises NotAsked, or InvalidQuestion in another event loop, where no answer would arrive.
+    `loop` is the event loop of the call. Raises NotAsked, or InvalidQuestion if the current event
+    loop is another one, in which no answer would arrive.
     """
     if loop is not None and asyncio.get_running_loop() is not loop:
         raise InvalidQuestion(
@@ -50,9 +51,9 @@ async def all_were_asked(unasked: Unasked, *, tool: str, has_raised: bool = Fals
 
 
 async def asking_nobody(work: Callable[[], Awaitable[T]]) -> T:
-    """Run a prompt or a resource, which can ask nobody.
+    """Run a prompt or a resource, which cannot ask questions.
 
-    Raises NoAsker for a verb, also for one that was not awaited.
+    Raises NoAsker if the prompt or resource calls a verb, even if it does not await the verb.
     """
     nobody: Any = _Nobody()
     with asking(nobody, is_tool=None) as unasked:
@@ -67,7 +68,7 @@ async def asking_nobody(work: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Nobody:
-    """An asker whose every method is missing."""
+    """An asker that raises NoAsker for every method except `failed`."""
 
     def failed(self, error: ElicitError) -> None:
         """Ignore the error, which no model reads."""

@@ -103,7 +103,7 @@ class Verbs:
         self._counts[self.fact(request)] = nth
 
     def fact(self, request: Request) -> Fact:
-        """Return what distinguishes this question from others. Raises NotConfigured."""
+        """Return the kind and digest that equal questions have in common. Raises NotConfigured."""
         facts = self.call.kinds.facts(request, self.call.caller)
         return request.kind, digest_of(request.kind, facts)
 
@@ -253,7 +253,7 @@ class Verbs:
         self.raised.append(Raised(error, _this_task()))
 
     def _ended(self, *outcomes: Outcome[Any]) -> None:
-        """Record the errors of these outcomes. This task has handled its earlier errors."""
+        """Replace this task's earlier errors, which it has handled, with those of the outcomes."""
         here = _this_task()
         others = [one for one in self.raised if one.task is not here]
         errors = [one.error for one in outcomes if one.error is not None]
@@ -395,7 +395,7 @@ class Verbs:
         )
 
     async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
-        """Return the outcome that another call uses, if one answer serves both calls."""
+        """Return the stored outcome of a permanent purchase, which all calls share, or None."""
         request = question.request
         known = await self._known(request, step.digest, None) if is_for_good(request) else None
         return None if known is None else self._given(question, step, known)
@@ -429,7 +429,7 @@ class Verbs:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An error that a verb raised, and the task in which it did."""
+    """An error that a verb raised, and the task that called the verb."""
 
     error: ElicitError
     task: asyncio.Task[Any] | None
@@ -451,9 +451,9 @@ def _this_task() -> asyncio.Task[Any] | None:
 class Prefetched:
     """The answers of one request that were collected before its body runs.
 
-    They are not stored: each request of a call asks for the tool's needs again before its body. No
-    answer is used twice: the first await of an equal question gets the answer, and the next await
-    asks a question of its own. `needed` only reads answers and can read each one repeatedly.
+    The answers are not stored: each request of a call collects them again before its body runs. An
+    `await` uses an answer up: the first await of an equal question gets the answer, and the next
+    await asks a question of its own. `needed` only reads answers and can read each one repeatedly.
     """
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ its arguments in `declare`, together with the function to run. Commands that sha
 in one module (`show`, `pending` and `questions`). Shared parts are in `arguments`
 (ports, ids), `operator` (work on the environment's store, finding a person) and `table` (rows on a
 terminal, in a pipe, and as JSON). The doctor's checks beyond this machine are in `examination`. The
-fields of a row class are the names in its JSON.
+JSON of a row has the names of the fields of its row class.
 
 Guarantees: an error is a sentence and an exit status, never a traceback. Output has no terminal
 control characters. Every list has `--json`, and the names in it are stable. Every id can be
-shortened, and then matches one row or none.
+shortened, as long as exactly one row matches.
 """

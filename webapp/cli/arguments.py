@@ -14,7 +14,7 @@ _PLAIN = "id:"
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with ids and owners that begin with "-" written as plain values."""
+    """Rewrite ids and owners that begin with "-", so that argparse takes them for values."""
     found = list[str]()
     id_index = 1 if arguments[:1] == ["show"] else _PLACE
     for index, word in enumerate(arguments):
@@ -43,7 +43,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.Argum
 
 
 def sentence_of(says: str) -> str:
-    """Return what the list of commands says about one of them, for that command's own --help."""
+    """Turn a command's text in the list of commands into a sentence for its own --help."""
     return f"{says[:1].upper()}{says[1:]}."
 
 

@@ -1,9 +1,9 @@
 """`elicit audit`: verify the audit chains of all owners, and export one.
 
 Risks: a check of the chains alone cannot show that the end of a chain was removed. The chains are
-therefore compared with the heads in the store, and with the heads in the folders of
-ELICIT_AUDIT_HEADS, which a writer of the store cannot reach. Without any head the command fails,
-because it has verified nothing.
+therefore compared with heads, which are signed documents with the length and hash of every chain.
+Heads are in the store, and in the folders of ELICIT_AUDIT_HEADS, which a writer of the store cannot
+reach. Without any head the command fails, because it has not verified the ends of the chains.
 """
 
 import argparse

@@ -238,7 +238,7 @@ async def _marked(backup: BackupFile) -> Scan:
 
 
 def _must_be_one_key(file: KeyFile, key: Path) -> None:
-    """Raise CommandRefused if no key file exists, or the server's key file lacks a secret."""
+    """Raise CommandRefused if no key exists, or the server's key lacks the backup's secrets."""
     if not key.exists():
         if not file.path.exists():
             raise CommandRefused(

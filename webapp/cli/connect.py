@@ -53,7 +53,7 @@ class Terminal:
 
 
 async def open_questions(service: Service, *, provider: str | None) -> list[Elicitation]:
-    """Return the questions for accounts that this machine's own user has open, oldest first."""
+    """Return the open account questions of this machine's own user, oldest first."""
     accounts = service.kinds.accounts
     waiting = await service.elicitations.open_of(service.identity.local_owner)
     asked = [elicitation for elicitation in waiting if elicitation.kind == "oauth"]

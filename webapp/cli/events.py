@@ -1,4 +1,4 @@
-"""`elicit events` and `elicit notify`: what the operator's addresses and people receive."""
+"""`elicit events` and `elicit notify`: list, replay and test outgoing events and messages."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """The checks of `elicit doctor` beyond this machine: our address, the clock, our registrations.
 
-Risks: a server that looks healthy to itself but that no client reaches. Its host name belongs to
-another machine, a proxy changes requests, or a provider sends people and webhooks to another
-address. The doctor therefore calls the server by its public address, and queries the providers.
+Risks: the server looks healthy to itself, but clients cannot reach it, because its host name
+belongs to another machine, a proxy changes requests, or a provider sends people and webhooks to
+another address. The doctor therefore calls the server at its public address, and queries the
+providers.
 """
 
 import asyncio
@@ -274,7 +275,7 @@ def _finding(subject: str, found: SetupFinding) -> Finding:
 
 
 def _unproven(provider: Provider) -> Iterator[Finding]:
-    """Yield a note for each proof that the provider's declaration turns off."""
+    """Yield a note for each check (PKCE, nonce) that the provider's declaration turns off."""
     if not provider.pkce:
         says = (
             f"{provider.label} is declared with pkce = false: a stolen code can be redeemed with "

@@ -1,4 +1,4 @@
-"""Filters of lists: which rows a list shows, and how many, the same for every list.
+"""Filters for lists: the options of every list that select rows and limit their number.
 
 Risks: a list that was cut looks complete. The number of rows beyond a limit is therefore printed on
 standard error. In a pipe and in JSON there is no default limit.
@@ -23,7 +23,7 @@ ON_A_TERMINAL: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """The wanted rows: `where` compares the text of fields, `since` and `until` their time."""
+    """The wanted rows. `where` compares texts of fields, `since` and `until` the row's time."""
 
     where: tuple[tuple[str, str], ...] = ()
     since: datetime | None = None

@@ -1,11 +1,12 @@
 """`elicit keys`: rotate the secret while servers run, and list what the old secrets still wrap.
 
 Risks: a key is wrapped under a secret that a running process lacks, or a secret is removed that is
-still needed. With a key file, every process sees a new secret before it is used. No secret is
-removed that wraps a key in any store that was opened with the file. A store whose file is gone also
-prevents the removal, and the error names that store. With ELICIT_SECRET, the command cannot know
-the settings of other processes. The command therefore refuses to wrap keys under a secret that no
-process of this store has loaded, and to retire a secret that still wraps one of the store's keys.
+still needed. With a key file, every process sees a new secret before it is used. A secret is not
+removed while it wraps a key in any store that was opened with the file. A store whose file is gone
+also prevents the removal, and the error names that store. With ELICIT_SECRET, the command cannot
+know the settings of other processes. The command therefore refuses to wrap keys under a secret that
+no process of this store has loaded, and to retire a secret that still wraps one of the store's
+keys.
 """
 
 import argparse
@@ -149,7 +150,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def rotate(
     keys: Keys, *, now: datetime, anyway: bool = False, after_leak: bool = False
 ) -> list[str]:
-    """Create a new secret if the secrets are in a key file, and wrap every key under the newest.
+    """Wrap every data key under the newest secret. With a key file, first create a new secret.
 
     With `after_leak`, create new data keys as well, and seal all data again. If an earlier rotation
     was interrupted, complete that rotation without another new secret. Raises CommandRefused.

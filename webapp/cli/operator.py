@@ -1,9 +1,8 @@
-"""`elicit operator`, `elicit pair`, and what all operator commands share: lists, acts, one person.
+"""`elicit operator`, `elicit pair`, and the functions that all operator commands share.
 
-The functions run work on the environment's store.
-
-The work of a command is a function that returns sentences, a table of rows, or one row. The
-functions here print each of these results in the same way for every command.
+The shared functions run the work of a command on the store of the environment, and print its result
+in the same way for every command. The work of a command is a function that returns sentences, a
+table of rows, or one row.
 
 Risks: a list omits rows that could not be read, and looks complete. The command therefore prints
 the ids of such rows, and fails.

@@ -83,10 +83,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRow]:
-    """List payments. With `only_open`, list those that are neither used nor refunded.
+    """List payments. With `only_open`, list only payments that are not finished.
 
-    Payments with an open dispute, a bank's inquiry or a failed refund are listed, too. The order
-    is: payments that an operator has to check, pending payments, then the latest.
+    A payment is not finished if it is neither used nor refunded, or if it has an open dispute, a
+    bank's inquiry or a failed refund. The order is: payments that an operator has to check, pending
+    payments, then all others, the latest first.
     """
     there = await _all(service)
     rows = [row for row in there.values() if row.is_open or not only_open]
@@ -145,7 +146,7 @@ async def end_payment(service: Service, id: str) -> list[str]:
 
 
 async def reconcile_payments(service: Service, *, since: datetime | timedelta) -> list[str]:
-    """Compare the checkouts that the providers list since `since` with this store.
+    """Compare the providers' checkouts since the time `since` with this store.
 
     Return after all checkouts are compared. Raises CommandRefused if a provider does not answer;
     the server then continues the comparison automatically.
@@ -179,7 +180,7 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
 
 
 async def _must_be_open(service: Service, id: str, there: Collection[str]) -> None:
-    """Raise CommandRefused if the id is that of a payment with nothing to check."""
+    """Raise CommandRefused if the id names a payment that nobody has to check."""
     ended = {tail_of(one): one.status.value for one in await _payments(service)}
     meant = [each for each in ended if each.startswith(id)]
     if id and len(meant) == 1 and not any(each.startswith(id) for each in there):

@@ -6,11 +6,11 @@ Risks:
 - Money is lost together with its row: a late payment, a refund in progress, a dispute. Payments and
   questions that can still be paid therefore stay until they expire, and the report says so. The
   facts about money in webhooks stay, too.
-- A seat that a call holds stays held. The callbacks of `on_end` therefore run first, unless no
-  server could run them for an hour.
-- A provider keeps a grant that no record here shows any more. Accounts are therefore disconnected
-  first. If an account is in use, nothing is erased. If a provider cannot revoke its grant, the
-  report says where the person can remove it.
+- A resource that a call holds, such as a seat, is never released. The callbacks of `on_end`
+  therefore run first, unless no server could run them for an hour.
+- A provider keeps a grant after the record of the account is erased here. Accounts are therefore
+  disconnected first. If an account is in use, nothing is erased. If a provider cannot revoke its
+  grant, the report says where the person can remove it.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from webapp.records.values import KINDS, DoneOnce, EarlyEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 
-# Kinds of records that stay. The person's data key stays because it opens the others.
+# Kinds of records that are not erased. The data key is needed to decrypt the other kinds.
 _STAYS = {
     DATA_KEY,
     AUDIT,
@@ -225,13 +225,13 @@ async def _forget_payers(service: Service, owner: str) -> int:
 
 
 async def _asked_for_money(service: Service, owner: str) -> set[str]:
-    """Return the ids of questions for a payment, against which late payments are checked."""
+    """Return the ids of payment questions, which are needed to check late payments."""
     rows = await service.elicitations.rows.all(Elicitation, owner=owner, skips_unreadable=True)
     return {each.id for each in rows if each.kind == "payment"}
 
 
 def _is_sealed(record: Record) -> bool:
-    """Return True if the current data key seals the record: not for data keys and the audit."""
+    """Return True if the data key encrypts the record, so not for data keys and the audit."""
     return record.kind not in _UNTOLD
 
 

@@ -177,7 +177,7 @@ def age(moment: datetime, now: datetime) -> str:
 
 
 def as_ascii(value: object) -> str:
-    """Return the value as JSON without characters that a terminal would obey."""
+    """Return the value as JSON in ASCII, without terminal control characters."""
     return json.dumps(value, indent=2).replace("\x7f", "\\u007f")
 
 

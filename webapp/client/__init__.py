@@ -7,10 +7,10 @@ Inside the block, `await elicit.oauth(...)` sends a request to the server, shows
 Risks: either side dies, and a person is asked or pays twice. So a question has a place in its run:
 its kind, its content, and the number of equal questions before it. The server stores the answers.
 If the program starts again under the same name and asks the same questions, it gets the same
-answers. The server stores them until the run is ended by one request at the end of the block.
-Until then nothing is used up; afterwards the name is free for another run. If the program dies
-before that request, it repeats its work from the start. Put work that must not be repeated in
-`once`, whose result the server stores under the run.
+answers. At the end of the block, one request ends the run. Only this request uses the answers up
+and frees the name for another run. If the program dies before that request, it repeats its work
+from the start. Put work that must not be repeated in `once`, whose result the server stores under
+the run.
 
 `elicit` has Elicit. `requests` sends HTTP requests and retries them. `answers` builds accounts and
 receipts, which call their providers through the server, so no access token has to leave the server.

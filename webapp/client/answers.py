@@ -32,7 +32,7 @@ _LOCATION = {b"elicit-location": b"location"}
 async def answer_of(
     question: Question[T], state: Mapping[str, Any], *, reach: "ServersReach", with_token: bool
 ) -> T:
-    """Return the answer that the program gets.
+    """Convert the server's state of an answered question to the answer for the program.
 
     Raises:
         Failed: The answer has been erased.

@@ -48,7 +48,7 @@ from webapp.printing import tell
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
 RESULT_CHARACTERS_AT_MOST: Final = 60 * 1024  # characters of JSON that `once` stores
-_PROCESSING_POLL_SECONDS: Final = 5  # between two polls for a payment that is not waited for
+_PROCESSING_POLL_SECONDS: Final = 5  # per long poll, if a payment in progress suffices
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
 _WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # a valid id or name of a secret

@@ -1,9 +1,9 @@
 """HTTP requests of a program to its server: send, retry and read.
 
 Risks: the server restarts during a request. So a request without a response is sent again, after a
-longer pause each time. This is safe because every request names its subject and may arrive twice. A
-response could also come from a proxy server in front of the server, so only a problem with one of
-the server's own codes counts as an error of the server.
+longer pause each time. This is safe: every request names its subject, so a request that arrives
+twice has the same effect as one. A response could also come from a proxy server in front of the
+server, so only a problem with one of the server's own codes counts as an error of the server.
 """
 
 import asyncio
@@ -176,7 +176,7 @@ class Requests:
         token from the function.
 
         Raises:
-            ServerUnreachable: No response came within the patience, nor before `until`.
+            ServerUnreachable: No response came before `until` and the client's patience ended.
             ElicitError: The error that the server returned.
         """
         patience = Deadline(self._patience, ticks=asyncio.get_running_loop().time)
@@ -208,7 +208,8 @@ class ListedQuestion:
     """A question as a list shows it: without its answer.
 
     `user` is the id of the user who is asked, or None for a person who signs in at an issuer. `url`
-    is that person's link while the question is open, for the program that asked.
+    is the link for that person. Only the program that asked receives it, while the question is
+    open.
     """
 
     id: str
@@ -232,7 +233,7 @@ async def list_questions(
     patience: timedelta = PATIENCE,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[ListedQuestion]:
-    """Yield all questions of the key's program, or all that an approving key may answer.
+    """Yield the questions of the key's program, or, for an approver's key, those it may answer.
 
     With `user` or `access_token`, yield only the questions to this person. With `waiting`, yield
     only unanswered questions. A question that is opened in the meantime may appear twice.

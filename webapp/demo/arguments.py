@@ -31,7 +31,7 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Return the arguments in `given` together with the NAME=VALUE pairs of `words`.
 
-    `command` is what was typed before the name of the tool.
+    `command` has the words that the user typed before the name of the tool.
 
     Raises:
         WrongArguments: An argument is unknown, missing or of the wrong type.

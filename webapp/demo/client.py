@@ -209,7 +209,7 @@ class Demo:
 
 def demonstrate(url: str, asked: DemoCall) -> int:
     """Run the demo against the server at `url` and return the exit status."""
-    url = url.rstrip("/").removesuffix("/mcp")  # also the address that a client has
+    url = url.rstrip("/").removesuffix("/mcp")  # accept the MCP endpoint too
     host = urlsplit(url).hostname
     if not _is_http(url) or host is None:
         tell(f"elicit: --url {url!r} is not an address like {DEFAULT_URL}", out=sys.stderr)

@@ -9,8 +9,9 @@ stores authors' own ids, and `plugins` runs the operator's hooks.
 The sequence: a waiter is registered before the link is sent -> something settles the record -> the
 write is durable -> the waiter is woken, here or in another process -> the waiter reads the store.
 
-Guarantees: a call acts on what the store says, and a wake-up is only a hint; a question is settled
-once; an answer that is the first, a duplicate, late or unknown is recognized as such.
+Guarantees: a call acts on the state in the store, and a wake-up is only a hint. A question is
+settled once. The service distinguishes first, duplicate and late answers, and answers to unknown
+questions.
 
 Risks: anything that can happen between two awaits. tests/crash ends the process at these points.
 """

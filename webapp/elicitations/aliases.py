@@ -1,10 +1,11 @@
 """Aliases: an author's own id for an elicitation, so that trusted code can complete it by that id.
 
-Risks: an order completes the question of another person with the same id. So an id belongs to the
-asker (an API program, or a tool or block of one server) and to the person who was asked. A
-completion that does not name both finds a question only if exactly one tool asked exactly one
-person under the id. Ended questions count too: a late or repeated completion must not complete
-another question. Questions of API programs are found only by the name of the program.
+Risks: two people are asked under the same id, and a completion meant for one person completes the
+other person's question. So an id belongs to the asker (an API program, or a tool or block of one
+server) and to the person who was asked. A completion that does not name both finds a question only
+if exactly one tool asked exactly one person under the id. Ended questions count too: a late or
+repeated completion must not complete another question. Questions of API programs are found only by
+the name of the program.
 
 Each question under an id has one row with the id `name::home:owner:tool`. `home` is a tag of the
 API program, or of the server whose tools and blocks ask. Earlier versions used `name:owner`.
@@ -27,15 +28,15 @@ from webapp.records.values import Alias
 _SEPARATOR = ":"  # occurs in no author's id and in no tag
 _BEHIND = ";"  # sorts directly after the separator
 _OWN, _PROGRAM = "s", "p"  # the first character of a home: of a server, or of an API program
-# Our ids begin with the time when they were made. Read as a time, the beginning of any other text
-# of the same length is nearly always in the future.
+# Our ids begin with their creation time. If the beginning of another text of the same length is
+# decoded as a time, the result is nearly always far in the future.
 _LAST_YEAR = 2200
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingParty:
-    """The asker that gave an id: an API program or a tool. None for both: any tool or block.
+    """The asker that chose an id: an API program or a tool. If both are None, any tool or block.
 
     If `server` is None, the asker may belong to any server of the store.
     """
@@ -161,7 +162,7 @@ async def _homes(elicitations: Elicitations, name: str, by: AskingParty) -> Asyn
 async def _beginning(
     elicitations: Elicitations, start: str, *, without: str | None = None
 ) -> AsyncIterator[Alias]:
-    """Yield the rows whose id starts with `start`, except those that start with start + without."""
+    """Yield the rows whose id starts with `start`, but not with `start` followed by `without`."""
     after = start
     while True:
         page = await elicitations.store.list("alias", after=after, limit=ROWS_AT_ONCE)

@@ -103,7 +103,7 @@ class Plugins:
     ) -> tuple[Question[Any], T]:
         """Run the hooks for a question. Return the question to ask, and the result of `admit`.
 
-        `admit` checks the quotas for another question.
+        `admit` checks that the quotas allow one more question.
 
         Raises:
             HookRefused: A hook refused the question, or failed.

@@ -1,7 +1,7 @@
-"""The interface of a kind of question; each kind is implemented in its own module.
+"""The interface that each kind of question implements, in a module for each kind.
 
-A kind that the server is not set up for raises an error, which `missing_table` creates for a name
-in an author's code that has no table in `elicit.toml`.
+A kind raises NotConfigured if the server has no settings for the question. `missing_table` creates
+this error for a name in an author's code that has no table in `elicit.toml`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,10 +1,10 @@
-"""Writes that take effect although another process or a cancellation comes in between.
+"""Retries of writes that conflict with other writers, and work that a cancellation does not stop.
 
-If another process has changed a row, the change is decided again on the new row. Work that must not
-stop halfway runs in a task of its own, which continues if its caller is cancelled.
+If another process has changed a row, the writer applies its change again, to the new row. Work that
+must not stop halfway runs in a task of its own, which continues if its caller is cancelled.
 
 Risks: fifty writers all retry at once, and a slow process never wins. So a writer that has lost
-several times waits before the next attempt, longer each time. The first attempt is decided on a
+several times waits before the next attempt, longer each time. The first attempt starts from the
 copy in this process's cache, if there is one.
 """
 
@@ -66,8 +66,8 @@ async def pause(number: int) -> None:
 class Cache:
     """The elicitations that this process wrote last and whose answer a call can still use.
 
-    A change may be decided on a cached copy, because the compare-and-set checks the version. Code
-    that needs the current value reads the store.
+    A change may start from a cached copy, because the write checks the version. Code that needs the
+    current value reads the store.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ T = TypeVar("T")
 
 
 class Uncancelled(Generic[T]):
-    """Work in progress: its `task`, and the `result`, which one caller awaits."""
+    """Work in its own `task`, which continues if the caller that awaits `result` is cancelled."""
 
     __slots__ = ("_work", "result", "task")
 
@@ -133,7 +133,7 @@ class Uncancelled(Generic[T]):
         return value
 
     def _end(self, task: asyncio.Task[T]) -> None:
-        self._work.close()  # the work never began, because the task was cancelled at once
+        self._work.close()  # needed if the task was cancelled before the work began
         error = None if task.cancelled() else task.exception()  # asyncio then logs no error
         if self.result.done():
             return

@@ -2,7 +2,7 @@
 
 The operations are start, open, settle, claim, deliver and complete. Functions in `flows` decide
 what a change does to a value. `change` and `write_rebuilt` write the changed value: if another
-process wrote first, they decide the change again on the new value.
+process wrote first, they apply the change again, to the new value.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Elicitations:
     async def as_remembered(self, id: str) -> Elicitation | None:
         """Return an open elicitation from this process's cache, or else read it from the store.
 
-        The cached copy may be stale. Use it only to decide a write, which checks the version.
+        The cached copy may be stale. Use it only as the basis of a write, which checks the version.
         """
         known = self.recent.get(id)
         if known is None or known.status.is_final:
@@ -150,7 +150,7 @@ class Elicitations:
     async def get_written(self, id: str) -> Elicitation | None:
         """Read the elicitation. If this process is writing it now, wait for that write first.
 
-        A change that is decided in the meantime would lose the compare-and-set.
+        A change that is based on the version before that write would fail its version check.
         """
         await self._until_written(id)
         return await self.get(id)

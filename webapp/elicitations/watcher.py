@@ -43,9 +43,10 @@ async def listen(elicitations: Elicitations) -> None:
 def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
     """Return True if this process needs writes of this row.
 
-    Other processes write many questions and runs, and this process needs few of them: those that
-    it waits for, and those of a person whose lists are open. It never needs audit records. A caller
-    that begins to wait for a row reads the row afterwards, so it misses no earlier write.
+    Other processes write many questions and runs. Unless a subscriber receives every write of that
+    kind, this process needs only the rows that it waits for or has in its cache, and the rows of a
+    person whose lists are open. It never needs audit records. A caller registers its wait before it
+    reads the row, so it misses no earlier write.
     """
     if kind == AUDIT:
         return False

@@ -1,15 +1,15 @@
 """The outbox: the events of a write, stored as rows of the same write, and how many events wait.
 
-Risks: an event about something that was never written, or a change without an event. Both are
-therefore one atomic write. An event's id consists of the id of the record that it reports, the
-address, and the record's new version, which only increases. The events of one question for one
-address are therefore next to each other in the store, in order, and are found without reading other
-records.
+Risks: an event about something that was never written, or a change without an event. A change and
+its events are therefore one atomic write. An event's id consists of the id of the record that it
+reports, the address, and the record's new version, which only increases. The events of one question
+for one address are therefore next to each other in the store, in order, and are found without
+reading other records.
 
 Risks: a receiver is down for days and its waiting events fill the store. Each address therefore has
-a limit. Events above the limit are not stored. This is reported in the log (at most once a minute),
-in the metrics and in the row of the address, which `elicit doctor` reads. Events that already wait
-stay, because receivers need the earlier events to understand later ones.
+a limit. Events above the limit are not stored. This loss is reported in the log (at most once a
+minute), in the metrics and in the row of the address, which `elicit doctor` reads. Events that
+already wait are not removed, because receivers need the earlier events to understand later ones.
 
 The backlog reads the rows once, and then follows the changes that all processes write. It reads the
 rows again every hour, and after changes were missed, because rows may have been erased or lost.
@@ -48,7 +48,7 @@ _log = logging.getLogger("webapp.events.backlog")  # the name in the log lines o
 
 
 class Backlog:
-    """The backlog as this process knows it. `ended` are addresses that want no more events."""
+    """The waiting events of each address. `ended` are addresses that want no more events."""
 
     def __init__(self, elicitations: Elicitations, *, at_most: int = WAITING_AT_MOST) -> None:
         self._elicitations = elicitations

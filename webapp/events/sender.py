@@ -38,7 +38,8 @@ SCHEDULE: Final = (
     *(timedelta(seconds=5), timedelta(minutes=5), timedelta(minutes=30)),
     *(timedelta(hours=hours) for hours in (2, 5, 10, 14, 20, 24)),
 )
-# maximum share of a pause, so that events that failed together are not retried together
+# Each pause is extended by a random share of itself, at most this one, so that events that failed
+# together are not retried at the same moment.
 JITTER: Final = 0.2
 RETRY_AFTER_AT_MOST: Final = timedelta(days=1)
 CLAIMED: Final = timedelta(seconds=30)  # a request takes at most ten seconds
@@ -51,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class SendQueue(Generic[K, V]):
-    """The rows to send to one address now, by key. `send` sends the first, which it gets."""
+    """A queue of rows to send to one address now, by key. `send` receives and sends each row."""
 
     def __init__(self, send: Callable[[K, V], Awaitable[object]], *, on_error: str) -> None:
         """`on_error` is the log event for an unexpected error; the row becomes due again."""
@@ -103,8 +104,8 @@ class EventSender:
         self._outbound = outbound
         self._backlog = backlog
         self._random = random
-        # For each ordering key the event that was woken or is due, and the ids of events that this
-        # process just wrote and may send at once.
+        # By address: the queue maps an ordering key to an event that is new or due, and to the ids
+        # of events that this process has just written, which it may send before they are due.
         self._queues: Mapping[str, SendQueue[EventPlace, tuple[OutgoingEvent, frozenset[str]]]] = {
             each.name: SendQueue(partial(self._send_in_order, each), on_error="event.failed")
             for each in addresses
@@ -199,7 +200,7 @@ class EventSender:
         """Try to send the event. Return True if it was sent or given up: the next may follow."""
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
-        # each process that claimed the event ended before it noted the result
+        # No try is left: after the last claim, the process ended before it noted the result.
         if event.tries > len(SCHEDULE):
             return await self._noted(replace(event, status="given up"))
         until = self._elicitations.clock() + CLAIMED

@@ -185,7 +185,7 @@ class EventsOut:
         return reply
 
     async def resume(self, address: EventAddress) -> None:
-        """Send events to the address again. Events of the time in between were never stored."""
+        """Send new events to an ended address again. Events since its end were not stored."""
 
         async def resumed() -> list[EventAddressState]:
             found = await state_of(self._elicitations, address)

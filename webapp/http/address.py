@@ -4,8 +4,8 @@ Two spellings of one host must compare equal, and two different hosts must not. 
 case, default ports, short and long IP addresses, and IPv4 inside IPv6. An ambiguous address (with a
 user name, a zone or an escape) is rejected.
 
-Risks: an address chosen by somebody else matches a trusted host. The setting therefore only applies
-to addresses that the operator has configured (issuer, providers, payment providers), never to
+Risks: an address chosen by somebody else matches a trusted host. The trusted hosts therefore only
+apply to addresses that the operator has configured (issuer, providers, payment providers), never to
 addresses from an author, a model or a client. Each entry is one port of one host or network.
 """
 
@@ -146,7 +146,7 @@ _HTTPS = 443
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedHost:
-    """A trusted host name, with any address, or a trusted network."""
+    """A trusted host name, whatever its IP addresses are, or a trusted network."""
 
     port: int
     name: str | None = None
@@ -208,7 +208,7 @@ def _port(text: str) -> int:
 # full path must begin with the path of ELICIT_URL.
 
 _WELL_KNOWN = "/.well-known"
-# Routing state of a framework: another framework inside would use it as its own.
+# Routing state of the outer framework, which a framework inside would mistake for its own state.
 _OF_HOSTS = frozenset(
     {
         "app_root_path",
