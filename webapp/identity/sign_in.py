@@ -53,7 +53,7 @@ class Logouts:
         self._clock = clock
 
     def keys(self, issuer: str, *, sub: str, sid: str) -> tuple[str, ...]:
-        """Return the ids of the rows that end a session with these claims, its person's first.
+        """Return the ids of the rows that end a session with these claims, the person's row first.
 
         A session without `sid` also ends if a report names another session of its person.
         """
@@ -129,7 +129,7 @@ class Logouts:
         return owner, owner + self._tag("id token", session.id)
 
     async def _ended_now(self, key: str) -> Record:
-        """Return the row that ends the sessions of this key, in place of an earlier one."""
+        """Return the row that ends the sessions of this key, which replaces an earlier row."""
         now, before = self._clock(), await self._store.read(SERVICE, LOGOUT, key)
         version = 0 if before is None else before.version
         row = Row(owner=SERVICE, kind=LOGOUT, id=key, version=version + 1)
