@@ -119,7 +119,7 @@ def fault_of(message: Message) -> str | None:
     texts = [message.string] if isinstance(message.string, str) else [*(message.string or ())]
     for text in filter(None, texts):
         (placeholders, tags), wanted = _parts(text), [_parts(id) for id in ids]
-        if message.context == FROM_CODE:  # a value can be left out: it may be English words
+        if message.context == FROM_CODE:  # a translation may omit a value: it can be English text
             is_right = any(placeholders <= values and tags == other for values, other in wanted)
         else:
             is_right = (placeholders, tags) in wanted

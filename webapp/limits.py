@@ -14,7 +14,8 @@ class CallLimits:
     rounds: int = 10  # the maximum of the Python and TypeScript clients
     link: timedelta = timedelta(seconds=25)  # for a repeated call of a client without URL mode
     progress: timedelta = timedelta(seconds=5)
-    # The time for a client's first question. After that, the person gets the link as well.
+    # The time limit for a client that has never answered a question. After that, the person also
+    # gets the link.
     silence: timedelta = timedelta(seconds=20)
     hook: timedelta = timedelta(seconds=5)  # one hook of a plugin
 

@@ -64,8 +64,8 @@ class Caller:
 
     `client` is the verified client id if `is_client_verified` is True, otherwise the name that the
     client gives itself. With `by_code`, the link is bound to the person by a code that goes from
-    the page to the chat. Without an owner, questions belong to this run only: they join no equal
-    question, and no answer is stored or passed on to another run.
+    the page to the chat. Without an owner, questions belong to this run only: they are not merged
+    with equal questions, and no answer is stored or passed on to another run.
     """
 
     owner: str | None
@@ -125,7 +125,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """The person at a browser: from a session, the application, or this machine's own user."""
+    """The person at a browser, identified by a session, the application, or this machine."""
 
     owner: str
     label: str

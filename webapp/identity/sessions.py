@@ -205,7 +205,7 @@ class Sessions:
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
 
     def sign_in_state(self, cookies: Mapping[str, str]) -> SignInState | None:
-        """Return the state with which this browser left to sign in, or None if it has expired."""
+        """Return the state of the sign-in that this browser began, or None if it has expired."""
         return self._read(cookies, self.leaving_name, Purpose.SIGNIN, SignInState)
 
     def forget_leaving(self) -> str:

@@ -90,7 +90,7 @@ class Logouts:
         raise StoreUnavailable("other requests keep changing the rows of this sign-out")
 
     async def store_id_token(self, session: BrowserSession, id_token: str) -> None:
-        """Store the session's ID token, with which the issuer ends its session without asking."""
+        """Store the ID token, so that the issuer can end its session without asking the person."""
         if not 0 < len(id_token) <= ID_TOKEN_CHARACTERS_AT_MOST:
             return
         with suppress(Conflict, StoreUnavailable):  # the issuer then asks the person

@@ -273,7 +273,7 @@ class Decisions:
         return ended
 
     async def fall_due(self, item: InboxItem) -> None:
-        """Mark the item when its question has ended or was never stored."""
+        """Mark the item if its question has ended or is missing, else record its escalation."""
         asked = await self._elicitations.get(item.elicitation_id)
         if asked is None or asked.status.is_final:
             await self._elicitations.write(replace(item, status=_DECIDED))

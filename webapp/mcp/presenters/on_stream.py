@@ -408,7 +408,7 @@ class OnStream:
         return until if self.held_until is None else min(until, self.held_until.at(now))
 
     def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
-        """Return True if the wait has to stop: an answer came, or one of the group is automatic."""
+        """Return True if the wait has to stop: an answer came, or one in the group is automatic."""
         return (asking is not None and asking.done()) or shown.group.has_nobodys
 
     @property

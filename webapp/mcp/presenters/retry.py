@@ -245,7 +245,8 @@ class Retry:
     async def _answer(self, call: Call, shown: PresentedQuestion) -> str | None:
         """Return the client's action, or None. If the link needs a user code, check it first.
 
-        If the code is missing or wrong, end the request with another form for it or the link.
+        If the code is missing or wrong, end the request with another form for the code, or with the
+        link.
         """
         asked = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.name)))
@@ -439,7 +440,8 @@ def _mode(out: Out) -> Mode:
 def _seconds_since(out: Out, asked: Elicitation, *, now: datetime) -> float:
     """Return the seconds since the question was sent, but not more than since its creation.
 
-    A time in the token before the creation belongs to an earlier question at the same place.
+    If the time in the token is earlier than the creation, it belongs to an earlier question at the
+    same place.
     """
     return (now - max(out.at or asked.created_at, asked.created_at)) / _SECOND
 
