@@ -2,7 +2,7 @@
 
 Risks: a translation that loses a placeholder or adds markup breaks a page. So a translation that
 does not have exactly the placeholders and tags of its English sentence is ignored, and the page
-shows the English one. A long Accept-Language header is cut (see `locale`).
+shows the English one. A long Accept-Language header is cut (see `ranges`).
 """
 
 import logging

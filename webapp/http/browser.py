@@ -120,7 +120,7 @@ class Browser:
         return (*headers, *self.marks(value, {}))
 
     def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
-        """Return the cookie that marks a browser as cleared, or nothing if the browser has it.
+        """Return the cookie that says that the browser's storage was cleared, or () if it has that.
 
         A program on another port can set cookies before we do, but cannot compute the value of this
         cookie, which needs our key.

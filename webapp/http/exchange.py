@@ -353,9 +353,9 @@ class Exchange(ClientConnection):
         """Receive the next message, and detect whether a disconnect means that the client was lost.
 
         Some servers let `receive` return a disconnect after each complete response, which is no
-        loss. `send` schedules `_mark`
-        before the last byte. If the server knew of a loss before that, this task wakes before
-        `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
+        loss. `send` schedules `_mark` before the last byte. If the server knew of a loss before
+        that, this task wakes before `_mark` runs. If the last send itself ended the exchange, this
+        task wakes after `_mark`.
         """
         was_open = not self._is_ending
         self._is_hearing = True

@@ -1,9 +1,9 @@
 """The verification of people's access tokens, the same for each endpoint (RFC 9068, RFC 7662).
 
 Risks: a second endpoint checks less than the first. `/mcp` and the HTTP API therefore use the same
-verifier: that of the issuer where people sign in, or the one that the served MCP server brings
-(`webapp.server`). The text of a token leaves this module only in a `SubjectToken`, for a declared
-exchange.
+verifier: that of the issuer where people sign in, or the one that the author of the served server
+configured (`webapp.server`). The text of a token leaves this module only in a `SubjectToken`, for a
+declared exchange.
 """
 
 import logging

@@ -37,7 +37,7 @@ class KnownBy(StrEnum):
     ISSUER = "issuer"
     APPLICATION = "application"
     MACHINE = "machine"
-    CODE = "code"  # by a code, or by an issuer although this server has no sign-in
+    CODE = "code"  # by a user code, because no browser can be identified as the caller's
 
 
 class ListsPeople(Protocol):

@@ -1,8 +1,8 @@
 """Operators: the people who may see the pages about the records of all people.
 
 People who sign in at ELICIT_ISSUER are operators by their subject, or by a claim that the issuer
-signed. If the server is only for its own machine, people do not sign in. The command `elicit
-operator` then prints a one-time link.
+signed. If the public address is on this machine and no issuer is set, nobody signs in. The command
+`elicit operator` then prints a one-time link.
 
 Risks: a person can open the pages after the issuer has removed the claim, so a sign-in proves the
 claim for an hour only, as for approvers. Or a program on this machine, such as a tool that fetches

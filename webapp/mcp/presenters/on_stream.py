@@ -161,7 +161,7 @@ class ClientAsks:
             passed_on.asking.cancel()
 
     async def ended(self, elicitations: Elicitations) -> list[str]:
-        """Return and drop the questions that ended between calls. The client is to be notified."""
+        """Return and drop questions that ended between calls. The caller notifies the client."""
         ended: list[str] = []
         for id in tuple(self._to_notify):
             found = await elicitations.get(id)

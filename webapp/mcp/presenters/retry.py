@@ -7,9 +7,9 @@ sealed token; the rest belongs to the tool.
 
 Risks: a client shows nothing, and answers automatically or makes no further request. The token
 therefore records when each question was first sent, which no client can change. If a client does
-not answer for long, the result has the link for the person. If a client agrees to a link sooner
-than a person can read, it may not have opened a browser, so its request ends with the link in the
-result.
+not answer for a long time, the result has the link for the person. If a client agrees to a link
+sooner than a person can read, it may not have opened a browser, so its request ends with the link
+in the result.
 
 An engine that replays (LangGraph and others) repeats the call from its first request before it
 brings the person's answer. The repeated first request therefore gets the same question under the
@@ -321,7 +321,7 @@ class Retry:
             await call.run.change(lambda run: store_responses(run, merged))
 
     def _out(self, call: Call) -> Mapping[int, Out]:
-        """Return the run's questions that were sent to the client; {} for another run's token."""
+        """Return the run's questions that the client was sent, or {} for another run's token."""
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
