@@ -63,7 +63,7 @@ def is_authors(path: str) -> bool:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return `file:line` of the innermost place in the author's code, or in any code."""
+    """Return `file:line` of the innermost place in the author's code, else in any code."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"
     places = [

@@ -1,8 +1,8 @@
-"""The languages of the pages: gettext catalogues, and the one that a browser asks for.
+"""The languages of the pages: gettext catalogues, and the choice for a browser.
 
 Risks: a translation that loses a placeholder or adds markup breaks a page. So a translation that
 does not have exactly the placeholders and tags of its English sentence is ignored, and the page
-shows the English one. A long Accept-Language header is cut (see `locale`).
+shows the English one. A long Accept-Language header is cut (see `ranges`).
 """
 
 import logging
@@ -24,7 +24,8 @@ from babel.messages.pofile import PoFileError, read_po
 MOST_CHARACTERS: Final = 1024  # of Accept-Language; browsers send less than 200
 MOST_RANGES: Final = 16
 CATALOGUES: Final = Path(__file__).resolve().parent / "catalogues"
-# Sentences that name who asks exist once for each: other languages inflect these words.
+# A sentence that names the asker exists once with each of these words, because other languages
+# inflect them.
 ASKERS: Final = ("your assistant", "the application")
 JUST_NOW: Final = "just now"
 # RFC 9110, 12.5.4 and 12.4.2.
@@ -32,8 +33,8 @@ _RANGE = re.compile(
     r"(\*|[A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8}){0,8})"
     r"(?:[ \t]*;[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?"
 )
-FROM_CODE: Final = "code"  # the context of the texts that the code makes, not a template
-_LONGEST: Final = 600  # characters of a text whose values are looked for
+FROM_CODE: Final = "code"  # the gettext context of texts from code, not templates
+_LONGEST: Final = 600  # characters; a longer text is not matched with sentences that have values
 _VALUE = re.compile(r"%\((\w+)\)s")
 _PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|%|.?)")
 _TAG = re.compile(r"</?[a-z][^<>]*>")
@@ -65,10 +66,10 @@ class Language:
         return self._texts[0]
 
     def translated(self, text: str) -> str:
-        """Return a text of the code in this language. Any other text stays as it is.
+        """Translate a text that our code has produced. Return any other text unchanged.
 
-        The code makes sentences in English, also for logs and programs, and stores some of them. So
-        a sentence with values is recognized by its words.
+        The code produces complete English sentences, because logs, programs and the store use them
+        too. A sentence that contains values is therefore recognized by the words around the values.
         """
         messages, patterns = self._texts
         found = messages.pgettext(FROM_CODE, text)
@@ -118,7 +119,7 @@ def fault_of(message: Message) -> str | None:
     texts = [message.string] if isinstance(message.string, str) else [*(message.string or ())]
     for text in filter(None, texts):
         (placeholders, tags), wanted = _parts(text), [_parts(id) for id in ids]
-        if message.context == FROM_CODE:  # a value can be left out: it may be English words
+        if message.context == FROM_CODE:  # a translation may omit a value: it can be English text
             is_right = any(placeholders <= values and tags == other for values, other in wanted)
         else:
             is_right = (placeholders, tags) in wanted

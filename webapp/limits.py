@@ -14,7 +14,8 @@ class CallLimits:
     rounds: int = 10  # the maximum of the Python and TypeScript clients
     link: timedelta = timedelta(seconds=25)  # for a repeated call of a client without URL mode
     progress: timedelta = timedelta(seconds=5)
-    # The time for a client's first question. After that, the person gets the link as well.
+    # The time limit for a client that has never answered a question. After that, the person also
+    # gets the link.
     silence: timedelta = timedelta(seconds=20)
     hook: timedelta = timedelta(seconds=5)  # one hook of a plugin
 
@@ -29,7 +30,8 @@ class Arrivals:
     reading: timedelta = timedelta(seconds=30)  # first for a request's head, then for its body
     # The idle time of a connection between two requests. It has to be longer than the limit of the
     # clients (5 s for httpx, 4 s for Node.js). Otherwise a client could send a request at the
-    # moment in which this server closes the connection. The settings allow a named proxy more.
+    # moment in which this server closes the connection. The settings allow a longer time for a
+    # configured proxy.
     idle: timedelta = timedelta(seconds=10)
     connections: int = 900
     own_user: int = 50  # more connections for the user who runs the server, on the same machine

@@ -67,7 +67,7 @@ def parsed(text: bytes) -> Fields:
 _COOKIE_BYTES = 24
 _COOKIE_CHARACTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
-# of one browser; more can only come from programs on other ports of this machine
+# Limit for one browser. Programs on other ports of this machine could set many more cookies.
 _COOKIES_AT_MOST = 32
 _TAG_CHARACTERS = 8
 # Browser features that no page uses. `clipboard-write` is needed to copy a link.
@@ -95,7 +95,7 @@ class Browser:
         parts = urlsplit(public_url)
         self._is_https = parts.scheme == "https"
         address = PublicAddress.parse(public_url)
-        # Under a path, the rest of the origin and its stored data belong to other applications.
+        # If the public URL has a path, other applications use the same origin and its stored data.
         self._clears = address.is_on_loopback and not address.root_path
         self.cookie_name = cookie_name(public_url)
         self._csrf_keys = csrf_keys  # newest first; read on every use, because secrets are rotated
@@ -104,7 +104,7 @@ class Browser:
         return secrets.token_urlsafe(_COOKIE_BYTES)
 
     def cookie_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """Return the browser's cookie or None. If there are several, prefer the hash `known`."""
+        """Return the browser's cookie or None. Of several, prefer the one whose hash is `known`."""
         values = self._all_of(cookies)
         same = (value for value in values if known is not None and self.hash(value) == known)
         return next(same, next(iter(values), None))
@@ -120,7 +120,7 @@ class Browser:
         return (*headers, *self.marks(value, {}))
 
     def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
-        """Return the cookie that marks a browser as cleared, or nothing if the browser has it.
+        """Return the cookie that says that the browser's storage was cleared, or () if it has that.
 
         A program on another port can set cookies before we do, but cannot compute the value of this
         cookie, which needs our key.
@@ -139,7 +139,7 @@ class Browser:
         return hashlib.sha256(b"elicit-url browser" + value.encode()).hexdigest()
 
     def hash_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """Return the hash of the binding cookie, or None without one; see `cookie_of`."""
+        """Return the hash of the cookie that `cookie_of` selects, or None if there is no cookie."""
         cookie = self.cookie_of(cookies, known=known)
         return None if cookie is None else self.hash(cookie)
 

@@ -123,7 +123,7 @@ class _Asking:
 
 
 class Outbound:
-    """The outbound HTTP client, which sends the requests of a Talk and passes it the replies.
+    """The outbound HTTP client. It sends the requests of a Talk and passes the replies to the Talk.
 
     - `allow_loopback`: for a server that is itself on loopback (development, tests).
     - `trusted`: hosts in the operator's own network.
@@ -188,7 +188,7 @@ class Outbound:
         declares.
 
         Raises:
-            Failed: The other side cannot be reached, or any error that the talk raises.
+            Failed: The other server cannot be reached. Errors of the talk are also raised.
         """
         is_authors = to is not None and not to.is_operators
         operation = str(getattr(talk, "__name__", _FETCH)).strip("_")

@@ -1,8 +1,8 @@
 """The edge: the one layer that every request passes, before the application that its path names.
 
-It begins the `exchange`, which reads the request once, lets the guard check it, limits page
-requests, and adds Strict-Transport-Security (RFC 6797) to every response: browsers use only https
-for this host for some time.
+The edge begins the `exchange`, which reads the request once. Then the edge lets the guard check the
+request, limits page requests, and adds Strict-Transport-Security (RFC 6797) to every response. This
+header makes browsers use only https for this host until the header expires.
 
 Risks: that header applies to every port of the host and cannot be revoked before it expires, so
 other services on the host become unreachable over http. The operator therefore has to enable it. It
@@ -14,11 +14,12 @@ MCP libraries check nothing by default, so a web page that rebinds its host name
 run tools as the person who reads the page. A client address in a header is only trusted if a
 configured proxy sent the request.
 
-`/mcp` only accepts the origins that the operator names, not even the origin of our pages. Another
-user of this machine could use our port on another address, let a browser load a page, and stop.
-Requests of that page would then reach us with our own origin. A service worker that such a page
-installed would survive, so requests for a service worker script receive a script that unregisters
-it.
+`/mcp` accepts only the origins that the operator names, and refuses even the origin of our pages.
+The reason is an attack by another user of this machine: that user runs a server on our port at
+another address, lets a browser load a page from it, and stops the server. Requests of that page
+would then reach us with our own origin. A service worker that such a page installed would stay in
+the browser, so the guard answers a request for a service worker script with a script that
+unregisters the worker.
 
 Browsers send `Origin: null` for our own forms, because our pages set `Referrer-Policy:
 no-referrer`. Sandboxed frames send it too, so forms need CSRF tokens anyway.
@@ -58,8 +59,8 @@ from webapp.http.rate_limit import Rates, TooOften, address_key
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# First segments of paths for programs, which use different names of loopback and do not follow
-# redirects well.
+# First path segments that programs request. Programs use different names of loopback and do not
+# follow redirects well, so their requests are not redirected to the public host name.
 FOR_PROGRAMS = frozenset(
     ("mcp", ".well-known", "live", "ready", "health", "metrics", "webhooks", "api")
 )
@@ -73,8 +74,8 @@ _CROOKED = re.compile(
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
 _CALLS = "mcp"
-# A provider sends the browser here with a form of its own page (`response_mode=form_post`). The
-# route reads no cookie and changes nothing: it redirects to the same path, where all is checked.
+# A form on a provider's page posts to this path (`response_mode=form_post`). The POST route reads
+# no cookie and changes nothing: it redirects to the same path, where the callback is checked.
 _PROVIDERS_FORM = re.compile(r"/callback/[a-z][a-z0-9_]{0,31}")
 PROBES = ("/ready", "/health")
 _OTHER_SITE = "A page of another site sent this request, so the server refused it."
@@ -186,7 +187,7 @@ class Guard:
             status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
         else:
             status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
-        # the operator reads health checks, and has to fix the address
+        # only the operator can fix the address, and the operator monitors the health checks
         if written_path(scope) in PROBES:
             status = HTTPStatus.SERVICE_UNAVAILABLE
         detail = f"This server answers at {self._address.url} only."
@@ -343,7 +344,7 @@ def _check_path(scope: Scope) -> None:
 
 
 def _two_lengths() -> _Refusal:
-    """Return the refusal: a proxy may use the other of two lengths (RFC 9112, 6.1)."""
+    """Return the refusal of two body lengths, because a proxy may use the other (RFC 9112, 6.1)."""
     return _bad_request(
         "length-twice",
         "A request must have either one Content-Length or one Transfer-Encoding: chunked, not "

@@ -8,12 +8,12 @@ Risks: the facts belong to another request, because another application put them
 a layer in between changed the request. The facts of a scope are therefore used only if everything
 that they were read from is still in the scope, unchanged. Otherwise the scope is read again.
 
-It also tracks delivery: whether the last byte of the response was sent while the client was
-connected. Sent does not mean received. `True` means that the server accepted the last byte before
-it noticed a lost connection. `True` is also reported if the client disconnects at that moment, or
-if the network drops the bytes. Code that acts on `True` therefore stores the result for a while. If
-the application does not read a request's body to its end, the connection is not monitored, and a
-loss is only noticed when the server's own `send` raises.
+The exchange also tracks delivery: whether the last byte of the response was sent while the client
+was connected. Sent does not mean received. `True` means that the server accepted the last byte
+before it noticed a lost connection. `True` is also reported if the client disconnects at that
+moment, or if the network drops the bytes. Code that acts on `True` therefore stores the result for
+a while. If the application does not read a request's body to its end, the connection is not
+monitored, and a loss is only noticed when the server's own `send` raises.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _logger = logging.getLogger("webapp.http.connection")
 
 
 class ClientConnection:
-    """A request and its response: whether the client disconnected before the last byte."""
+    """A request and its response. Records if the client disconnects before the last byte."""
 
     __slots__ = ("_at_break", "_at_end", "_is_delivered", "is_broken", "pieces")
 
@@ -171,7 +171,7 @@ PEER_KEY = "elicit.peer"
 # this machine's user.
 PROXIED_KEY = "elicit.proxied"
 _KEY = "elicit.exchange"
-# Limits of what is read of a request that is refused before its body was read.
+# Limits for reading the rest of a body if the request is refused before its body was read.
 _UNREAD_BYTES_AT_MOST = 64 * 1024
 _UNREAD_SECONDS_AT_MOST = 1.0
 
@@ -352,9 +352,10 @@ class Exchange(ClientConnection):
     async def next_message(self) -> Message:
         """Receive the next message, and detect whether a disconnect means that the client was lost.
 
-        Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`
-        before the last byte. If the server knew of a loss before that, this task wakes before
-        `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
+        Some servers let `receive` return a disconnect after each complete response, which is no
+        loss. `send` schedules `_mark` before the last byte. If the server knew of a loss before
+        that, this task wakes before `_mark` runs. If the last send itself ended the exchange, this
+        task wakes after `_mark`.
         """
         was_open = not self._is_ending
         self._is_hearing = True
@@ -408,7 +409,7 @@ class Exchange(ClientConnection):
 
 
 def facts_of(scope: Mapping[str, Any]) -> Facts:
-    """Return the facts of this request: those that the edge read, or new ones if they differ."""
+    """Return the facts that the edge read, or read them again if the request has changed since."""
     exchange, get = scope.get(_KEY), scope.get
     if type(exchange) is Exchange:
         found = exchange.facts

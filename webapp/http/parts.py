@@ -14,7 +14,7 @@ from webapp.http.exchange import ASGIApp, Receive, Scope, Send, exchange_of, sen
 
 PATH_BYTES_AT_MOST = 4 * 1024
 QUERY_BYTES_AT_MOST = 8 * 1024
-# The methods of a route that shows something: RFC 9110, 9.3.2. Monitors and scanners send HEAD.
+# The methods of a read-only route (RFC 9110, 9.3.2). Monitors and scanners send HEAD.
 READ: Final = (HttpMethod.GET, HttpMethod.HEAD)
 _PARTS = "elicit_url.parts"
 AnyRequest: TypeAlias = Request[Any, Any, Any]
@@ -23,11 +23,11 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 async def answer_from(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, parts: Mapping[str, Any]
 ) -> None:
-    """Let one of our own applications answer, whose routes find the server's `parts` in the scope.
+    """Run one of our own applications. Its routes find the server's `parts` in the scope.
 
-    If the address is longer than all addresses of this server, it is refused before the framework
-    reads it. The application does not know the root path, so redirects to our own paths get it
-    here.
+    A request whose path or query is longer than any of this server is refused before the framework
+    reads it. The application does not know the root path, so the exchange adds the root path to
+    redirects to our own paths.
     """
     scope[_PARTS] = parts
     exchange_of(scope, receive, send).root_path = scope.get(ROOT_KEY, "").encode()

@@ -163,7 +163,7 @@ class SharedPort:
     async def take_over(self, *, say: Callable[[str], object]) -> socket.socket:
         """Wait until the owner is gone and return a listening socket.
 
-        If another program takes the port, `say` receives that once.
+        If another program takes the port, `say` is called once, with the error message.
         """
         has_reported = False
         while True:

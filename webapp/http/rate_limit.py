@@ -17,7 +17,8 @@ from webapp.deadline import Clock, ticks_of
 from webapp.http.address import plain_ip
 
 KEYS_AT_MOST = 10_000
-_HOUSEHOLD_BITS = 64  # IPv6 prefix that one customer gets, with free choice of addresses in it
+# Length of the IPv6 prefix that a provider assigns to one customer, who can use all its addresses.
+_HOUSEHOLD_BITS = 64
 
 
 class TooOften(ElicitError):
@@ -32,7 +33,7 @@ class TooOften(ElicitError):
 
 
 class Rates:
-    """A rate limiter that allows `burst` requests at once, then one in each `every`."""
+    """A rate limiter that allows `burst` requests at once, then one per interval `every`."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Accepted connections: the owner of each, their number, and the time that a request may take.
+"""Accepted connections: the owner of each, and the limits of their number and reading time.
 
 Risks: a client closes as soon as it has sent. A later search for the owner of its socket finds
 nothing, or another user's program on the same port. The kernel is therefore asked immediately, and
-its answer counts only if the accepted socket is still open afterwards: until then, no other program
-can have the client's port.
+its answer counts only if the accepted socket is still open afterwards: while the socket is open, no
+other program can use the client's port.
 
 Risks: uvicorn limits the request head only with h11; with httptools, an endless head would be
 buffered until the timeout. Trailers of a chunked body (RFC 9112, 7.1.2) would be appended to the
@@ -34,7 +34,7 @@ HEAD_BYTES_AT_MOST = 64 * 1024  # large enough for the cookies of all programs o
 
 
 class _ReadHead(list[tuple[bytes, bytes]]):
-    """The headers of a head that ended. Trailers are not added."""
+    """The headers of a request whose head is complete. It ignores trailers."""
 
     def append(self, _: tuple[bytes, bytes]) -> None:
         pass
@@ -45,7 +45,7 @@ class FastProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        # The current head's bytes that arrived after its first chunk; None outside of a head.
+        # Number of bytes of the current head after its first chunk; None outside of a head.
         self._head_bytes: int | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -259,8 +259,9 @@ def _believed(
 def _is_connected(transport: asyncio.BaseTransport) -> bool:
     """Return True if both ends are open.
 
-    Some systems (macOS) do not report the state. There a reset socket has no peer, but a socket
-    whose other end was closed still has one. The client's port stays in use until we close ours.
+    Some systems (macOS) do not report the state of a socket. On these systems, the peer address is
+    checked instead. A reset socket has none. A socket whose client closed its end still has one,
+    but then the client's port stays in use until we close our end.
     """
     # the socket may be closed, and another socket may have its file descriptor now
     if transport.is_closing():

@@ -1,8 +1,9 @@
 """The verification of people's access tokens, the same for each endpoint (RFC 9068, RFC 7662).
 
 Risks: a second endpoint checks less than the first. `/mcp` and the HTTP API therefore use the same
-verifier: that of the issuer where people sign in, or the served server's own (`webapp.server`). The
-text of a token leaves this module only in a `SubjectToken`, for a declared exchange.
+verifier: that of the issuer where people sign in, or the one that the author of the served server
+configured (`webapp.server`). The text of a token leaves this module only in a `SubjectToken`, for a
+declared exchange.
 """
 
 import logging
@@ -70,7 +71,7 @@ class Verifier(Protocol):
         ...
 
     async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
-        """Verify a token that came from the address `sender`. Without `use`, it must allow calls.
+        """Verify a token from the client address `sender`. Without `use`, it must allow tool calls.
 
         Raises BadBearer, or Failed if the token cannot be verified at the moment.
         """
@@ -78,10 +79,10 @@ class Verifier(Protocol):
 
 
 class IssuerTokens:
-    """A Verifier for tokens that an issuer where people sign in made for this server.
+    """A Verifier for tokens that the sign-in issuer created for this server.
 
-    `others` are the verifiers of further issuers. The exact name in a token decides which of them
-    verifies it, with its own keys, algorithms, audiences and claims.
+    `others` are the verifiers of further issuers. The exact issuer name in a token selects the
+    verifier, and each verifier has its own keys, algorithms, audiences and claims.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class IssuerTokens:
 
     @cached_property
     def resources(self) -> Mapping[str, tuple["IssuerTokens", Resource]]:
-        """The resource of each name that an issuer writes into its tokens, and its verifier."""
+        """The verifier and the resource for each issuer name that can occur in a token."""
         return {
             name: (one, replace(one.resource, issuer=name, tenant=tenant))
             for one in (self, *self.others)
@@ -161,7 +162,7 @@ def _checked(verified: Verified, resource: Resource, *, use: TokenUse | None) ->
     """Return the token if its audience and scopes allow the use. Raises BadBearer."""
     is_for_calls, needed = resource.takes(verified), resource.scopes
     if use is not None and use.resource in verified.made_for:
-        needed = ()  # these scopes are for calls
+        needed = ()  # the resource's scopes apply only to tool calls
     elif use is not None and not (is_for_calls and use.scope in verified.scopes):
         raise use.refused(received=list(verified.made_for))
     elif not is_for_calls:

@@ -2,9 +2,10 @@
 
 Risks: a key leaks. The store therefore has only a keyed hash of it, and the key is shown once. A
 key expires, and a revoked key stops at once, because the store is read at each request. Scanners of
-repositories find a key by its prefix. Its checksum shows scanners, and us without the store, that
-the text is a key. Another risk is a key that answers its own question: the scopes of a key allow
-only asking or answering. Scopes that move money or show an account's access token are separate.
+repositories find a key by its prefix. With its checksum, scanners (and this server, without a query
+to the store) recognize that a text is a key. Another risk is a key that answers its own question:
+the scopes of a key allow only asking or answering. Scopes that move money or show an account's
+access token are separate.
 """
 
 import re
@@ -30,7 +31,7 @@ from webapp.stores import Conflict, Record
 PREFIX: Final = "elicit_key_"
 KEY_RETENTION: Final = timedelta(days=30)  # after the end of a key, so that lists still show it
 USE_NOTED_EVERY: Final = timedelta(minutes=1)
-_LISTED_EVERY: Final = timedelta(seconds=0.25)  # less than a process takes to make a key
+_LISTED_EVERY: Final = timedelta(seconds=0.25)  # shorter than the time to create a key
 _CHARACTERS: Final = string.ascii_letters + string.digits
 _RANDOM_CHARACTERS: Final = 40  # 238 random bits
 _CHECKSUM_CHARACTERS: Final = 6
@@ -130,7 +131,7 @@ class ApiKeys:
     async def is_known(self, text: str) -> bool:
         """Return True if a key with this text exists, even if it has expired.
 
-        However many texts are tried, the store lists all keys at most four times a second.
+        Even if a client tries many texts, the store lists all keys at most four times a second.
         """
         if not is_key(text):
             return False
@@ -178,7 +179,7 @@ def new_text() -> str:
 
 
 def is_key(text: str) -> bool:
-    """Return True if the text has the form and the checksum of a key, which a typo breaks."""
+    """Return True if the text has the form of a key and its checksum is right (no typos)."""
     found = _TEXT.fullmatch(text)
     if found is None:
         return False

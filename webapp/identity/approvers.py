@@ -37,7 +37,7 @@ class KnownBy(StrEnum):
     ISSUER = "issuer"
     APPLICATION = "application"
     MACHINE = "machine"
-    CODE = "code"  # by a code, or by an issuer although this server has no sign-in
+    CODE = "code"  # by a user code, because no browser can be identified as the caller's
 
 
 class ListsPeople(Protocol):
@@ -76,11 +76,12 @@ def owners_of_people(
 class Approver:
     """A name and the people who decide under it.
 
-    Subjects and claims belong to `issuers`, or to that of ELICIT_ISSUER if it is empty. Users are
-    the application's own.
+    Subjects and claims belong to `issuers`, or to the issuer in ELICIT_ISSUER if `issuers` is
+    empty. `users` are users of the application.
 
-    `needs` is how many people have to approve. `comment` says if they can or have to write a
-    comment. After `escalate_after`, the people of the approver `escalate_to` can decide, too.
+    `needs` is how many people have to approve. `comment` says whether these people can or must
+    write a comment. After `escalate_after`, the people of the approver `escalate_to` can decide,
+    too.
     """
 
     name: str
@@ -218,7 +219,7 @@ class Approvers:
             )
 
     def voting(self, name: str, *, now: datetime) -> Voting:
-        """Return the voting of a question to this approver that is asked now."""
+        """Return the voting rules for a question that goes to this approver at the time `now`."""
         table = self._by_name[name]
         return Voting(
             approver=name,
@@ -269,7 +270,7 @@ class Approvers:
     def _people(
         self, tables: Sequence[Approver], known_by: KnownBy, issuer: str | None
     ) -> Mapping[str, str] | None:
-        """Return the listed people. None: a claim adds people whom the settings do not list."""
+        """Return the listed people, or None if a claim admits people who are not listed."""
         if known_by is KnownBy.ISSUER and any(table.pairs for table in tables):
             return None
         return {
@@ -360,7 +361,7 @@ class Approvers:
             return True
         if known_by is not KnownBy.ISSUER or not self._identity.has_several_issuers:
             return False
-        # Somebody may have an account at each issuer.
+        # A person may have accounts at two issuers, so a person of another issuer may be the asker.
         issuer, asker = person.issuer or "", asker_of(asked) or ""
         return self._tags.tag(issuer=issuer, subject=asker) != asked.owner
 

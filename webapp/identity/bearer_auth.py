@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str = "") -> ASGIApp:
-    """Return an application that serves the resource's metadata, and `app` to valid tokens.
+    """Return an application that serves the metadata and protects the resource's path in `app`.
 
     `root_path` is the part of the resource's path where the application is mounted. The metadata is
     advertised below that path, where this application answers. RFC 9728, 3.1 puts the metadata at
@@ -120,7 +120,7 @@ async def _describe(scope: Scope, send: Send, metadata: bytes) -> None:
 
 
 def _metadata(tokens: IssuerTokens, *, name: str) -> dict[str, object]:
-    """Return the metadata (RFC 9728, 2), which is the same at the root: there is one resource."""
+    """Return the metadata (RFC 9728, 2). All metadata paths return this same document."""
     document: dict[str, object] = {
         "resource": tokens.resource.url,
         "authorization_servers": [*tokens.resources],

@@ -62,10 +62,10 @@ class Subject:
 class Caller:
     """The caller of a tool. `refusal` says why no person could safely answer, or is None.
 
-    `client` is the verified client id if `is_client_verified` is True, otherwise the client's own
-    name. With `by_code`, the link is bound to the person by a code that goes from the page to the
-    chat. Without an owner, questions belong to this run only: they join no equal question, and no
-    answer is stored or passed on to another run.
+    `client` is the verified client id if `is_client_verified` is True, otherwise the name that the
+    client gives itself. With `by_code`, the link is bound to the person by a code that goes from
+    the page to the chat. Without an owner, questions belong to this run only: they are not merged
+    with equal questions, and no answer is stored or passed on to another run.
     """
 
     owner: str | None
@@ -73,7 +73,7 @@ class Caller:
     refusal: str | None = None
     by_code: bool = False
     is_client_verified: bool = False
-    is_user: bool = False  # the application asks this user, not a tool
+    is_user: bool = False  # the application itself asks this user, without a tool call
     name: str | None = None  # the name that approvers see
     issuer: str | None = None  # of the verified subject; LOCAL_ISSUER for this machine's user
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
@@ -90,7 +90,8 @@ class Caller:
     def must_be_answerable(self, kind: str, *, in_client: bool = False) -> None:
         """Raise NotAllowed unless a person can safely answer a question of this kind.
 
-        With `in_client`, the caller answers in the client, so no link has to find the person.
+        With `in_client`, the caller answers in the client, so no link has to reach the right
+        person.
         """
         if self.refusal is not None and (self.owner is None or not in_client):
             raise NotAllowed(self.refusal)
@@ -124,7 +125,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """The person at a browser: from a session, the application, or this machine's own user."""
+    """The person at a browser, identified by a session, the application, or this machine."""
 
     owner: str
     label: str
@@ -193,7 +194,7 @@ class Identity:
         rules: IdentityRules,
         users: Users | None = None,
     ) -> None:
-        """Identify people on this machine by `uid`, elsewhere by the issuer of the rules.
+        """Identify people on this machine by `uid`, elsewhere by the issuers in `rules`.
 
         `users` are the users of the served application; None if no application is served.
         """
@@ -227,7 +228,7 @@ class Identity:
         self._locality = LocalPeers(uid=uid, public_url=public_url)
         self._rules = rules
         self.binds_by_code = rules.binds_by_code
-        # People sign in at several issuers or tenants, and one may have two accounts.
+        # If people sign in at several issuers or tenants, one person may have two accounts.
         self.has_several_issuers = len(rules.issuers) > 1
         self.lets_model_answer = rules.lets_model_answer
         self._browser = browser

@@ -1,9 +1,10 @@
 """The issuer: its metadata and signing keys, fetched and cached.
 
 Risks: tokens with unknown keys, which anyone can send, each cause a request to the issuer. There is
-therefore one fetch at a time, and one in 30 seconds. If the issuer is down, the cached keys work
-for a day after their fetch. A key may also be newer than the cached keys. Until a newer fetch has
-ended, the caller is therefore asked to try again, and gets no error about an invalid token.
+therefore only one fetch at a time, and at most one in 30 seconds. If the issuer is down, the cached
+keys work for a day after their fetch. A key may also be newer than the cached keys. Until a newer
+fetch has ended, the caller is therefore asked to try again, and gets no error about an invalid
+token.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The user behind a loopback connection: this machine's same user, or somebody else.
+"""The user behind a loopback connection: the user who runs this server, or somebody else.
 
 A loopback address proves nothing. A proxy, a tunnel, a container and another user of the machine
 all connect from 127.0.0.1. The kernel is therefore asked for the owner of the socket, and every
@@ -9,9 +9,9 @@ looks like that user's browser, and everyone who can use the relay counts as tha
 nginx configured for HTTP/1.1 (the default in recent releases), socat, `ssh -R`, and the port relay
 of a rootless container that shares our network namespace and user. Only the user can start such a
 relay, so it is a mistake and not an attack. A server that others can reach needs a sign-in. For
-root the gap is larger, because every relay that root runs counts: run the server as its own user.
-All programs of one user are one person here, even if people share an account. The uid is that of
-the socket's creator, so a program can pass an open connection to another user.
+root the gap is larger, because every relay that root runs counts: run the server as a user of its
+own. All programs of one user are one person here, even if people share an account. The uid is that
+of the socket's creator, so a program can pass an open connection to another user.
 """
 
 import importlib
@@ -31,7 +31,8 @@ from typing import Any
 from webapp.http.address import PublicAddress, plain_ip
 from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Facts, facts_of
 
-# The uid that the kernel shows for users without a uid here (overflowuid). Some services share it.
+# The uid that the kernel shows for users that have no uid in this namespace (overflowuid). Some
+# services run under the same uid.
 _NOBODY = 65534
 
 _NAMES_CACHED_AT_MOST = 1024  # bytes of a request's header names; longer ones are not cached
@@ -55,9 +56,10 @@ class PeerConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The owner of a connection. `is_gone` is True if it ended before the owner was known.
+    """The owner of a connection.
 
-    `connection` is the connection that was checked, if it was a socket.
+    `is_gone` is True if the connection ended before the owner was known. `connection` is the
+    connection that was checked, if it was a socket.
     """
 
     uid: int | None
@@ -101,7 +103,7 @@ def is_peer_lookup_fast() -> bool:
 
 
 class LocalPeers:
-    """The check whether a request comes from this machine's same user."""
+    """The check whether a request comes from the user who runs this server."""
 
     def __init__(self, *, uid: int, public_url: str) -> None:
         """Raise ValueError for an invalid address."""
@@ -235,7 +237,7 @@ _ESTABLISHED = 1
 def _uid_of_kernel(connection: PeerConnection) -> int | None:
     """Return the uid of one socket, which takes tens of microseconds.
 
-    Raises OSError if the kernel does not say.
+    Raises OSError if the kernel does not report the socket.
 
     The tables of /proc have the same data, but the kernel walks its whole hash table for each read
     and blocks the event loop for milliseconds.

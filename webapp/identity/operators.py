@@ -1,12 +1,14 @@
 """Operators: the people who may see the pages about the records of all people.
 
 People who sign in at ELICIT_ISSUER are operators by their subject, or by a claim that the issuer
-signed. The server of one machine has no sign-in: `elicit operator` prints a one-time link there.
+signed. If the public address is on this machine and no issuer is set, nobody signs in. The command
+`elicit operator` then prints a one-time link.
 
 Risks: a person can open the pages after the issuer has removed the claim, so a sign-in proves the
 claim for an hour only, as for approvers. Or a program on this machine, such as a tool that fetches
 URLs, opens the pages, so a local connection alone proves nothing. The link works once, within ten
-minutes, and only after a press. It opens the pages for an hour, only in the browser that pressed.
+minutes, and only after a click on its page. It opens the pages for an hour, only in the browser of
+that click.
 """
 
 import secrets
@@ -29,14 +31,14 @@ from webapp.stores import Conflict, Store
 LINK_LIVES: Final = timedelta(minutes=10)
 SESSION_LIVES: Final = timedelta(hours=1)
 ENTRY: Final = "/operator/enter"
-BY_LINK: Final = "operator"  # the audit name, which commands have too
+BY_LINK: Final = "operator"  # the name in the audit log, also for commands
 _USED = "used operator link"  # the kind of the rows that record used links
 _ID_BYTES = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRules:
-    """The operator's choice: subjects, and pairs of a claim and its value, of these issuers."""
+    """The settings that name the operators: subjects, and pairs of claim and value, by issuer."""
 
     subjects: frozenset[str] = frozenset()
     claims: frozenset[tuple[str, str]] = frozenset()

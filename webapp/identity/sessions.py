@@ -5,10 +5,10 @@ issuer. Each sign-in creates a new session and ends the previous one. A stolen c
 its session expires, or until the sign-out, which stores a row with the session's id. On loopback,
 any port can read and overwrite cookies of 127.0.0.1, so a session is as private as the machine.
 
-If the machine cannot say whose program connects, a key and a one-time address pair the browser and
-the client. Others could read the key, which stands for the user who runs the server. The key is
-therefore printed only in that user's terminal, and works only if the server's address is on this
-machine. The address works once, for ten minutes, and needs a click, because link scanners open
+If the machine cannot say whose program connects, a one-time address pairs the browser, and a key
+identifies the client. Others could read the key, which stands for the user who runs the server. The
+key is therefore printed only in that user's terminal, and works only if the server's address is on
+this machine. The address works once, for ten minutes, and needs a click, because link scanners open
 links.
 """
 
@@ -51,7 +51,7 @@ _PATH = re.compile(r"/(?!/)[\x21\x23-\x5b\x5d-\x7e]*")
 
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
-    """The person who signed in in this browser. The session's `id` is random and opens nothing.
+    """The person who signed in in this browser. The session's `id` is random and gives no access.
 
     `claims` are the issuer's claims at the sign-in that are compared with the approvers' claims.
     `logout_keys` are the ids of the rows with which the issuer can end this session.
@@ -80,7 +80,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignInState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state with which this browser left to sign in, and the path to return to.
+    """The state of a sign-in that this browser has begun, and the path to return to.
 
     `at` is the name of the issuer's table in the settings, "" for ELICIT_ISSUER.
     """
@@ -205,7 +205,7 @@ class Sessions:
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
 
     def sign_in_state(self, cookies: Mapping[str, str]) -> SignInState | None:
-        """Return the state with which this browser left to sign in, or None if it has expired."""
+        """Return the state of the sign-in that this browser began, or None if it has expired."""
         return self._read(cookies, self.leaving_name, Purpose.SIGNIN, SignInState)
 
     def forget_leaving(self) -> str:

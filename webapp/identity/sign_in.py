@@ -53,7 +53,7 @@ class Logouts:
         self._clock = clock
 
     def keys(self, issuer: str, *, sub: str, sid: str) -> tuple[str, ...]:
-        """Return the ids of the rows that end a session with these claims, its person's first.
+        """Return the ids of the rows that end a session with these claims, the person's row first.
 
         A session without `sid` also ends if a report names another session of its person.
         """
@@ -90,7 +90,7 @@ class Logouts:
         raise StoreUnavailable("other requests keep changing the rows of this sign-out")
 
     async def store_id_token(self, session: BrowserSession, id_token: str) -> None:
-        """Store the session's ID token, with which the issuer ends its session without asking."""
+        """Store the ID token, so that the issuer can end its session without asking the person."""
         if not 0 < len(id_token) <= ID_TOKEN_CHARACTERS_AT_MOST:
             return
         with suppress(Conflict, StoreUnavailable):  # the issuer then asks the person
@@ -129,7 +129,7 @@ class Logouts:
         return owner, owner + self._tag("id token", session.id)
 
     async def _ended_now(self, key: str) -> Record:
-        """Return the row that ends the sessions of this key, in place of an earlier one."""
+        """Return the row that ends the sessions of this key, which replaces an earlier row."""
         now, before = self._clock(), await self._store.read(SERVICE, LOGOUT, key)
         version = 0 if before is None else before.version
         row = Row(owner=SERVICE, kind=LOGOUT, id=key, version=version + 1)

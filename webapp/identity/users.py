@@ -2,8 +2,8 @@
 
 Risks: `who` returns the wrong person. It is therefore called for each request that needs it, with
 that request. An exception, and a result that is no user id, count as an anonymous caller and are
-only logged. Ids are compared exactly. The same text names another person in another application on
-the same store, at an issuer, or on this machine.
+only logged. Ids are compared exactly. The same text is the id of a different person in another
+application on the same store, at an issuer, or on this machine.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The kinds of questions: who may answer each kind, and how the answer is processed.
 
-`registry` creates each kind once, and has the class of `url`. `oauth`, `api_key` and `payment` are
+`registry` creates each kind once, and defines the kind `url`. `oauth`, `api_key` and `payment` are
 in `webapp.oauth` and `webapp.payments`. `form`, `confirm`, `secret` and `gate` are answered on our
 own page and based on `PageKind` in `page_kind`: `form` and `confirm` use it unchanged, `secret` (in
 the same module) and `gate` override parts of it. In a `decision`, an approver decides in their

@@ -80,7 +80,7 @@ class Approvals:
         )
 
     async def all(self, *, owner: str | None = None) -> list[Approval]:
-        """Return the approvals in force of one owner or of all, the latest first."""
+        """Return the valid approvals of one owner, or of all owners, the latest first."""
         found = await self._elicitations.all(
             Approval, owner=owner, status=GIVEN, skips_unreadable=True
         )

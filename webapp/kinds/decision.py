@@ -9,9 +9,9 @@ says whether the question is open, decided or withdrawn. After the decision the 
 decided, so that lists of open items skip it. If that write is lost, the sweeper marks the item at
 the question's end.
 
-Another risk is that somebody decides who may not: the asker, a former approver, a program or the
-model. The only proof that settles a decision is created in `decide`, after it has checked the
-person. No page of the question, client or API key can create that proof.
+Another risk is a decision by somebody who must not decide: the asker, a former approver, a program
+or the model. The only proof that settles a decision is created in `decide`, after it has checked
+the person. No page of the question, client or API key can create that proof.
 """
 
 import logging
@@ -55,7 +55,7 @@ _ROWS_AT_ONCE: Final = 50
 _ROWS_AT_MOST: Final = 1000  # read for one page at most
 _DECIDED: Final = "decided"
 _JOINERS: Final = "\u200c\u200d"  # invisible, but part of Persian words and of emoji
-_AT_LAST: Final = datetime.max.replace(tzinfo=UTC)  # after each escalation
+_AT_LAST: Final = datetime.max.replace(tzinfo=UTC)  # a time after every escalation
 _log = logging.getLogger(__name__)
 
 
@@ -178,7 +178,7 @@ class Decisions:
         accepts: bool,
         reason: str | None = None,
     ) -> Elicitation:
-        """Decide the question and return it. Another approver may have decided it before.
+        """Decide the question, unless another approver decided it before. Return the question.
 
         The tool receives `reason` with a decline, and with an approval if the settings allow
         comments.
@@ -273,7 +273,7 @@ class Decisions:
         return ended
 
     async def fall_due(self, item: InboxItem) -> None:
-        """Mark the item when its question has ended or was never stored."""
+        """Mark the item if its question has ended or is missing, else record its escalation."""
         asked = await self._elicitations.get(item.elicitation_id)
         if asked is None or asked.status.is_final:
             await self._elicitations.write(replace(item, status=_DECIDED))
@@ -311,7 +311,7 @@ class Decisions:
     async def _approve(self, asked: Elicitation, proof: ByApprover) -> bool:
         """Count the approval. Return True if the question was decided by it."""
         elicitations = self._elicitations
-        while True:  # each round that fails was preceded by another person's vote
+        while True:  # a round fails only if another person voted in the meantime
             try:
                 done = await complete_elicitation(elicitations, asked.id, {}, proof)
             except MoreNeeded:
@@ -331,7 +331,7 @@ class Decisions:
                 return False
 
     async def close_item(self, asked: Elicitation) -> None:
-        """Mark the items of an ended question, so that they take no place among open items."""
+        """Mark the items of an ended question, so that lists of open items skip them."""
         voting = voting_of(asked)
         for name in () if voting is None else voting.names(_AT_LAST):
             await self._close_item(asked, name)
@@ -386,7 +386,7 @@ def _counted(elicitation: Elicitation, vote: Vote) -> Elicitation:
 
 
 def _counted_before_the_last(elicitation: Elicitation, *, vote: Vote) -> Elicitation:
-    """Return the elicitation with the vote, or unchanged if it then has all approvals."""
+    """Return the elicitation with the vote, or unchanged if the vote is the last one needed."""
     counted = _counted(elicitation, vote)
     return elicitation if is_enough(counted.asked) else counted
 

@@ -40,7 +40,7 @@ class Gates(PageKind):
         return {} if await self.approvals.covers(by, request.covers) else None
 
     async def is_still_valid(self, accepted: Elicitation, by: AskedBy) -> bool:
-        """Return True if this request may start under the acceptance of an earlier request.
+        """Return True if the acceptance of an earlier request still allows this request to start.
 
         If its approval was revoked, mark the acceptance as used, so that the gate is asked again.
         If a body already runs under the acceptance, this request waits for that body's result.

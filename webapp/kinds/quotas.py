@@ -1,4 +1,4 @@
-"""Quotas: how many questions may be open, which question supersedes which, and for how long.
+"""Quotas: the limits of open questions and their timeouts, and which questions are superseded.
 
 Risks: two processes each start a question where only one may be open. The open questions of an
 owner are therefore listed in one row, which is written together with each new question. If two
@@ -160,9 +160,10 @@ class Quotas:
     async def _superseded(
         self, there: Sequence[Open], run: Run, session: str, *, now: datetime
     ) -> list[Elicitation]:
-        """Return the open questions of the session's other runs with the status superseded.
+        """Return copies of the questions of the session's other runs, with the status superseded.
 
-        Nothing is written. Skip questions that exchange with a provider.
+        Nothing is written. Questions that cannot be superseded in their current status (for example
+        during an exchange with a provider) are left out.
         """
         own = {asking.elicitation_id for asking in run.asked}
         ended: list[Elicitation] = []
@@ -209,7 +210,7 @@ class _Total:
             self._count += 1
 
     async def _at_most(self) -> int:
-        """Return the sum of the owners' rows. The status of such a row is its question count."""
+        """Return the sum of the owners' rows. The status of a row is its number of questions."""
         total, after = 0, None
         while True:
             page = await self._page(KINDS[Standing], after=after)

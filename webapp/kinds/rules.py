@@ -204,7 +204,7 @@ async def _faults(code: _Code, content: Json) -> Sequence[Fault]:
         return [_broken(error, is_secret=code.is_secret)]
     if code.check is None:
         return ()
-    # The check runs outside of any call, as it does on a page: it can ask nobody.
+    # The check runs outside of any call, as for an answer on a page, so it cannot ask questions.
     work = asyncio.create_task(_returned(code.check, value), context=Context())
     try:
         await asyncio.wait({work}, timeout=CHECKED_WITHIN)

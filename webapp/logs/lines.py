@@ -27,7 +27,7 @@ from webapp.logs.events import Events, JsonEvents, extras_of, mark_work, root_ca
 
 WINDOW_SECONDS = 60.0
 SOUGHT_SECONDS = 10.0  # how long an id waits for other ids that go into the same line
-SOUGHT_CHARACTERS = 1500  # in one line: text longer than CHARACTERS_AT_MOST is cut
+SOUGHT_CHARACTERS = 1500  # of ids in one line; `Events` cuts at CHARACTERS_AT_MOST
 TROUBLES_AT_MOST = 1000
 WAITING_AT_MOST = 10_000
 LEVELS = ("debug", "info", "warning", "error")
@@ -221,7 +221,7 @@ _LOGGERS: Final = ("webapp", "flows")
 
 
 class RecentLine(NamedTuple):
-    """A log line, and the ids that it carries. `id` is that of the record it is about."""
+    """A log line, and the ids that it carries. `id` belongs to the record it is about."""
 
     ids: frozenset[str]
     id: str | None

@@ -1,4 +1,4 @@
-"""Masking: replace secrets that people typed in text that others read.
+"""Masking: remove secrets, which people typed, from texts that other people read.
 
 Risks: a text contains only a part of a secret, since many libraries shorten what they quote
 (pydantic's `input_value='the first...the last'`), or contains the secret with escapes. A secret

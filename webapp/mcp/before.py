@@ -1,4 +1,4 @@
-"""The questions before a tool's body: its gate and its needs, by the marks on the tool.
+"""The questions before a tool's body: the gate and the needs that are marked on the tool.
 
 The answers to the needs (`needs`) are passed to the body's awaits.
 
@@ -15,8 +15,8 @@ author's middleware changes the arguments, the person is asked about both the se
 arguments, and each acceptance is stored. Not every call reaches this middleware, so the sent
 arguments are always asked about.
 
-Not covered: calls of a body past the middleware (`run_middleware=False`, `Tool.run`), calls on a
-server that is neither served nor mounted or that a body mounts while it runs, changes by an
+Not covered: calls of a body that bypass the middleware (`run_middleware=False`, `Tool.run`), calls
+on a server that is neither served nor mounted or that a body mounts while it runs, changes by an
 extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A server that only an
 author's own provider knows is covered after the first call of one of its tools. Resources and
 prompts cannot ask questions. If a tool calls itself, an acceptance is stored as for the client's
@@ -73,8 +73,8 @@ from webapp.importing import raised_at
 from webapp.mcp.received import not_shown, received
 from webapp.mcp.tools import ServedTool, tool_of, tools_of
 
-# Errors for what the person did or did not do. Technical failures keep their own message.
-_OF_QUESTION = re.compile(r"\bQuestion\b|\(\d+ sub-exceptions?\)$")  # Python's words for misuses
+_OF_QUESTION = re.compile(r"\bQuestion\b|\(\d+ sub-exceptions?\)$")  # Python's texts for misuses
+# Errors for which a need's `decline_message` replaces the message. Technical failures keep theirs.
 _OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
 # The names in the log lines of earlier versions.
 _log = logging.getLogger("webapp.mcp.needing")
@@ -169,7 +169,7 @@ async def _ask_need(
 
 
 async def _yes(verbs: Verbs, question: Question[Any], need: Need) -> Outcome[Json]:
-    """Return the outcome with the unconverted answer. Raise the error for a refusal."""
+    """Return the outcome with the unconverted answer. Raise its error unless it was accepted."""
     place = question.place or need.place
     unconverted: Question[Json] = replace(question, answer=_unchanged, place=place)
     outcome = await unconverted.outcome()
@@ -228,7 +228,7 @@ def _unchanged(content: Json) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A call whose gate and needs were asked. `arguments` None: for any arguments."""
+    """A call whose gate and needs were asked. `arguments` is None if any arguments match."""
 
     server: Any
     name: str

@@ -46,7 +46,7 @@ def sender_of(scope: Mapping[str, Any], *, identity: Identity, issuer: str) -> S
 def caller_of(
     scope: Mapping[str, Any] | None, *, identity: Identity, issuer: str, client: str
 ) -> Caller:
-    """Return the caller of this request: the one that `sender_of` decided, with the client's name.
+    """Return the caller of this request. Use the decision of `sender_of` if there is one.
 
     `scope` is None for a call over stdio or from this process. `client` is the client's own name.
     """
@@ -61,10 +61,11 @@ def caller_of(
 
 # The name of a served server, which separates its approvals and secrets from another server's.
 #
-# Risks: two servers without a name use one store, and an approval of a tool of one server runs a
-# tool of the other. A name is therefore required. The libraries do not report whether an author
-# gave a name, so generated names are recognised by their form: "mcp-server" is the name of each
-# MCPServer, and "FastMCP-1a2b" consists of the class and a suffix that differs in each process.
+# Risks: two servers without a name use one store, and an approval for a tool of one server also
+# allows a tool of the other. A name is therefore required. The libraries do not report whether an
+# author gave a name, so generated names are recognised by their form: "mcp-server" is the name of
+# each MCPServer, and "FastMCP-1a2b" consists of the class and a suffix that differs in each
+# process.
 
 # FastMCP's names for servers that it makes from an OpenAPI document or a FastAPI application.
 _EVERYBODYS = frozenset({"mcp-server", "OpenAPI Server", "FastAPI"})
@@ -164,7 +165,7 @@ def declared_by(
     is_modern = context.protocol_version >= MODERN
     modes = declared_modes = modes_of(context.session.client_capabilities)
     if is_modern and _BRIDGED.search(given):
-        modes -= {"url"}  # the bridge refuses url requests there, and the call fails
+        modes -= {"url"}  # in this revision, the bridge refuses url requests
     known = listed(name, release)
     capabilities = _named(context.session.client_capabilities)
     return Declared(

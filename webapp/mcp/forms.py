@@ -113,7 +113,8 @@ async def answered(
     """Settle the question with the accepted form, and return the question.
 
     An invalid form ends the question if `ends`, and otherwise changes nothing. If the question has
-    a check, it stays open, and the client's form is shown again a few times.
+    a check, an invalid form leaves the question open, and the client's form is shown again a few
+    times.
     """
     if call.clock() >= asked.expires_at:  # the sweeper has not ended the question yet
         return await call.elicitations.end(asked, Status.EXPIRED)

@@ -178,7 +178,7 @@ class OpenedSessions:
             exchange = Exchange(scope, receive, send)
             send = exchange.send
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
-        # the library might use another one of the two headers than this code
+        # the library might read another of the repeated headers than this code does
         if len(ids) > 1 or len(versions) > 1:
             await refuse(
                 send,
@@ -321,7 +321,7 @@ class OpenedSessions:
 
 
 def has_sessions(versions: Sequence[str]) -> bool:
-    """Return False if a request names a later protocol revision, because these have no sessions."""
+    """Return False if a request names a later protocol revision: later ones have no sessions."""
     return all(version in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
 
 

@@ -1,11 +1,11 @@
 """The arguments that a tool's body will receive, in the form that a person is shown.
 
-Risks: a person approves one thing and another one runs. A library drops arguments that a tool does
-not declare, fills in defaults, and converts texts to numbers and dates. The library's own
-validation therefore runs here, before the gate, and nobody is asked about a call that the
-validation would refuse. A model may add arguments of its own, so arguments that the schema does not
-allow are refused. Numbers that are not finite and lone surrogates are refused too, because no page
-shows them correctly.
+Risks: a person approves some arguments, and the tool runs with others. A library drops arguments
+that a tool does not declare, fills in defaults, and converts texts to numbers and dates. The
+library's own validation therefore runs here, before the gate, and nobody is asked about a call that
+the validation would refuse. A model may add arguments of its own, so arguments that the schema does
+not allow are refused. Numbers that are not finite and lone surrogates are refused too, because no
+page shows them correctly.
 
 If a tool runs on another machine (behind a proxy), or is made from another tool, this module does
 not know what happens to its arguments. They are shown as sent, with the defaults of the schema.
@@ -83,7 +83,7 @@ def must_fit(
     schema: Mapping[str, Any] | None,
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
 ) -> None:
-    """Check large arguments before the library, whose error would list every invalid value.
+    """Check large arguments before the library does, because its error lists all invalid values.
 
     Use this for calls with more than LARGE_CHARACTERS characters. The library validates smaller
     calls itself. Raises InvalidArguments.
@@ -270,7 +270,7 @@ def _parts(value: object) -> dict[str, object] | None:
 
 
 def _same(one: object, other: object) -> str | None:
-    """Return the JSON of both values, or None if they differ or only the author can read them."""
+    """Return the JSON of both values, or None if they differ or cannot be converted to JSON."""
     try:
         text = json.dumps(as_json(one))
         return text if text == json.dumps(as_json(other)) else None
@@ -363,7 +363,7 @@ def _key(name: object) -> str:
 
 
 def _known(value: object) -> Json:
-    """Return dates, addresses and identifiers, which pydantic writes as one text or number."""
+    """Return a date, address or identifier as the text or number that pydantic writes for it."""
     try:
         plain = to_jsonable_python(value)
     except Exception as error:

@@ -32,7 +32,7 @@ from webapp.elicitations.links import Links
 def share_request_state(
     server: Any, parts: list[object], keys: Callable[[], tuple[bytes, ...]]
 ) -> None:
-    """Give the library's RequestStateBoundary keys that all processes share, and a longer lifetime.
+    """Configure the library's RequestStateBoundary with shared keys and a longer lifetime.
 
     A boundary that the author configured stays. A boundary that looks like the library's default is
     replaced, and the new one still opens states that the replaced one has sealed.
@@ -72,7 +72,7 @@ class Rotating:
 
 
 class Shared(Rotating):
-    """A codec that also opens with the former keys of the boundary."""
+    """A codec that also opens states that were sealed with the boundary's former keys."""
 
     def __init__(self, keys: Callable[[], tuple[bytes, ...]], *, former: RequestStateCodec) -> None:
         super().__init__(keys)
@@ -115,7 +115,7 @@ MARK: Final = "elicit-url:"
 BY_LINK, BY_FORM = _MODES = "uf"  # the ways in which a question was shown
 # If an answer to a repeated question comes this soon, the client already had the answer.
 REPLAYED_WITHIN: Final = timedelta(seconds=5)
-_AT = "@"  # before this mark comes the time at which the following questions were sent
+_AT = "@"  # comes before the time at which the questions after it were sent
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -176,7 +176,7 @@ class ResultTool:
         )
 
     def _is_wiped(self, run: Run) -> bool:
-        """Return True if the ended run has no stored result, so that it must not run again."""
+        """Return True if the run has ended and its result is gone. It must not run again."""
         if run.finished_at is None:
             return False
         return run.result is None or self._service.clock() >= run.expires_at

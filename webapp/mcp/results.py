@@ -132,7 +132,7 @@ def _link_text(shown: PresentedQuestion) -> str:
 
 
 def form_result(part: Prompt) -> Result:
-    """Return the result for the model if only the client can ask, and has no answer yet.
+    """Return the result for the model if only the client can ask, and has not answered yet.
 
     The result is an error only if the client answered automatically: then nobody is being asked.
     """
@@ -378,7 +378,8 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
 def explained(raised: Exception) -> Exception:
     """Return an MCPError with the sentence and the line of a verb's error, or `raised`.
 
-    A prompt or a resource can ask nobody. The MCP library hides why: "Error reading resource".
+    A prompt or a resource cannot ask questions. The library alone would report only "Error reading
+    resource", without this reason.
     """
     error: BaseException | None = raised
     while error is not None and not isinstance(error, ElicitError):

@@ -41,7 +41,7 @@ STORED_FOR: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
 BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
 BYTES_IN_ALL: Final = 64 * 1024 * 1024
-READ_AT_MOST: Final = timedelta(minutes=30)  # of one request; the client may resume afterwards
+READ_AT_MOST: Final = timedelta(minutes=30)  # by one request; the client may resume again
 _EVENT_COSTS: Final = 300  # bytes that an event counts in addition to its text
 _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
@@ -113,7 +113,7 @@ class _Session:
 
 @dataclass(slots=True, kw_only=True)
 class StreamRequest:
-    """The HTTP request that the current task serves. Tasks of a session have its first request."""
+    """The HTTP request that the current task serves. Tasks of a session inherit its first."""
 
     session: _Session | None
     connection: ClientConnection | None
@@ -223,7 +223,7 @@ class Streams(EventStore):
     def request(
         self, session_id: str | None, connection: ClientConnection | None
     ) -> Generator[StreamRequest]:
-        """Store the events of a session while the library answers this request of it.
+        """Store the events of a session while the library answers one of its requests.
 
         A request without `session_id` opens a session.
         """

@@ -54,8 +54,8 @@ def presenter_of(
     in_result = LinkInResult(
         client=client,
         modes=modes,
-        # A request with requestState follows an answered form, and its links are new to the
-        # client: do not hold it.
+        # Do not hold a request with requestState: it follows an answered form, and the client
+        # has not received its links yet.
         held=patience.limit_for(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
         has_result_tool=has_result_tool,
@@ -131,8 +131,8 @@ def in_task_of(
 class ByKind:
     """A presenter that shows some questions in a form and the others as links.
 
-    Questions for an approver are not sent to the client, whose person may not decide them. The call
-    waits for a while, and its result says who decides.
+    Questions for an approver are not sent to the client, because the person there must not decide
+    them. The call waits for a while, and its result says who decides.
     """
 
     forms: Presenter

@@ -143,7 +143,7 @@ class Hold(OnStream):
         return answer.action != UNFIT
 
     async def _ask(self, call: Call, shown: PresentedQuestion) -> ClientAnswer:
-        """Return the client's answer: an accept only after the user code, if the link needs one."""
+        """Return the client's answer. If the link needs a user code, check it before an accept."""
         asked = shown.elicitation
         if self.asks.has_accepted(asked.id):
             return ClientAnswer(action="accept")

@@ -161,7 +161,7 @@ class ClientAsks:
             passed_on.asking.cancel()
 
     async def ended(self, elicitations: Elicitations) -> list[str]:
-        """Return and drop the questions that ended between calls. The client is to be notified."""
+        """Return and drop questions that ended between calls. The caller notifies the client."""
         ended: list[str] = []
         for id in tuple(self._to_notify):
             found = await elicitations.get(id)
@@ -408,7 +408,7 @@ class OnStream:
         return until if self.held_until is None else min(until, self.held_until.at(now))
 
     def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
-        """Return True if the wait has to stop: an answer came, or one of the group is automatic."""
+        """Return True if the wait has to stop: an answer came, or one in the group is automatic."""
         return (asking is not None and asking.done()) or shown.group.has_nobodys
 
     @property

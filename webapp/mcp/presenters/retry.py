@@ -7,9 +7,9 @@ sealed token; the rest belongs to the tool.
 
 Risks: a client shows nothing, and answers automatically or makes no further request. The token
 therefore records when each question was first sent, which no client can change. If a client does
-not answer for long, the result has the link for the person. If a client agrees to a link sooner
-than a person can read, it may not have opened a browser, so its request ends with the link in the
-result.
+not answer for a long time, the result has the link for the person. If a client agrees to a link
+sooner than a person can read, it may not have opened a browser, so its request ends with the link
+in the result.
 
 An engine that replays (LangGraph and others) repeats the call from its first request before it
 brings the person's answer. The repeated first request therefore gets the same question under the
@@ -245,7 +245,8 @@ class Retry:
     async def _answer(self, call: Call, shown: PresentedQuestion) -> str | None:
         """Return the client's action, or None. If the link needs a user code, check it first.
 
-        If the code is missing or wrong, end the request with another form for it or the link.
+        If the code is missing or wrong, end the request with another form for the code, or with the
+        link.
         """
         asked = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.name)))
@@ -320,7 +321,7 @@ class Retry:
             await call.run.change(lambda run: store_responses(run, merged))
 
     def _out(self, call: Call) -> Mapping[int, Out]:
-        """Return the run's questions that were sent to the client; {} for another run's token."""
+        """Return the run's questions that the client was sent, or {} for another run's token."""
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
@@ -439,7 +440,8 @@ def _mode(out: Out) -> Mode:
 def _seconds_since(out: Out, asked: Elicitation, *, now: datetime) -> float:
     """Return the seconds since the question was sent, but not more than since its creation.
 
-    A time in the token before the creation belongs to an earlier question at the same place.
+    If the time in the token is earlier than the creation, it belongs to an earlier question at the
+    same place.
     """
     return (now - max(out.at or asked.created_at, asked.created_at)) / _SECOND
 
