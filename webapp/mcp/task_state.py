@@ -44,7 +44,10 @@ class TaskOffer:
         return self._is_on and not has_own
 
     def is_for(self, declared: Declared, caller: Callable[[], Caller]) -> bool:
-        """Return True if this client gets tasks. `caller` is called only if the rest is true."""
+        """Return True if this client gets tasks.
+
+        `caller` is called only if the server offers tasks and the client supports tasks and links.
+        """
         shows = declared.has_tasks and "url" in declared.modes
         return shows and self.is_allowed and _has_name(caller())
 
@@ -71,7 +74,7 @@ class TaskOffer:
         return {**result, "capabilities": capabilities}
 
     def listed(self, result: Result, declared: Declared, caller: Callable[[], Caller]) -> Result:
-        """Return a list of tools, each marked as a possible task on 2025-11-25."""
+        """Return the result of tools/list. On 2025-11-25, mark each tool as callable as a task."""
         if declared.is_modern or not self.is_for(declared, caller):
             return result
         may_be = {"execution": {"taskSupport": "optional"}}

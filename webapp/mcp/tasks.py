@@ -12,9 +12,9 @@ continues.
 
 Risks: a client reads another owner's task. A task is looked up by owner and id, and belongs to the
 client that created it; an anonymous caller has no task. Another risk is that two polls come at the
-same time and both run the body. Each process runs one body per task. Between processes, the claims
-on outcomes decide, as for any call. Cancelling and finishing a task are compare-and-set operations
-on the run, of which one wins.
+same time and both run the body. Each process runs at most one body per task. If two processes run
+the body, only the process that claims an outcome gets the outcome, as for any call. Cancelling and
+finishing a task are compare-and-set operations on the run, of which one wins.
 """
 
 import asyncio
@@ -55,9 +55,9 @@ from webapp.service import Service
 METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
 ID_CHARACTERS_AT_MOST: Final = 200
 LOOKS_AGAIN: Final = timedelta(seconds=5)  # the longest wait for another process's change
-AT_ONCE_SECONDS: Final = 1.0  # the time that a poll gives the body that it started
+AT_ONCE_SECONDS: Final = 1.0  # how long a poll waits for the body that it started
 _SHOWN_AT_MOST: Final = 20_000
-# this belongs to the polling request, and not to the tool's call
+# The progress token belongs to the polling request, and not to the tool's call.
 _PROGRESS: Final = "progressToken"
 _UNKNOWN = (
     "You have no task with this id, or the task has expired. Call the tool again: it continues "
@@ -110,7 +110,7 @@ class Tasks:
             presenter = self._presenter(declared, caller)
             return TaskLeg(presents=lambda _: presenter) if is_wanted else None
         if params.get("requestState") is not None:
-            return None  # the client answers the tool's own input request, which no task can have
+            return None  # the call answers the tool's input request, so it cannot be a task
 
         def presents(usual: Presenter) -> Presenter:
             return in_task_of(
@@ -225,7 +225,7 @@ class Tasks:
         return _about(result, state.run.id)
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
-        """Run the body in a request that asks the person. None: read the task's state again."""
+        """Run the body in a request that asks the person. None means: read the state again."""
         prepared = await self._prepare(
             request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id)
         )
@@ -312,7 +312,7 @@ class Tasks:
         )
         if is_claimed or self._service.is_draining:
             return False
-        # Run the body once for each payment that is processing: the tool may not wait for money.
+        # Run the body once for each payment that is processing: some tools do not wait for it.
         new_payments = [one.id for one in state.processing if one.id not in self._seen_processing]
         for id in new_payments:
             _store_bounded(self._seen_processing, id, None)
@@ -348,7 +348,7 @@ class Tasks:
         return None
 
     async def _delivered(self, state: TaskState, request: TaskRequest) -> Result:
-        """Return the task's result, and store its delivery once it has arrived."""
+        """Return the task's result. Store the delivery once the client has received the result."""
         run = state.run
         service = self._service
         if await is_refunded(service.elicitations, service.kinds, run):
@@ -388,7 +388,7 @@ class Tasks:
         return "\n".join(lines)
 
     def _key(self, index: int, asked: Elicitation) -> str:
-        """Return the name of a question in the task: another one after each refused answer."""
+        """Return the question's name in the task. The name changes after each refused answer."""
         refused = self._service.kinds.rules.refused.get(asked.id)
         suffix = "" if refused is None else f"-{refused.times}"
         return f"{KEY}{name_at(index, asked.id)}{suffix}"

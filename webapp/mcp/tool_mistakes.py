@@ -1,17 +1,18 @@
 """The mistakes in the code of tools that the server finds before it starts.
 
-Risks: a person, and not the author, discovers in the first call that a form cannot show a model. A
+Risks: a form cannot show a model, and nobody notices it before a person makes the first call. A
 tool's decorator belongs to the MCP library, which does not see models in the body. The server
 therefore reads the code of each tool without running it, and tries the model of each
 `elicit.form(..., Model)` that is defined outside of the function. If the server cannot read the
 code, the first call reports the mistake.
 
-A function with a `gate` or `needs` mark that is no tool asks nobody. Nothing would report such a
-call, so the server refuses to start if the code of a tool calls such a function, or if it is a
-resource or a prompt.
+The marks `gate` and `needs` work only on tools. Any other marked function asks nobody, and nothing
+would report that. So the server refuses to start if the code of a tool calls a marked function that
+is no tool, or if a resource or a prompt is marked.
 
-An author's own async function that asks, and is never awaited, asks nobody either. Nor does a
-function that runs in another event loop, or in a thread without the context of the call.
+Two more mistakes ask nobody, and the server reports them too: a tool calls an async function that
+asks and does not await it, or runs such a function in another event loop or in a thread without the
+context of the call.
 """
 
 import ast
@@ -44,7 +45,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LocalFunction:
-    """A function in the body of another one. Nobody has its value before the body runs."""
+    """A function defined in another function's body. Its object exists only once that body runs."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -56,7 +57,7 @@ async def must_have_no_mistakes(server: Any) -> None:
     """Check the tools, resources and prompts of this server and of mounted servers.
 
     Raises:
-        InvalidQuestion: A form cannot show one of them, a tool calls a verb or a marked function
+        InvalidQuestion: A form cannot show a model, a tool calls a verb or a marked function
             wrongly, or a resource or a prompt is marked. The message has a line for each.
     """
     servers = list(servers_below(server))
@@ -91,13 +92,13 @@ _YIELDS = (
 
 
 def must_be_no_awaitable(result: Mapping[str, Any], tool: ServedTool | None) -> None:
-    """Check that the text of a tool's result is not that of something that nobody awaited.
+    """Check that a result's text is not the repr of a question or coroutine that was not awaited.
 
-    A tool may print Python's words for the objects of other programs. So only functions that the
-    code of this tool calls count.
+    A tool may print such a repr on purpose, for example from another program. So the check counts
+    only functions that the code of this tool calls.
 
     Raises:
-        NotAsked: The result has a question, or a coroutine of such a function.
+        NotAsked: The text has the repr of a question, or of a coroutine of such a function.
         InvalidUse: The tool is an async generator, which the library does not run.
     """
     texts = [str(part.get("text", "")) for part in result.get("content") or ()]
@@ -110,7 +111,7 @@ def must_be_no_awaitable(result: Mapping[str, Any], tool: ServedTool | None) -> 
 
 
 def _must_return_no_awaitable(function: object, name: str, *, is_gathered: bool) -> None:
-    """Raise if the code of this function calls the one with this qualified name."""
+    """Raise if `function` calls the function `name`, or is an async generator of that name."""
     if not isinstance(function, FunctionType):
         return
     file = function.__code__.co_filename
@@ -164,8 +165,8 @@ def _error_of(
 ) -> object:
     """Return the error of a verb's model or of the call of a marked function, or None.
 
-    A function of `tools` (ids) may be called although it is marked, and so may a function with the
-    marks of its `caller`.
+    A function of `tools` (ids) may be called although it is marked, and so may a function whose
+    marks its `caller` has too.
     """
     if isinstance(model, str):
         return model
@@ -185,9 +186,10 @@ def _error_of(
 def _names_in(
     function: FunctionType,
 ) -> Iterator[tuple[str | None, FunctionType, type[Any] | str | None]]:
-    """Yield each function that this one uses, with the place of a call, and a verb's model.
+    """Yield the place of each use of a function, the function, and the model of a verb.
 
-    In place of the model, yield the sentence about a verb that is called wrongly.
+    The place is None if the function is named and not called. In place of the model, yield a
+    sentence about a wrong call, or None for a function that takes no model.
     """
     file = function.__code__.co_filename
     tree = _tree_of(function, file) if is_authors(file) else None
@@ -256,7 +258,7 @@ _NEVER_RUN = (
     "`{0}` is async and this line does not await it, so nobody is asked. Write `await {0}(...)`."
 )
 _ASKING: tuple[Any, ...] = (*_QUESTIONS, elicit.once, elicit.forget, elicit.on_end)
-# An attribute that a coroutine has, so that reading it needs no `await`.
+# The attributes of a coroutine itself: reading one of them needs no `await`.
 _OF_COROUTINES = frozenset(dir(Coroutine))
 _NEEDS_VALUE = (ast.Compare, ast.BinOp, ast.UnaryOp, ast.FormattedValue, ast.Expr)
 
@@ -314,13 +316,13 @@ def _is_async(called: object) -> bool:
 
 
 def _asks(node: ast.AST, known: Mapping[str, object], seen: Seen | None = None) -> bool:
-    """Return True if the code of this expression or of a function asks a person of the call."""
+    """Return True if this expression, or a function that it uses, asks a person of the call."""
     seen = set() if seen is None else seen
     is_named = isinstance(node, ast.Name | ast.Attribute)
     calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
     found = [_value(each, known) for each in ([node] if is_named else calls)]
     if any(getattr(each, "__module__", None) == "webapp.coroutines" for each in found):
-        return False  # an `asking` block asks a person of its own
+        return False  # an `asking` block names the person to ask, and needs no call
     return any(_asks_itself(each, known, seen) for each in found)
 
 
@@ -338,7 +340,7 @@ def _asks_itself(found: object, known: Mapping[str, object], seen: Seen) -> bool
 
 
 def _is_used_unawaited(node: ast.AST, above: Mapping[int, ast.AST], tree: ast.AST) -> bool:
-    """Return True if what `node` returns is dropped, or used in a way that no awaitable allows."""
+    """Return True if the awaitable that `node` returns is dropped, or used like a plain value."""
     match above[id(node)]:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             uses = [one for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id == name]
@@ -364,7 +366,7 @@ def _is_bound_elsewhere(name: str, tree: ast.AST) -> bool:
 
 
 def _needs_value(node: ast.AST, around: ast.AST) -> bool:
-    """Return True if the code around an expression needs its value, which no awaitable is."""
+    """Return True if the code around `node` needs a plain value and cannot use an awaitable."""
     match around:
         case ast.Attribute(attr=attr):
             return attr not in _OF_COROUTINES
@@ -384,7 +386,7 @@ def _tree_of(function: FunctionType, file: str) -> ast.AST | None:
     lines = linecache.getlines(file, function.__globals__)[code.co_firstlineno - 1 :]
     if not lines:
         return None
-    # A function can be indented, and its text can have lines that are not: so a block around it.
+    # An indented function can contain lines without indentation, so put a block around it.
     is_indented = lines[0][:1].isspace()
     try:
         block = "".join(inspect.getblock(lines))

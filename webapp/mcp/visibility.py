@@ -164,7 +164,7 @@ class _ListedTools:
         self.caller = replace(caller, bearer=None)  # this object outlives the request
         self.owner: str = caller.owner
         self.hidden: frozenset[str] | None = None  # None: not known yet
-        self.tools = tools  # the tools that may be hidden, because they cannot be looked up later
+        self.tools = tools  # the tools that may be hidden: only a request can look them up
         self._hiding = hiding
         self._send = send
 

@@ -14,7 +14,7 @@ Guarantees: a message is stored together with its question, so that no restart l
 at least once, and only by the process that claimed it. No message is sent about a question that has
 ended. An unreachable address delays no call and no other address. Messages contain no arguments,
 amounts or secrets, and the question's text only if the operator allows it. Their link leads to a
-page for which people sign in. The addresses often contain passwords, so no log, metric or error
+page that asks people to sign in. The addresses often contain passwords, so no log, metric or error
 shows them.
 
 Not guaranteed: exactly one message. If the process dies after it has sent the message and before it

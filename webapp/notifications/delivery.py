@@ -45,11 +45,11 @@ AFTER_FOR_PEOPLE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyTable:
-    """A table of the operator. The addresses are those of Apprise, and may contain passwords.
+    """A table of the operator. The addresses have Apprise's format, and may contain passwords.
 
     The people to notify are its `subjects`, its `users`, and this machine's own user if `is_local`.
-    If it lists none of these, they are the approvers of its name. `remind_after` is the time
-    between two messages to the same address. `remind_at_most` is the number of reminders.
+    If it lists none of these, they are the approvers with the table's name. `remind_after` is the
+    time between two messages to the same address. `remind_at_most` is the number of reminders.
     `language` is the tag of the messages' language; None is the first language of the pages.
     """
 
@@ -115,7 +115,7 @@ class NotifyTables:
         ]
 
     def _tables_for(self, asked: Elicitation) -> Iterator[tuple[NotifyTable, datetime]]:
-        """Yield the tables about a new question, with the time from which each one counts."""
+        """Yield the tables that apply to a new question, each with the start time of its delays."""
         voting = voting_of(asked)
         if voting is None:
             yield from ((table, asked.created_at) for table in self._of_owners.get(asked.owner, ()))
@@ -238,7 +238,7 @@ def _moment(at: datetime) -> str:
 
 
 def in_a_line(text: str, *, at_most: int) -> str:
-    """Return the text on one line, with only the characters that make neither link nor markup."""
+    """Return the text on one line, without characters that could form a link or markup."""
     found, marks = list[str](), 0
     for character in unicodedata.normalize("NFC", text[: at_most * 8]):
         category = unicodedata.category(character)

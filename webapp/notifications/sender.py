@@ -1,8 +1,8 @@
 """The sender: sends due notifications, and schedules reminders and retries.
 
-A process claims a row by compare-and-set: the try is counted, and no other process sends the
-message for as long as sending may take. Then it reads the question, sends the message if the
-question is still open, and notes the result.
+A process claims a row by compare-and-set. The claim counts the try, and while the claim lasts, no
+other process sends the message. Then the process reads the question, sends the message if the
+question is still open, and stores the result.
 
 Risks: a tool asks hundreds of questions, and each becomes an e-mail. Each address therefore gets
 some messages at once and then one a minute; the others wait, and are dropped when their question
@@ -31,7 +31,7 @@ from webapp.stores import Conflict
 CLAIMED: Final = timedelta(seconds=60)  # sending takes at most 20 seconds
 MESSAGES_AT_ONCE: Final = 20  # messages to one address from one process
 BETWEEN_MESSAGES: Final = timedelta(minutes=1)
-# The pause while somebody answers, or while only another process may know the row's address.
+# The pause while a person is answering, or if this process's settings lack the row's address.
 LATER: Final = timedelta(minutes=1)
 _PROCESSES: Final = 4  # processes of Apprise that run at the same time
 _log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class Notifier:
             pause = timedelta(seconds=wait) + BETWEEN_MESSAGES * behind * self._chance()
             await self._write(replace(row, next_at=now + pause))
             return
-        # each process that claimed the row ended before it noted the result
+        # Every process that claimed the row ended before it stored the result.
         if row.tries > len(SCHEDULE):
             await self._note(row, table, asked, result="given_up")
             return

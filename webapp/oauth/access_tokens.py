@@ -159,7 +159,7 @@ class AccessTokens:
         await self._elicitations.write_rebuilt(expired)
 
     async def refresh_again(self, found: Connection) -> None:
-        """Refresh the tokens if they are still those of `found`. Ignore a failure, which is noted.
+        """Refresh the tokens if they are still those of `found`. A failed refresh is only logged.
 
         An account whose grant has ended lapses.
         """
@@ -253,7 +253,7 @@ class AccessTokens:
         except Exception as error:  # noqa: BLE001 - the edge of a task
             if isinstance(error, OwnerUnknown):
                 new = error.tokens
-                # A provider that sees the former one again would revoke both.
+                # A provider that receives the former refresh token again would revoke both.
                 await self._write_claimed(
                     claimed,
                     lambda c: replace(

@@ -151,8 +151,8 @@ class Accounts:
 
         Raises:
             Failed: The provider could not renew an expired token now. Or the account that the call
-                already received cannot be used, so that the call would get another one, or none
-                in a later request.
+                already received cannot be used any more, and another account is in use now or
+                this is a later request of the call.
         """
         client = self._clients.of(request.provider)
         if client.provider.service_account:
@@ -187,11 +187,11 @@ class Accounts:
         return self.connections.content(working, scopes=request.scopes)
 
     async def _exchanged(self, request: AccountRequest, client: Client, by: AskedBy) -> Json | None:
-        """Return the content of an account for the person's own token, or None if there is none.
+        """Exchange the person's own token for an account. Return the account's content, or None.
 
-        If the exchange is refused, return None: the person is then asked. Return None too if the
-        person has disconnected the account, or no longer shares it with the tool or its client,
-        for any scopes. Only a provider that the operator declared can use an exchange.
+        After None, the person is asked. Return None if the exchange is refused, or if the person
+        has disconnected such an account or stopped sharing it with the tool or its client, for any
+        scopes. Only a provider that the operator declared can use an exchange.
         """
         bearer, provider = by.bearer, client.provider
         if bearer is None or not self._may_exchange(request, client, by, issuer=bearer.issuer):
@@ -251,7 +251,7 @@ class Accounts:
         return self.connections.content(working, scopes=request.scopes)
 
     def _satisfies(self, held: Connection, of: AccountRequest, client: Client, by: AskedBy) -> bool:
-        again = of.again and by.account is None  # an answered call does not ask again
+        again = of.again and by.account is None  # a call with an account does not ask again
         return self.connections.is_enough(held, of.scopes, client, asks_again=again)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
@@ -384,7 +384,7 @@ class Accounts:
         so listing the accounts changes nothing.
         """
         terms, client = self.terms(elicitation), self.client_for(elicitation)
-        if client is None or not elicitation.asked.tool:  # no tool: the person began on a page
+        if client is None or not elicitation.asked.tool:  # the person began on a page
             return ()
         key = self.connections.key(client, server=elicitation.asked.server)
         return tuple(

@@ -2,8 +2,8 @@
 
 Risks: a wrong key is stored, or a person loses an open question because of a typing error or a
 provider that is out of order. So the key is tested before it is stored, the question stays open
-after any failure, and the page keeps what else was typed. A link cannot be used to try many keys:
-each refused key counts as an attempt.
+after any failure, and the page keeps the other typed values. A link cannot be used to try many
+keys: each refused key counts as an attempt.
 """
 
 import logging

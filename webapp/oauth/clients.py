@@ -115,7 +115,7 @@ class Clients:
 def place_of(client: Client) -> str:
     """Return the origin that people are sent to, or else the issuer's origin.
 
-    All tenants of a provider share it: their hosts are written as `{tenant}`.
+    The origin is the same for all tenants of a provider: `{tenant}` replaces the tenant's host.
     """
     tenant = client.provider.tenant
     origin = _origin_of(client)

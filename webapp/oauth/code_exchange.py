@@ -2,7 +2,7 @@
 
 Risks: a code is exchanged twice, a code is exchanged for a question that has ended, or the person
 connects another account than the requested one. So the state is used up before the exchange. An
-account that was granted too late for its question is stored for the next one.
+account that was granted too late for its question is stored for the next question.
 """
 
 import logging
@@ -62,7 +62,7 @@ class CodeExchange:
     ) -> None:
         """Exchange the code once, and settle the question.
 
-        `callback` are the other parameters of the callback that the provider's declaration reads.
+        `callback` has the callback's other parameters that the provider's declaration uses.
 
         Cancelling the caller does not stop the work. Raises NotPossible if the state was already
         used.
@@ -193,7 +193,7 @@ class CodeExchange:
         return True
 
     def _note_scopes(self, current: Elicitation, grant: Grant, connection: Connection) -> None:
-        """Log it if the provider's reply names scopes, and none that was requested.
+        """Log a warning if the provider's reply names scopes, but none of the requested ones.
 
         The declaration then probably lacks the spelling of the provider's replies.
         """
@@ -230,7 +230,7 @@ class CodeExchange:
     async def revoke_unidentified(
         self, current: Elicitation, tokens: TokenSet, asked: StoredAttempt | DeviceCode
     ) -> None:
-        """Revoke tokens of which the provider did not say whose they are.
+        """Revoke tokens whose account the provider did not identify.
 
         If the person or a team has connected an account there before, the tokens may be that
         account's. Nothing is revoked then.

@@ -37,7 +37,7 @@ from webapp.records.values import Value
 from webapp.stores import Conflict
 
 NOT_SHARED = "The account is no longer shared with this tool. Call again to ask for an account."
-BEGUN_AT_MOST = 16  # the most calls with one shared answer whose accounts are remembered
+BEGUN_AT_MOST = 16  # calls with one shared answer; accounts of older calls are forgotten
 
 
 class Connections:
@@ -179,7 +179,7 @@ class Connections:
     async def must_ask_for_exchanged(self, key: str, by: AskedBy) -> bool:
         """Return True if the person has ended an exchanged account, or its use by this tool.
 
-        A tool gets an account of its own for each set of scopes, so all of them count.
+        A tool gets a separate account for each set of scopes, so the check reads all of them.
         """
         rows = await self._elicitations.all(Connection, owner=by.owner)
         found = [one for one in rows if one.is_exchanged and one.key == key]
@@ -246,9 +246,9 @@ class Connections:
     ) -> tuple[Connection, ...]:
         """Return the person's accounts, those of their teams, and those they connected for a team.
 
-        A person who has left a team still sees the accounts that they connected for it. The
-        teams' accounts are those of this `server`: another server on the same store can mean other
-        people by the same name.
+        A person who has left a team still sees the accounts that they connected for it. Other
+        accounts of a team are returned only for this `server`: another server with the same store
+        can have a team of the same name with other members.
         """
         found = [*await self.all_of(owner)]
         for name in self.teams:

@@ -2,11 +2,11 @@
 
 Risks: an account is stored for another person, or an import replaces an account that the person
 connected later. So each line names its person exactly, and an account that is connected here stays
-as it is unless the operator says otherwise. The operator is trusted to say whose account it is; a
-program is not, so the provider is asked whose account its access token opens, and after the first
-refresh whose account the refresh token renews. An imported account is shared with no tool: the
-person allows each tool on the page first. No error repeats a value of the file, because lines have
-tokens.
+as it is unless the operator says otherwise. The operator is trusted to say whose account it is. A
+program is not: the server asks the provider which account the access token opens, and after the
+first refresh, which account the refresh token renews. An imported account is shared with no tool:
+the person allows each tool on the page first. No error repeats a value of the file, because lines
+contain tokens.
 """
 
 import json
@@ -124,7 +124,7 @@ class Importing:
         self._connections = connections
 
     async def run(self, lines: Iterable[str], about: Import) -> Sequence[ImportedLine]:
-        """Import the lines, each for itself: a refused line changes nothing of the others."""
+        """Import each line separately: a refused line does not affect the other lines."""
         found = list[ImportedLine]()
         for number, text in enumerate(lines, 1):
             if not text.strip():
@@ -150,7 +150,7 @@ class Importing:
         If the account is connected here already, change nothing.
 
         Raises:
-            LineRefused: It cannot be imported, or the access token opens another account.
+            LineRefused: The account cannot be imported, or the token opens another account.
             InvalidQuestion: The tenant or the details lead to another host.
             Unreachable: The provider did not answer.
         """
@@ -181,7 +181,7 @@ class Importing:
             raise LineRefused("provider: this is not the name of a provider.")
         try:
             client = self._clients.of(line.provider)
-        except ElicitError as error:  # only a tool's code declares it, or it has no credentials
+        except ElicitError as error:  # declared only in a tool's code, or without credentials
             raise LineRefused(f"The provider cannot be used here: {error}") from None
         return client.for_tenant(line.tenant), self._clients.declared(client)
 
@@ -280,7 +280,7 @@ def _read(text: str) -> AccountLine:
 
 
 def _once(members: list[tuple[str, Json]]) -> None:
-    """Check that no name of a JSON object is repeated: readers do not agree which value counts."""
+    """Check that a JSON object repeats no name: parsers differ in the value that they use."""
     names = [name for name, _ in members]
     if len(set(names)) < len(names):
         raise LineRefused("The line has two members of the same name. Write each member once.")

@@ -1,4 +1,4 @@
-"""The sweeper's work on accounts: a refresh in time, a warning before the end, and the end.
+"""The sweeper's work on accounts: refresh in time, warn before the end, and record the end.
 
 Risks: two processes refresh an account at once, or one refreshes it again after a crash. So the
 time of the next step is written before the provider is asked, and the refresh itself needs the
@@ -32,7 +32,7 @@ class KeepAlive:
         self._slots = asyncio.Semaphore(REFRESHED_AT_ONCE)
 
     async def fall_due(self, found: Connection) -> None:
-        """Refresh an account before it ends of disuse, or retry after a refusal without proof."""
+        """Refresh an account before it expires unused, or retry after a refusal without proof."""
         second = found.second_refresh_at
         if second is not None and second <= self._elicitations.clock():
             await self._keys.refresh_again(found)
@@ -41,7 +41,7 @@ class KeepAlive:
                 await self._refresh_or_end(found)
 
     async def _refresh_or_end(self, found: Connection) -> None:
-        """Use the refresh token before it ends of disuse, warn of the end, or record the end.
+        """Use the refresh token before it expires unused, warn of the end, or record the end.
 
         The time of the next try is written before the provider is asked. So if this process dies
         before it stores the reply, no sweep sends the old refresh token again before that time.

@@ -2,15 +2,15 @@
 
 Risks: the operator does not see why accounts cannot be connected, or people are sent to a provider
 again and again although only the operator can correct the mistake. So each failure is logged. A
-refusal of this server's registration is stored too. While it is valid, nobody is sent to the
-provider: for ten minutes, or until the client id or secret changes.
+refusal of this server's registration is stored too. The stored refusal is valid for ten minutes, or
+until the client id or secret changes. During that time, nobody is sent to the provider.
 
-Or one person blocks all others. A token endpoint refuses the client id or secret only because of
-the operator's settings, so that refusal applies to everyone. A person can cause a refused redirect
-address with a foreign code, and can make up errors in a callback, so these apply to that person
-alone. `unauthorized_client` means that the client lacks a permission, but providers also send it
-for an account that has ended. It counts as a refusal of the client once the accounts of two people
-get it within a day and no request succeeded in between.
+Another risk: one person blocks all others. A token endpoint refuses the client id or secret only
+because of the operator's settings, so that refusal applies to everyone. A person can cause a
+refused redirect address with a foreign code, and can make up errors in a callback, so these apply
+to that person alone. `unauthorized_client` means that the client lacks a permission, but providers
+also send it for an account that has ended. It counts as a refusal of the client once the accounts
+of two people get it within a day and no request succeeded in between.
 """
 
 import dataclasses
@@ -134,7 +134,7 @@ class TokenFailures:
                 raise refused(refusal, client.provider, otherwise="")
 
     async def clear(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
-        """End earlier refusals, as the provider has accepted this server's registration."""
+        """End earlier refusals, because the provider has accepted this server's registration."""
         for id in self._ids(client, owner=owner, refreshes=refreshes):
             await self._elicitations.write_rebuilt(partial(self._accepted, id))
 

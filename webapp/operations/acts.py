@@ -36,7 +36,7 @@ async def cancel(service: Service, id: str, *, by: str) -> None:
     A repeated cancellation changes nothing.
 
     Raises:
-        CommandRefused: The question has ended otherwise.
+        CommandRefused: The question has already ended in another way.
     """
     try:
         await service.elicitations.settle(id, Status.CANCELLED, by=by)

@@ -45,9 +45,9 @@ _FORMULA: Final = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
 class Catalogued:
     """A list. `row` makes a row of a record, and `time` is the field by which the list is sorted.
 
-    `title` and `shows` are the fields that an entry shows, `quick` the values of `status` that have
-    a link as a filter, and `filters` the fields that can be filtered. `has_page`: an entry has a
-    page of its own.
+    `title` and `shows` are the fields that an entry shows. `filters` are the fields that can be
+    filtered. `status` names the status field, and `quick` are its values that have a filter link.
+    `has_page` is True if each entry has its own page.
     """
 
     label: str

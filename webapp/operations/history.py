@@ -1,8 +1,9 @@
 """The records that belong to an id, and their history in order of time: `elicit show ID`.
 
-The id can come from a page, a log line, a list, an event or a provider's dashboard. It can be that
-of a question (or its link), a payment, a checkout session, a webhook, an outgoing event, an account
-or a call. The command shows the question that the id belongs to, with the question's timeline.
+The id can come from a page, a log line, a list, an event or a provider's dashboard. It can be the
+id of a question (or its link), a payment, a checkout session, a webhook, an outgoing event, an
+account or a call. The command shows the question that the id belongs to, with the question's
+timeline.
 
 Risks: an id matches two records; the command then names both and shows neither. A timeline could
 reveal a question's text or answer, so it has only kinds, states, reasons and ids.
@@ -65,7 +66,7 @@ class Gathered(NamedTuple):
 
 
 class QuestionStage(Struct, frozen=True, kw_only=True):
-    """A stage of a question. Without `at`, `says` is a text about whether the stage was reached."""
+    """A stage of a question. If `at` is None, `says` tells whether the stage was reached."""
 
     name: str
     at: datetime | None

@@ -1,9 +1,9 @@
 """The rows of operators' lists: a class for each list, and how a record becomes a row.
 
 Risks: a list lets its reader answer a question or read its text. Rows therefore have no links
-and no text of a question, and owners and ids are shortened. Or a list reads or opens so much that
-the server stops for others. So it reads a limited number of rows at once, says if there are more,
-and lets other work run while it opens them.
+and no text of a question, and owners and ids are shortened. Another risk: a list reads or decrypts
+so many rows that other requests have to wait. So it reads a limited number of rows at once, says if
+there are more, and lets other work run while it decrypts them.
 """
 
 import asyncio
@@ -290,7 +290,7 @@ def text_of(value: Any) -> str:
 #
 # Risks: a provider sends a key with which a browser could confirm a payment (`client_secret`), or
 # one of our own tokens in an address, and the page shows it. So the values of fields with such
-# names and our tokens are masked, also in a body that is cut.
+# names and our tokens are masked, also in a truncated body.
 
 _NAMES: Final = "secret|token|password|authorization|cookie|signature|api_?key"
 _SECRET: Final = re.compile(_NAMES, re.IGNORECASE)
@@ -299,7 +299,7 @@ _FIELD: Final = re.compile(
     r"""("(?:[^"\\]|\\.)*"?|[^&\s,}\]]+)""",
     re.IGNORECASE,
 )
-# Our own tokens, in the addresses to which a provider redirects; as the log masks them.
+# Our own tokens in the addresses to which a provider redirects. The log masks the same tokens.
 _OUR_LINKS: Final = re.compile(r"(?<![\w-])[\w-]{40,}\.[\w-]{43}(?![\w-])")
 _VALUE: Final = re.compile(r"(_secret_|\b(?:sk|rk|whsec)_)\w{8,}")
 

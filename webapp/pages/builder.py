@@ -104,7 +104,7 @@ class PageBuilder:
         return await self.with_updates(view)
 
     async def with_updates(self, view: View) -> View:
-        # the pages of these kinds say themselves what they wait for
+        # These views already update themselves.
         if isinstance(view, (Live, StartDecision)):
             return view
         updates = await updates_of(self._service, self._elicitation, here=self._here)
@@ -137,7 +137,7 @@ class PageBuilder:
             return None
         if self._page == "payment" and status is Status.FAILED:
             paid = await self._service.kinds.payments.paid(self._elicitation)
-            if paid is not None and paid.has_ended:  # it was refunded or disputed meanwhile
+            if paid is not None and paid.has_ended:  # refunded or disputed in the meantime
                 return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
         return Ended(
             server=self._server,
@@ -185,9 +185,10 @@ class PageBuilder:
     def start_account(
         self, *, typed: str = "", fault: str | None = None, form: PageForm | None = None
     ) -> StartAccount:
-        """Return the page. `typed` is what the person typed as their address, with its `fault`.
+        """Return the page that connects an account.
 
-        `form` has what the person typed for an account with a key.
+        `typed` is the tenant's address as the person typed it, and `fault` is its error. `form` has
+        the values that the person typed for an account with an API key.
         """
         accounts = self._service.kinds.accounts
         terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)

@@ -134,7 +134,7 @@ def arguments_shown(elicitation: Elicitation, *, in_a_line: bool = False) -> tup
 
 
 def secret_label(form: PageForm, *, message: str, name: str | None) -> str:
-    """Return what the person enters, such as "API key", or nothing for several fields."""
+    """Return the label of a secret, such as "API key", or an empty text for several fields."""
     if len(form.fields) != 1:
         return ""
     (field,) = form.fields

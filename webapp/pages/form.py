@@ -41,7 +41,7 @@ _LINES_HELP = "This field does not hide what you type: check that nobody else se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoice:
-    """A choice of a list. The form sends the choice's number."""
+    """A choice of a list. The form sends `value`: the choice's number, or a time zone's name."""
 
     value: str
     label: str
@@ -54,7 +54,7 @@ class FormField:
 
     `may_have_lines`: a secret that is typed on one line, but can be pasted with more.
     `autocomplete`: the token with which browsers fill the field. `zones` are the time zones to
-    choose for a date and time, and `zone_name` is the name of that list.
+    choose for a date and time, and `zone_name` is the name of that control.
     """
 
     id: str
@@ -161,7 +161,7 @@ def _is_skipped(when: datetime) -> bool:
 
 
 def _zone(name: str) -> tzinfo | None:
-    """Return a zone by its name, which the browser sent: any of the database, but no file."""
+    """Return the time zone that the browser named, or None if the database has no such name."""
     if name == "UTC":
         return UTC
     return ZoneInfo(name) if name in _known_zones() else None

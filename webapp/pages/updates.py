@@ -1,8 +1,8 @@
 """Updates of a question's page: the status that it listens to, and the next question of its call.
 
-The page contains its status, and the live route sends the current one: The page loads itself again
-when the two differ. This module computes both, so that a page that shows the current state is not
-loaded again.
+The page contains the status that it shows, and the live route sends the current status. If the two
+differ, the page reloads. This module computes both, so that a page that shows the current state
+does not reload.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ async def state_of(service: Service, elicitation: Elicitation) -> State:
 
 
 async def updates_of(service: Service, elicitation: Elicitation, *, here: str) -> Updates:
-    """Return the fields with which the page at `here` listens, and leads to the next question."""
+    """Return the fields that the page at `here` needs for updates and for the next question."""
     state = await state_of(service, elicitation)
     links, now = service.links, service.clock()
     return Updates(
@@ -78,7 +78,7 @@ def is_paid_later(progress: str | None) -> bool:
 async def _steps(
     service: Service, elicitation: Elicitation
 ) -> tuple[Run | None, int, int, Elicitation | None]:
-    """Return the run, the place and number of its questions, and the first that is open."""
+    """Return the run, this question's place, the number of questions, and the first open one."""
     rows, owner = service.elicitations, elicitation.owner
     run = await rows.read(Run, owner=owner, id=elicitation.run) if elicitation.run else None
     asked = () if run is None else run.asked

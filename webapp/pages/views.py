@@ -19,8 +19,8 @@ class Updates:
 
     `url` sends server-sent events; None if the state does not change any more. The page loads
     `here` again when another status arrives. `has_continued`: the assistant received the answer.
-    `step` is the place of the question among the `steps` of its call, and `next_url` leads to one
-    that is still open, of the kind `next_kind`.
+    `step` is the question's place among the `steps` questions of its call. `next_url` leads to
+    another open question of the call, and `next_kind` is the kind of its page.
     """
 
     url: str | None
@@ -39,7 +39,7 @@ class View:
 
     `for_user`: an application asks one of its own users, without a tool or an assistant.
     `came_late`: the person pressed a button after the question had ended. `updates` is set if the
-    page can become untrue while it is open. `is_translated`: not for operators.
+    page can become outdated while it is open. `is_translated` is False on pages for operators.
     """
 
     template: ClassVar[str]
@@ -56,7 +56,7 @@ class Asking(View):
 
     `phone_url` is the page's address, for a phone; None if a phone cannot reach this server.
     `client` is the name that the client gives itself, `client_id` the id in its access token. The
-    titles are those of MCP; the client's is unverified.
+    titles are MCP's `title` fields; the client's title is unverified.
     """
 
     host: str
@@ -112,8 +112,8 @@ class StartAccount(Asking):
     types their address at the provider; `tenant` is what they typed before, and `tenant_fault` what
     is wrong with it.
 
-    With `key_form`, the person types a key (or a user name and a password). `key_label` names it,
-    and `key_page` is the provider's page where the person makes it.
+    With `key_form`, the person types a key (or a user name and a password). `key_label` names
+    the key, and `key_page` is the provider's page where the person creates the key.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular. `team` is the label of
@@ -256,7 +256,7 @@ class Done(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchBack:
-    """A notice that another account was connected than before, with a way back to `former`.
+    """A notice that the new account replaced the account `former`, with a button to undo that.
 
     `is_done`: the account `former` is in use again. `action` is None if it cannot be used again.
     """
@@ -379,7 +379,7 @@ class TooFast(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble(View):
-    """The page of an error of this server or of another one. `again_url` is a GET."""
+    """The page of an error, in this server or in another server. `again_url` is a GET."""
 
     template: ClassVar[str] = "trouble.html"
     error_id: str
@@ -421,7 +421,7 @@ class BadRequest(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCookie(View):
-    """The page of a form that was sent without its cookie, or with another one (`has_cookie`).
+    """The page of a form that was sent without its cookie, or with a wrong one (`has_cookie`).
 
     `again_url` is the page of the form.
     """

@@ -36,8 +36,7 @@ class StartSecret(Asking):
 class StartForm(Asking):
     """The page of a form that a tool asks for. `question` is its message if it fits a heading.
 
-    A kind of the application's own can have `arguments`: the text that the person signs, for
-    example.
+    A question of a custom kind can have `arguments`, for example the text that the person signs.
     """
 
     template: ClassVar[str] = "start_form.html"
@@ -134,11 +133,11 @@ class InboxEntry:
 
     `asker` is the verified identity of the asker and `decided_by` that of the approver, as people
     read them. `question` is the question as a heading, or None if it is too long for one.
-    `described` is the tool in its author's words. `is_own`: the viewer is the asker, or may be, and
-    so cannot decide. `needs` is the number of approvals that the question needs, and `approved_by`
-    names the people who have approved. `may_have_approved`: the viewer may be one of them, because
-    they are identified by another method or issuer, and so cannot approve. In a list, `arguments`
-    is filled only if the arguments are short; otherwise `has_more` is set.
+    `described` is the tool in its author's words. `is_own`: the viewer cannot decide, because they
+    are or may be the asker. `needs` is the number of approvals that the question needs, and
+    `approved_by` names the people who have approved. `may_have_approved`: the viewer cannot
+    approve, because they may be one of these people, identified by another method or issuer. In a
+    list, `arguments` is filled only if the arguments are short; otherwise `has_more` is set.
     """
 
     url: str

@@ -70,7 +70,7 @@ class BeforeOpener(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePage(Live):
-    """The page of the code to type into the chat, as BCDF-GHJK. `words` warn about the code."""
+    """The page of the code to type into the chat, like BCDF-GHJK. `words` warn about the code."""
 
     template: ClassVar[str] = "code.html"
     kind: PageName
@@ -101,9 +101,9 @@ SignInFault = Literal["refused", "trouble", "not set up", "unnamed", "mixed"]
 class SignInFailed(View):
     """The page of a failed sign-in.
 
-    The issuer or the person declined, the issuer did not respond, this server's settings for it are
-    wrong, the issuer did not name the person as this server needs, or the response belongs to no
-    sign-in of this browser.
+    `why` is one of these reasons, in the order of `SignInFault`: the issuer or the person declined,
+    the issuer did not respond, this server's settings for it are wrong, the issuer did not name the
+    person as this server needs, or the response belongs to no sign-in of this browser.
     """
 
     template: ClassVar[str] = "sign_in_failed.html"
@@ -115,7 +115,7 @@ class SignInFailed(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(View):
-    """The page for an anonymous visitor: with `sign_in` they can sign in, else `why` helps.
+    """The page for an anonymous visitor. If `sign_in` is None, `why` says what to do instead.
 
     `by_code` is set if people prove that a link is theirs with a code in the chat. Such a code does
     not sign the person in.

@@ -15,7 +15,7 @@ Act = Literal["cancel", "refund", "replay", "resend"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A value with its label: a text, or a time. `url` leads to what it names."""
+    """A value with its label: a text, or a time. `url` is the page of the thing that it names."""
 
     label: str
     text: str = ""
@@ -57,7 +57,7 @@ class OperatorView(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorList(OperatorView):
-    """A list of records. `quick` are links to usual filters; `notice` says if it is not complete.
+    """A list of records. `quick` are links to common filters; `notice` says if rows are missing.
 
     `wrong` says which filter of the address is invalid, so that nothing is listed.
     """

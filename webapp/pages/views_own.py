@@ -189,7 +189,7 @@ class Disconnected(View):
     """The page of an account that was deleted here. `provider` is a label.
 
     `revoked` says whether the provider revoked the access token; None: it offers no revocation.
-    `account` is the account's name there, `manage` as for Connected.
+    `account` is the account's name there. `manage` is the page for removing our access there.
     """
 
     template: ClassVar[str] = "disconnected.html"
@@ -218,11 +218,11 @@ PaymentStanding = Literal["open", "in_hand", "made", "spent", "stuck", Over]
 class Paid:
     """A payment. Its price and all its parts are formatted.
 
-    `returned` is a part that was refunded, `owed` one whose refund failed, `disputed` one that a
-    bank disputes, `charged_back` one that a bank took back. `is_asked_about`: a bank inquires, but
-    takes no money. `id` is the receipt's, `seller` a label, `back_on` the time of the automatic
-    refund of an unused payment. `refund_action` is set if the person can ask for a refund: a GET
-    shows a confirmation page, a POST refunds.
+    `returned` is the refunded part, `owed` the part whose refund failed, `disputed` the part that a
+    bank disputes, and `charged_back` the part that a bank took back. `is_asked_about`: a bank
+    inquires, but takes no money. `id` is the receipt's id, and `seller` is a label. `back_on` is
+    the time of the automatic refund of an unused payment. `refund_action` is set if the person can
+    ask for a refund: a GET shows a confirmation page, a POST refunds.
     """
 
     id: str

@@ -2,8 +2,8 @@
 
 Risks: a checkout stays open after its question has ended, a payment is not noticed, or an approved
 payment is captured twice at once. So the end of a question closes its sessions. Sessions that may
-still be paid then are polled until the provider reports their final status, and each session is
-polled once at a time. `webapp.payments.verification` acts on the results.
+still be paid after that are polled until the provider reports their final status. A process polls
+each session with one request at a time. `webapp.payments.verification` acts on the results.
 
 Providers whose webhooks do not reach this server are polled in turns, from Continue until the link
 expires, at the provider's own pace. The next turn is the question's due time in the store, so any
@@ -89,7 +89,7 @@ class Checkouts:
     ) -> list[SessionStatus]:
         """Fetch the sessions that may have been paid, and act on their status.
 
-        `collects`: capture first what the person has approved.
+        `collects`: first capture a payment that the person has approved.
 
         Raises:
             Failed: The provider cannot be asked.
@@ -108,7 +108,7 @@ class Checkouts:
         return statuses
 
     def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
-        """Return the lock with which presses of Continue wait for the previous press."""
+        """Return the lock that makes a press of Continue wait for the previous press."""
         return self._pressing.setdefault(elicitation_id, asyncio.Lock())
 
     async def close_earlier_page(self, elicitation_id: str, *, browser: str) -> None:
@@ -198,7 +198,7 @@ class Checkouts:
         return bool(lost) or isinstance(refused, KeyUsed)
 
     async def find_lost(self, elicitation: Elicitation) -> Elicitation:
-        """Add the question's sessions that the provider lists and the store has lost.
+        """Search the provider's list for the question's lost sessions, and add them to it.
 
         Call this method only for a provider that lists its sessions. Raises Failed if the provider
         does not answer, or if it lists too many sessions.
@@ -216,7 +216,7 @@ class Checkouts:
         raise Failed("The provider lists too many payment pages to search them.")
 
     async def adopt(self, elicitation: Elicitation, found: ProviderSession) -> Elicitation:
-        """Add a session that this server began and the store has lost to its question."""
+        """Add a session to its question: this server began it, and the store has lost it."""
         now, until = self._elicitations.clock(), found.closes_at or elicitation.expires_at
         seller = self._flow.of(elicitation).seller
         stored = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)

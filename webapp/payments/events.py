@@ -1,4 +1,4 @@
-"""Events: what a provider's webhook changes, when it arrives or when it is checked again.
+"""Events: the changes that a provider's webhook makes, on arrival or at a later check.
 
 The table of changes is `CHANGES` in `flows.payments.events`. Risks: an acknowledged event is lost,
 or an event settles the wrong question. So the reply is 2xx only after the write is durable, and an
@@ -379,9 +379,10 @@ class Webhooks:
     async def _listed(
         self, row: StoredWebhook, event: Notice, *, seller: MerchantAccount
     ) -> StoredWebhook:
-        """List the money of an event whose question is not stored. Return the event's row.
+        """List an event's payment for the operator: its question is not stored. Return the row.
 
-        The event of another merchant account, or of a question of another server, is unknown.
+        An event of another merchant account, or of another server's question, is not listed, and
+        its row gets the status `unknown`.
         """
         is_of_account = event.account == seller.account and event.is_live == seller.is_live
         reference, now = event.reference or "", self._elicitations.clock()

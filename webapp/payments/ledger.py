@@ -1,4 +1,4 @@
-"""The ledger: one row for each paid session, through which all its changes go.
+"""The ledger: one row for each paid session. Every change of a payment changes its row.
 
 Risks: a payment is spent twice, or spent and refunded. A row changes by compare-and-set, as the
 table in `flows.payments.receipt` allows. The start of a refund is written together with the
@@ -293,7 +293,10 @@ class Ledger:
         return begun
 
     async def _is_unsure(self, payment: Payment) -> bool:
-        """Return True until the payments that a call may have used are marked."""
+        """Return True if a call may have used the payment in writes that the store lost.
+
+        Return False once `mark_perhaps_used` has marked all such payments.
+        """
         back = await self._elicitations.high_water.step_back()
         if back is None or back.is_handled:
             return False

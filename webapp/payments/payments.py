@@ -207,7 +207,7 @@ class Payments:
         return _changed(await self._of(used), receipts.in_vain)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
-        """Spend the payment, as the result that used it was sent."""
+        """Spend the payment, because the result that used it was sent."""
         now = self._elicitations.clock()
         return [*_changed(await self._of(delivered), lambda found: receipts.used(found, now))]
 
@@ -291,7 +291,7 @@ class Payments:
 
 
 def _became(payment: Payment) -> str:
-    """Return the reason for the model why the payment cannot be used."""
+    """Return a text for the model that says why the payment cannot be used."""
     if payment.owed:
         return (
             f"refunded, and the refund of {payment.owed_price} failed: the operator of this server "

@@ -188,8 +188,8 @@ class Reconciling:
     async def ask_about_claims(self, payment: Payment, event: Notice) -> bool:
         """Store the current stages of the payment's claims, as the provider reports them.
 
-        They override the stage in the event. Return False if the event is about no claim, or if the
-        provider does not report it: the caller then applies the event itself.
+        The reported stages override the stage in the event. Return False if the event is about no
+        claim, or if the provider does not report the claim: the caller then applies the event.
         """
         gateway = self._flow.claim_tellers.get(payment.seller)
         if gateway is None or event.news is None or event.news.dispute is None:

@@ -89,7 +89,7 @@ class UnresolvedPayments:
                 await self._elicitations.change(elicitation.id, _paid_differently)
 
     async def lost(self, elicitation: Elicitation) -> None:
-        """List a page that the store has lost, at a provider that does not list its sessions."""
+        """List a lost payment page for the operator: its provider does not list sessions."""
         fresh = self._fresh(elicitation, elicitation.id)
         await self._change(
             fresh, lambda current: current or replace(fresh, status=UnresolvedStatus.OTHERWISE)
@@ -134,7 +134,7 @@ class UnresolvedPayments:
         )
 
     async def end(self, elicitation: Elicitation, session: str) -> None:
-        """End the row, as the provider reported the session's final status."""
+        """End the row, because the provider reported the session's final status."""
         now = self._elicitations.clock()
         await self._change(
             self._fresh(elicitation, session),
@@ -142,7 +142,7 @@ class UnresolvedPayments:
         )
 
     async def done(self, payment: UnresolvedPayment) -> None:
-        """End the row, as the operator has checked the payment."""
+        """End the row, because the operator has checked the payment."""
         now = self._elicitations.clock()
         await self._change(
             payment,
@@ -159,7 +159,7 @@ class UnresolvedPayments:
     async def blocking(
         self, owner: str, terms: CheckoutTerms, *, server: str, tool: str
     ) -> list[UnresolvedPayment]:
-        """Return the sessions for the same thing that may be paid, or were paid differently."""
+        """Return the sessions for the same purchase that may be paid or were paid differently."""
         found: list[UnresolvedPayment] = []
         for status in (UnresolvedStatus.WAITING, UnresolvedStatus.OTHERWISE):
             found += await self._elicitations.all(

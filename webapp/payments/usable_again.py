@@ -34,7 +34,7 @@ class ChangedPayment:
 
 
 class UsableAgain:
-    """The rules for the rows to write when a payment becomes usable again.
+    """The rules that decide which rows to write when a payment becomes usable again.
 
     The class itself writes nothing. `paid` finds the payment that settled a question. `product`
     finds the payment that owns the key of a permanent purchase. `product_key` returns that key.
@@ -139,8 +139,8 @@ class UsableAgain:
     def _bought_again(self, payment: Payment, other: Payment) -> Payment:
         """Return the payment as a surplus: `other` has paid for the same thing in the meantime.
 
-        A payment that was used before is no surplus and is returned as it is, except that it does
-        not get the key of the permanent purchase back.
+        A payment that was used before is no surplus. Return it without the key of the permanent
+        purchase, which `other` owns now.
         """
         if payment.status is ReceiptStatus.OPEN:
             return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)

@@ -7,8 +7,8 @@ answers. A payment that differs from what was requested settles nothing and is l
 operator.
 
 Another risk is that a tool gets a receipt although the money is gone, because the refund or dispute
-was reported before the payment. Such early events are stored by the payment that they name, and
-applied to the payment's row before it is written.
+was reported before the payment. Such early events are stored under the id of the payment that they
+name, and applied to the payment's row before the row is written.
 """
 
 import logging
@@ -134,7 +134,8 @@ class Verification:
     ) -> None:
         """Handle an authentic session that differs from what was requested; it settles nothing.
 
-        If the session was paid, list it for the operator. Its page and its tool say so.
+        If the session was paid, list it for the operator. The question's page and the tool report
+        the difference.
         """
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return

@@ -1,4 +1,4 @@
-"""Records: the only access to a store. A write succeeds only at the version that was read.
+"""Records: the only access to a store. A write fails if the row has changed since it was read.
 
 `values` defines stored values, next to those of `flows`. `rows` has the only `write`, and the
 reads. `owners` makes the tag that a person's rows start with, and seals each record with its

@@ -9,8 +9,8 @@ chain can be verified even if its entries can no longer be decrypted. The newest
 An entry and the change that it records are one write of the store. If two processes append to the
 same block, the store accepts one write. The other process reads the new head and appends to that,
 with its own rows unchanged. Within a process there is no such race: writes for an owner that arrive
-during a write of that owner are combined in the next one. A hundred answers at once are two or
-three commits, with two or three more rows.
+during a write of that owner are combined in the next one. For example, a hundred answers at the
+same moment need two or three commits, and two or three rows for the audit.
 
 Risks: one of the combined writes has lost a race, and the other writes fail with it. So only the
 write that lost gets the error, and the others are repeated without it. An attacker with write

@@ -25,7 +25,7 @@ AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "se
 _USED: Final = "used"  # a team's account, by one of its members
 _OF_SERVICE: Final = "registration"  # reported only as events
 _ASKED = "asked"
-# An elicitation that exchanges with a provider has the word of an opened one: no entry is made.
+# During an exchange, an elicitation keeps the word of an opened one, so no entry is made.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
     Status.EXCHANGING: Status.OPENED.value,
