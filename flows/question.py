@@ -53,7 +53,7 @@ _ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 class Link:
     """The addresses and tokens with which the author's own service completes a question.
 
-    `id` is the elicitation's id and is unique. Give it to the service, or give it an
+    `id` is the elicitation's id and is unique. Give the id to the service, or give the service an
     `elicitation_id` of your own together with `owner`, an opaque tag of the person who is asked.
     The person's own link to the question is not included.
 
@@ -119,7 +119,7 @@ class Outcome(Explained, Generic[T_co]):
     is_late: bool = False
     # answered by the model, not the person; only if ELICIT_MODEL_ANSWERS allows it
     is_by_model: bool = False
-    # what approvers wrote when they approved, in their order
+    # the comments of the approvers, in the order of their approvals
     comments: tuple[str, ...] = ()
 
     @property
@@ -162,7 +162,7 @@ class Question(Generic[T_co]):
     again: bool = False  # the answer is for one call only; repeating the call asks again
     # if False, awaiting raises Processing as soon as a payment is on its way
     waits_for_money: bool = True
-    # the line of the author's code that created the question or its mark; None: at an import
+    # the author's line that created the question or marked its tool; None: at an import
     place: str | None = field(default=None, repr=False, compare=False)
     _unasked: UnaskedQuestion | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -370,7 +370,7 @@ class Asker(Protocol):
         ...
 
     def failed(self, error: ElicitError) -> None:
-        """Record an error of a verb, for the model if the tool does not catch the error."""
+        """Record an error that a verb raised, for the model if no code of the tool catches it."""
         ...
 
     async def complete(
@@ -427,7 +427,9 @@ def report_to_asker(error: ElicitError) -> None:
 
 @contextmanager
 def reporting_errors(place: str | None = None) -> Generator[None]:
-    """Report errors in this block to the asker, which sends the model those that no tool catches.
+    """Report errors in this block to the asker.
+
+    The asker sends an error to the model if the tool does not catch the error.
 
     In a tool, a wrong question becomes InvalidUse, which names the line of the tool's code: `place`
     or, without it, the line that is running.
@@ -484,7 +486,8 @@ def asking(
 ) -> Generator[Unasked]:
     """Make `asker` the asker in this block, and yield the block's record of unasked questions.
 
-    `is_tool` is True in a tool, False in an `asking` block, and None where questions are completed.
+    `is_tool` is True in a tool, False in an `asking` block, and None in code that only
+    completes questions.
     """
     outer = running.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)

@@ -141,7 +141,10 @@ class PaymentRequest:
 
 
 def is_for_good(request: object) -> bool:
-    """Return True for a purchase that answers the same question from then on (`once=True`)."""
+    """Return True for a permanent purchase (`once=True`).
+
+    The person pays once, and the same question needs no payment later.
+    """
     return isinstance(request, PaymentRequest) and request.once
 
 

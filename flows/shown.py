@@ -175,7 +175,11 @@ def must_be_flat(arguments: object) -> None:
 
 
 def is_too_long(value: object) -> bool:
-    """Return True for a number near the 4,300 digits above which Python refuses to write it."""
+    """Return True for an integer with too many bits.
+
+    Python refuses to convert integers with more than 4,300 digits to text. The limit of this
+    function is lower.
+    """
     return isinstance(value, int) and value.bit_length() > _BITS_AT_MOST
 
 

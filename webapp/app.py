@@ -89,15 +89,16 @@ async def open_app(
     users: Users | None = None,
     asked_as: object | None = None,
 ) -> AsyncGenerator[ASGIApp]:
-    """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
+    """Run everything that serves `server`, and yield it as an ASGI application without a lifespan.
 
-    `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
+    `connections` has the calls that come over stdio. The sandbox, if there is one, replaces
     everything that is not configured. `built` is called with the service, for callers that have to
     stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
-    reach the server in this process. Without a server, the application asks its `users` itself, in
-    `asking` blocks, whose `app` argument can be `asked_as`. Raises GateWithoutTool, and
-    InvalidQuestion for a model that no form can show.
+    reach the server in this process. Without a server, the application asks its `users` itself in
+    `asking` blocks; `asked_as` is the value that their `app` argument can have.
+
+    Raises GateWithoutTool, and InvalidQuestion for a model that no form can show.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     if server is not None:
@@ -383,7 +384,7 @@ def create_app(
 
 
 async def _warn_of_replication(store: Store) -> None:
-    """Log which data the loss of a server could lose. `elicit doctor` shows the full list."""
+    """Log which stored data could be lost with a server. `elicit doctor` shows the full list."""
     if isinstance(store, Replicated):
         with suppress(StoreUnavailable):
             for says, fix in await store.replication(asks_hosts=False):
@@ -436,7 +437,7 @@ def _routes(
     tokens: Verifier | None,
     collector: Collector,
 ) -> dict[str, ASGIApp]:
-    """Return the applications by the first segment of their paths. All others belong to `own`."""
+    """Return the applications by the first segment of their paths. Other paths belong to `own`."""
     uses = _uses(settings)
     routes = {"api": api_routes(own, service=service, answers=answers, tokens=tokens, uses=uses)}
     if isinstance(served, HostedServer):

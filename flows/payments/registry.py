@@ -101,14 +101,14 @@ class Gateways:
         return self._gateways.keys()
 
     def gives_back_parts(self, name: str) -> bool:
-        """Return True if the provider makes partial refunds, and each one only once."""
+        """Return True if the provider makes partial refunds, without repeating a resent one."""
         found = self._gateways.get(name)
         return found is not None and not (
             isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts
         )
 
     def has_refund_key(self, name: str) -> bool:
-        """Return True if the provider makes only one refund if the same one is requested twice."""
+        """Return True if sending the same refund request twice makes only one refund."""
         found = self._gateways.get(name)
         return not isinstance(found, DeclaredGateway) or found.seller.declaration.has_refund_key
 
@@ -175,7 +175,10 @@ class Gateways:
 
 
 def settings_of(name: str = "stripe") -> tuple[str, ...]:
-    """Return the settings that a provider needs, including the table of an operator's own."""
+    """Return the names of the settings that a provider needs.
+
+    For a provider that the operator declared, they are its table and its key setting.
+    """
     its_own = f"[sellers.{name}] in elicit.toml", f"ELICIT_{name.upper()}_KEY"
     return _SETTINGS.get(name, its_own)
 

@@ -1,6 +1,6 @@
 """Shared conversion of providers' replies: amounts, payment pages and refusals.
 
-Risks: an amount is read as a hundred times itself, an error page arrives instead of an answer, or a
+Risks: an amount is read as a hundred times its value, an error page is read as a reply, or a
 payment page is at another host. Amounts are parsed from digits and never rounded. Only the
 code of a provider's error is used, because its sentences can contain parts of a key.
 """
@@ -148,7 +148,7 @@ def is_refusal(reply: httpx.Response) -> bool:
 
 
 def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:
-    """Return the HTTP status and the provider's error code, without its sentence."""
+    """Return the HTTP status and the provider's error code, without its error text."""
     status = f"HTTP {reply.status_code}"
     try:
         code = code_of(reply.content)
@@ -188,7 +188,7 @@ def reported_changes(
 def refund_made(
     found: ProviderRefund, payment: Payment, seller: MerchantAccount, *, at_most: int
 ) -> Refund:
-    """Check a refund that was just requested. Raises Failed, also if it was not made."""
+    """Check the reply to a refund request. Raises Failed, also if the refund was not made."""
     if not found.stands:
         raise Failed(
             f"{seller.label} could not {GIVING_BACK} (refund {found.id} failed).",
@@ -203,7 +203,10 @@ def refund_made(
 def standing_refunds(
     refunds: Iterable[RefundT], payment: Payment, seller: MerchantAccount
 ) -> tuple[list[RefundT], int]:
-    """Return the valid refunds in the payment's currency and their sum. Raises Failed."""
+    """Return the made and pending refunds in the payment's currency, and their sum.
+
+    Raises Failed.
+    """
     try:
         priced = [(one, one.price) for one in refunds if one.stands]
     except Malformed:
@@ -233,7 +236,7 @@ def already_refunded(
     refused: httpx.Response,
     code_of: Callable[[bytes], str],
 ) -> Refund:
-    """Return the existing refunds if they add up to `price`, although this refund was refused.
+    """Return the existing refunds as one, if a new refund was refused and they add up to `price`.
 
     Raises:
         Failed: Less was refunded. The error says if the provider refused permanently.
@@ -248,7 +251,7 @@ def already_refunded(
 
 
 def as_one(refunds: Sequence[ProviderRefund], price: Money) -> Refund:
-    """Combine several valid refunds into one of `price`, done if all of them are done."""
+    """Combine made or pending refunds into one refund of `price`. It is done if all are done."""
     are_done = all(one.status == one.done for one in refunds)
     status = RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING
     return Refund(id=refunds[0].id, price=price, status=status)
@@ -262,7 +265,8 @@ def learned(
 ) -> StoredCheckout:
     """Add the created session, its page and its expiry to the stored request.
 
-    Raises Failed if the session is for something else, or the page is at another origin.
+    Raises Failed if the session has other terms than the question, or its page is at another
+    origin.
     """
     try:
         require_terms(elicitation, session, seller=seller)

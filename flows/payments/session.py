@@ -41,7 +41,7 @@ class Malformed(ElicitError, ValueError):
 class Mismatch(ElicitError):
     """An authentic session that must not settle this elicitation.
 
-    `what` differs: session, reference, amount, currency, mode or account.
+    `what` names the part that differs: session, reference, amount, currency, mode or account.
     """
 
     name = "PAYMENT_MISMATCH"
@@ -143,7 +143,7 @@ PAID_OTHERWISE = (
     "paid differently than requested (amount, currency or mode): the operator of this server has "
     "to check the payment"
 )
-# The same in questions that an earlier version stored.
+# The same text, as an earlier version wrote it into stored questions.
 _FORMER_PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)

@@ -1,7 +1,7 @@
 """The catalogue: each declared provider with its source, how well it is tested, and its limits.
 
-`flows.providers.PROVIDERS` are the built-in ones, whose names a file cannot use. `CATALOGUE` has
-further ones: a table of the same name in `elicit.toml` replaces them.
+`flows.providers.PROVIDERS` are the built-in providers: `elicit.toml` cannot use their names.
+`CATALOGUE` has further providers: a table in `elicit.toml` replaces the provider of the same name.
 """
 
 from collections.abc import Mapping

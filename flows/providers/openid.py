@@ -1,8 +1,8 @@
-"""OpenID Connect: any issuer, whose endpoints are found by discovery; Google, and Microsoft.
+"""OpenID Connect: Google, Microsoft, and any issuer whose endpoints are found by discovery.
 
-Google has a host for each product's API. Microsoft's accounts are those of one organisation, of
-any, or personal ones. Microsoft is experimental: written from its documentation, untested. Its
-tokens are never revoked, because it has no revocation endpoint.
+Google has a host for each product's API. The tenant of Microsoft selects the accounts: those of one
+organisation, of any organisation, or personal accounts. Microsoft is experimental: written from its
+documentation, untested. Its tokens are never revoked, because it has no revocation endpoint.
 """
 
 import re
@@ -37,7 +37,7 @@ def openid(
         name: The name of the provider, and of its settings.
         issuer: The address of the issuer.
         label: The name that people read.
-        api: The base address of the API. Without it, the issuer.
+        api: The base address of the API. The default is the issuer.
         api_hosts: Further hosts that receive the access token.
         sends_issuer: The issuer sends `iss` to the callback (RFC 9207).
         scope_words: What each scope allows, in words for the page.

@@ -1,4 +1,4 @@
-"""Advice to authors about a model that no form can show, in the words of Python.
+"""Advice to authors about a model that no form can show, in terms of Python types.
 
 Risks: a form accepts an answer that the model always refuses, for example because a browser sends
 texts and the model expects members of an enum. Such a model is refused as well, when the tool is
@@ -21,19 +21,19 @@ from typing_extensions import is_typeddict
 
 from flows.errors import InvalidSchema
 
-# The types that a form shows as they are. The reasons of the JSON Schema fit them.
+# Types that a form can show. If one is refused, the reason is in its JSON Schema, not in the type.
 _PLAIN: Final = (str, int, float, bool, Decimal, date, datetime)
 _USE: Final = "use str, int, float, bool, Decimal, date, datetime, Literal[...] or an Enum"
 _CHOOSE: Final = "use list[Literal[...]] or a list of an Enum, so that the person can choose"
 _OR_NONE: Final = " | None"
-# Reasons about the value of a keyword, which do not depend on the type.
+# The JSON paths of errors in the value of a keyword. Another type would not help there.
 _ABOUT_VALUES: Final = re.compile(
     r"\.(default|pattern|description|autocomplete|enumNames|min\w+|max\w+|exclusive\w+)$"
 )
 
 
 def in_python(asked: type[Any], error: InvalidSchema) -> InvalidSchema:
-    """Return the error in the words of Python: the field with its annotation, not a JSON path."""
+    """Return an error that names the Python field and its annotation instead of a JSON path."""
     about, why = asked.__name__, error.why
     fields = {name: found for name, *found in _fields_of(asked)}
     if error.path.startswith(("$.type", "$.items")) or not (fields or error.path == "$"):
@@ -54,7 +54,7 @@ def refusal(about: str, why: str) -> InvalidSchema:
 
 
 def not_described(asked: type[Any], error: Exception) -> InvalidSchema:
-    """Return the error for a type of which pydantic makes no JSON Schema."""
+    """Return the error for a type for which pydantic cannot create a JSON Schema."""
     if name := getattr(error, "name", None) or _undefined_in(asked):
         return refusal(
             asked.__name__,
@@ -72,14 +72,14 @@ def not_described(asked: type[Any], error: Exception) -> InvalidSchema:
 
 
 def must_be_answerable(asked: type[Any], core_schema: object) -> None:
-    """Raise InvalidSchema if the model accepts no answer of the form for one of its fields."""
+    """Raise InvalidSchema if a field of the model refuses every value that a form can send."""
     for _, name, hint in _fields_of(asked):
         if why := next(_refused_in(_node_of(core_schema, name)), None):
             raise refusal(f"{asked.__name__}.{name}: `{written_type(hint)}`", why)
 
 
 def _refused_in(node: object) -> Iterator[str]:
-    """Yield what a form cannot send, from a field's core schema."""
+    """Yield advice for each part of a field's core schema that needs a value no form can send."""
     if isinstance(node, Mapping):
         found = cast("Mapping[str, Any]", node)
         if found.get("type") == "literal":
@@ -97,7 +97,7 @@ def _refused_in(node: object) -> Iterator[str]:
 
 
 def _is_path(alias: list[list[object] | str | int]) -> bool:
-    """Return True if the first of the aliases, which a form uses, is a path of several parts."""
+    """Return True if the first alias, which forms use, is a path of several parts."""
     return len(alias[0] if isinstance(alias[0], list) else alias) > 1
 
 
@@ -149,7 +149,7 @@ def _undefined_in(asked: type[Any]) -> str | None:
 
 
 def _advice(hint: Any) -> str | None:
-    """Return what to write instead of an annotation that no form can show; None if it can."""
+    """Return advice for an annotation that no form can show, or None if a form can show it."""
     inner = [one for one in typing.get_args(hint) if one is not NoneType]
     origin = typing.get_origin(hint) or hint
     if origin in (typing.Union, UnionType):
@@ -200,7 +200,7 @@ def _advice_for_enum(found: type[Enum]) -> str | None:
 
 
 def _texts_instead(values: list[Any]) -> str:
-    """Return the Literal to write instead of one with values that are not texts."""
+    """Return advice for a Literal with values that are not texts: the Literal to write instead."""
     if all(isinstance(one, bool) for one in values):
         return "use bool"
     texts = [one.value if isinstance(one, Enum) else one for one in values if one is not None]

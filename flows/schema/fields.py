@@ -4,10 +4,10 @@ Risks: a pattern takes exponential time on a malicious text and blocks the proce
 therefore matched with pydantic's engine, whose time is linear in the text (it has neither
 look-around nor back-references).
 
-Words that ask for a secret: no list of words is complete, and a word may mean something else. The
-check finds mistakes; only the author knows what a field is for. An author whose field is refused
-wrongly can change its name or title, or offer a choice instead of a text field. A one-time code
-does not count as a secret: it has expired by the time another person reads it.
+The check for words that ask for a secret only finds mistakes: no list of words is complete, and a
+word may mean something else. Only the author knows what a field is for. An author whose field is
+refused wrongly can change its name or title, or offer a choice instead of a text field. A one-time
+code does not count as a secret: it has expired by the time another person reads it.
 """
 
 import re
@@ -23,7 +23,8 @@ from pydantic_core import SchemaError
 from flows.elicitation.states import Json
 
 Kind: TypeAlias = Literal["string", "number", "integer", "boolean", "choice", "choices"]
-TYPED: frozenset[Kind] = frozenset({"string", "number", "integer"})  # other kinds are chosen
+# The person types values of these kinds, and chooses or ticks values of the other kinds.
+TYPED: frozenset[Kind] = frozenset({"string", "number", "integer"})
 FORMATS = frozenset({"email", "uri", "date", "date-time", "password", "multiline"})
 PATTERN_AT_MOST = 200
 MATCHED_AT_MOST = 4096
@@ -62,7 +63,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The inclusive bounds of a text's length, a number, or the count of choices."""
+    """The limits of a value.
+
+    `least` and `most` are inclusive bounds of a text's length, a number, or the count of choices.
+    """
 
     least: float | None = None
     most: float | None = None
@@ -74,7 +78,7 @@ class Limits:
 class Field:
     """A field of a form. `default` is None if there is none.
 
-    `autocomplete` is the token with which browsers fill the field, as `given-name`.
+    `autocomplete` is the token with which browsers fill the field, such as `given-name`.
     """
 
     name: str
@@ -95,7 +99,7 @@ class Field:
 
     @property
     def is_multiline(self) -> bool:
-        """True if the text may have several lines, such as a PEM key, because it may be long."""
+        """True if the field accepts several lines, such as a PEM key."""
         if self.kind != "string" or self.limits.format not in (None, "password", "multiline"):
             return False
         is_long = self.limits.most is None or self.limits.most > LINE_AT_MOST
@@ -246,11 +250,11 @@ def _shown(number: float) -> str:
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
 # The borders between the parts of a question: words are compared within a part only.
 _PART: Final = re.compile(r"[,.?!:;]+(?:\s+|$)")
-# Secrets anywhere in a word: `newpasswordagain`.
+# Texts that mean a secret anywhere in a word: `newpasswordagain`.
 _WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
-# Secrets at the end of a word: `clientsecret`, but not `secretary` or `tokenizer`.
+# Texts that mean a secret at the end of a word: `clientsecret`, but not `secretary` or `tokenizer`.
 _ENDS: Final = ("pwd", "secret", "token", "credential")
-# Secrets as a whole word: `user_pin`, but not `pinned` or `opinion`.
+# Words that mean a secret: `user_pin`, but not `pinned` or `opinion`.
 _WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer"})
 # Words that are secrets only after one of these words: `api_key`, `apiKey`, `myapikey`, and not
 # `sort_key`.
@@ -269,8 +273,8 @@ _PAIRS: Final = {
 }
 _APART: Final = {f"{first} {last}" for last, line in _PAIRS.items() for first in line.split()}
 _TOGETHER: Final = tuple(pair.replace(" ", "") for pair in _APART)
-# Secrets only if they are the whole name of a text: `pass`, but not `boarding_pass` or
-# `frying_pan`.
+# Words that mean a secret only if they are the whole name of a text field: `pass`, but not
+# `boarding_pass` or `frying_pan`.
 _WHOLE: Final = (["pass"], ["pan"])
 # Words after a secret's name that make the name harmless: `token_count` asks for no token.
 _FOLLOWING: Final = (

@@ -60,7 +60,11 @@ _OF_KIND: Mapping[Kind, set[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReading:
-    """A parsed schema. `nullable` fields are required but may be null; forms leave them out."""
+    """A parsed schema.
+
+    `nullable` fields are required but may be null. In a form they are optional, and an empty one
+    becomes null.
+    """
 
     json: Mapping[str, Json]
     fields: tuple[Field, ...]
@@ -301,7 +305,7 @@ def _limits(clean: Mapping[str, Json], path: str, kind: Kind) -> Limits:
 def _without_null(
     found: Mapping[str, Json], path: str, root: Mapping[str, Json]
 ) -> tuple[Mapping[str, Json], bool]:
-    """Reduce `Optional[X]`, pydantic's anyOf of X and null, to X; True if null was allowed."""
+    """Return the schema without null (X of `Optional[X]`), and True if null was allowed."""
     named, branches = found.get("type"), found.get("anyOf")
     if isinstance(named, list | tuple) and len(named) == 2 and "null" in named:
         other = named[0] if named[1] == "null" else named[1]

@@ -261,7 +261,10 @@ def _missing(field: Field) -> str:
 
 
 def _read(field: Field, given: Sequence[str]) -> Json:
-    """Return a field's value, or None if it is empty. Unreadable text is left for `check`."""
+    """Return a field's value, or None if it is empty.
+
+    Text that cannot be parsed is returned as it is, and `check` reports it.
+    """
     if field.kind == "choices":
         chosen = [_chosen(field, text) for text in given if text]
         may_be_none = not field.is_required and bool(field.limits.least)
@@ -418,7 +421,7 @@ _PLAIN = frozenset(
     }
 )
 _ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
-# Rules that a form cannot check exactly or at all: bounds, and changes to a text before checks.
+# Rules that a form cannot check, or only roughly: bounds, and changes to a text before its checks.
 _TEXT = frozenset({"strip_whitespace", "to_lower", "to_upper"})
 _CHANGED = tuple(f"str_{each}" for each in _TEXT)  # a model's configuration for all its texts
 _ROUGH = {

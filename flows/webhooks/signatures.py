@@ -4,8 +4,8 @@ Risks: the server acts on a forged, altered or replayed delivery. A Delivery is 
 verification, and contains only what the signature covers, so it does not contain GitHub's unsigned
 delivery id. Signatures are compared as text, so each MAC has exactly one valid spelling. A signed
 id contains no full stop, otherwise its end could be read as the time (Standard Webhooks, Signature
-scheme). Empty secrets are rejected because everybody knows them, and so are public keys in place of
-a MAC key.
+scheme). Everybody knows an empty secret and a public key, so empty secrets are rejected, and public
+keys are never used as MAC keys.
 """
 
 import base64

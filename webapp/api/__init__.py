@@ -18,7 +18,7 @@ A question belongs to the program that asked and to the person who was asked. Ev
 404, as for an id that never existed. The same holds for accounts and payments:
 `tests/attacks/test_api_owners.py` tries every route as another caller. Reading a question changes
 nothing. A program that has used an answer reports that (`taken`); the answer is then erased, or the
-payment spent. A key asks, approves or operates, and never two of these. A key that approves answers
+payment spent. A key can ask, approve or operate, but only one of these. A key that approves answers
 forms and confirmations of the users it names. It cannot answer gates, accounts, payments or
 secrets, nor anything of this machine's local user.
 

@@ -8,9 +8,9 @@ by network address before the store is read, and every program and person has on
 all their keys and tokens. Other callers at the same address never slow a valid key down. A key in
 a URL would end up in logs, and a page could use a key in a cookie, so both are ignored. A program
 could act for a person who did not authorize it, so the verifier of `/mcp` checks the person's
-token with every request and again while a response is pending. An assistant could use a token that
-was meant for its calls to decide in the person's place, so the API requires tokens made for the
-API (`TokenUses`).
+token with every request and again while a response is pending. An assistant could decide in the
+person's place with a token that was made for its tool calls, so the API requires tokens that were
+made for the API (`TokenUses`).
 """
 
 import logging
@@ -335,7 +335,7 @@ async def _key_of(request: AnyRequest, *, or_person: bool) -> ApiKey | None:
 
 
 async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
-    """Return the person of the access token that came with the key, or instead of a key.
+    """Return the person of the access token, which comes with a key or instead of a key.
 
     Raises AccessTokenRefused, IssuerUnavailable, NotAllowed or NotConfigured.
     """

@@ -191,8 +191,8 @@ async def account_of(
 ) -> Connection:
     """Return the account with this id. Raises NoSuchAccount if the program must not see it.
 
-    Unless the program `uses` it, an account that the person connected for a team is found even if
-    the person has left the team.
+    With `uses=False`, also find an account that the person connected for a team, even if the person
+    has left the team.
     """
     owner, teams = owner_for(service, requester, user), teams_for(service, requester, user)
     connections = service.kinds.accounts.connections

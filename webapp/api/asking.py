@@ -6,8 +6,8 @@ Risks: a program sends a request again because the response was lost, and the pe
 So an `Idempotency-Key` identifies the request, as the arguments identify a tool call: the same
 question under the same key joins the first one, and a different question is refused. The key is
 valid until the answer is used. A run names a unit of work with several questions, and each question
-has its place in the run, as in a tool call. For another program's question, or a user that the key
-does not name, the response is the same as for an id that never existed.
+has its place in the run, as in a tool call. For a question of another program, or of a
+user that the key does not name, the response is the same as for an id that never existed.
 """
 
 import json
@@ -98,7 +98,10 @@ def with_own_name(requester: Requester, question: Question[Any]) -> Question[Any
 
 
 def own_name(requester: Requester, name: str) -> str:
-    """Return the name to store a secret under, which tools and other programs cannot use."""
+    """Return the name under which a program's secret is stored.
+
+    Tools and other programs cannot use this name.
+    """
     return f"{client_of(requester.program.program)}/{name}"
 
 

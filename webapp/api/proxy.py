@@ -165,7 +165,7 @@ async def _newer(service: Service, found: Connection, refused: str, **whose: Any
 
 
 def _checked(url: str, auth: BearerAuth) -> httpx.URL:
-    """Return the parsed URL. Raises NotTheProvider with what the URL has to be."""
+    """Return the parsed URL. Raises NotTheProvider, which says how to write the URL."""
     try:
         origin_of(url)
         found = httpx.URL(url)
@@ -190,7 +190,7 @@ def _sent_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _without_the_connections(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Remove the headers of a single connection, which must not be forwarded (RFC 9110, 7.6.1)."""
+    """Remove the hop-by-hop headers, which must not be forwarded (RFC 9110, 7.6.1)."""
     named = {
         word.strip().lower()
         for name, value in pairs

@@ -1,7 +1,7 @@
 """The routes of the HTTP API, compiled once, with their OpenAPI document.
 
 Risks: a browser runs or stores a response, or an error does not say what to do. So every response
-has headers that forbid both, and every error is problem details (RFC 9457).
+has headers that forbid running and storing it, and every error is problem details (RFC 9457).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-# Elsewhere these errors are the fault of the tool's author or the operator; here, the program's.
+# In a tool, its author or the operator causes these errors. Here, the program causes them.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 _REFERENCE: Final = "/api/reference"  # the only routes that everybody may read
 RESOURCES: Final = frozenset(
@@ -119,7 +119,7 @@ def api_routes(
 
 @cache
 def api() -> Litestar:
-    """Return the API application. It is compiled once; each request brings its server's parts."""
+    """Return the API application, compiled once. Requests carry the parts of their server."""
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:

@@ -2,9 +2,10 @@
 
 Risks: a program dies after its work and before its last `taken` request, and half of the answers
 that it used are asked again. So a run ends in one write, which also uses up the answers. An answer
-that the program has not seen stays for the next run with this name. Work could be done twice, so
-it is claimed first, under the run, and its result is stored as long as the run. Work that was paid
-for is done under its payment, and after an error the payment stays for the next run.
+that the program has not seen stays for the next run with this name. Two processes could do
+the same work. So a process first claims the work for the run, and the result is stored as long as
+the run. Work that was paid for is claimed for its payment instead, and after an error the payment
+stays for the next run.
 """
 
 import json
@@ -55,7 +56,7 @@ from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
 _ASKERS = requires(KeyScope.ASK)
-_OPENED_AGAIN_BEFORE = timedelta(days=1)  # avoids a new expiry date at every step
+_OPENED_AGAIN_BEFORE = timedelta(days=1)  # so that not every step extends the run
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -289,7 +290,7 @@ async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: Ru
 
 
 async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) -> None:
-    """Claim the run's payments for as long as a tool call holds a claim without renewing it.
+    """Claim the run's payments. The claims last as long as those of a tool call, without renewal.
 
     Raises:
         NoSuchQuestion: `payment` is not a payment of this run.

@@ -124,7 +124,7 @@ def to_account_data(
 ) -> AccountData:
     provider = service.kinds.accounts.connections.provider(found)
     api = None
-    # this server has no OAuth client for the provider, or the provider's declaration has changed
+    # raised if this server has no OAuth client for the provider, or its declaration has changed
     with suppress(Failed):
         api, _ = service.kinds.accounts.connections.reach(found)
     return AccountData(

@@ -1,9 +1,9 @@
 """A tools/call request: the questions of its body, their answers, and its result.
 
 `call` implements one HTTP request of a call. It also defines the interface of the presenters, which
-show the questions. `verbs` has the methods with
-which its tool asks. `questions` asks a person: find or start, show, wait, claim. `run` is the
-call's stored record. `leases` has the outcomes that the request claimed, and what its body used.
+show the questions. `verbs` has the methods with which its tool asks. `questions` asks a person: it
+finds or starts the question, shows it, waits, and claims the outcome. `run` is the call's stored
+record. `leases` has the outcomes that the request claimed, and what its body used.
 `presenter` has the questions that a presenter shows together. `delivery` converts an answer for the
 tool, and uses it up when the result has arrived. `clients` records how each client handled
 questions. `running` has the tool bodies that may run longer than their request.

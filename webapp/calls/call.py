@@ -59,12 +59,12 @@ class Interrupted(BaseException):
 
 
 class Presenter(Protocol):
-    """The way in which one protocol revision shows a link and waits."""
+    """The interface with which one protocol revision shows a question and waits for it."""
 
     def can(self, mode: str) -> bool: ...
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        """Return the time until which a request with this kind may wait for another request."""
+        """Return the time until which a question of this kind may wait for another request."""
         ...
 
     def busy(self) -> object:
@@ -191,7 +191,7 @@ class Call:
 
     @property
     def has_claimed(self) -> bool:
-        """True if this request has claimed an outcome: a disconnect (2025-11-25) ends no body."""
+        """True if an outcome is claimed: a disconnect (2025-11-25) then does not end the body."""
         return self.used.has_claimed
 
     @property
@@ -336,7 +336,7 @@ class Call:
         return current.is_shared and current.run != self.run.value.id
 
     def is_not_waited_for(self, current: Elicitation) -> bool:
-        """Return True if the tool does not wait: the money is on its way, or an operator checks."""
+        """Return True if the tool does not wait: the payment is pending, or not as requested."""
         if current.status.is_final or current.progress is None:
             return False
         is_processing = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come

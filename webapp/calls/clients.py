@@ -1,11 +1,11 @@
 """MCP clients: what each client did with questions, and whether it showed them to a person.
 
-Risks: a client declares forms but shows none. Such a client refuses within milliseconds in its
-person's name, or does not answer until it gives up its call. An answer that comes sooner than a
-person can read is therefore treated as automatic and ignored. A client's behaviour is remembered
-for a day. A client that was seen to show nothing gets the link for its person instead. This module
-never accepts a question. If it is wrong about a client, the person gets a link although they could
-have answered in the client.
+Risks: a client declares that it supports forms but shows none. Such a client refuses within
+milliseconds in its person's name, or does not answer until it gives up its call. An answer that
+comes sooner than a person can read is therefore treated as automatic and ignored. A client's
+behaviour is remembered for a day. A client that was seen to show nothing gets the link for its
+person instead. This module never accepts a question. If it is wrong about a client, the person gets
+a link although they could have answered in the client.
 """
 
 import logging
@@ -52,7 +52,9 @@ _log = logging.getLogger(__name__)
 
 
 class Deed(StrEnum):
-    """A client's reaction to a question. All except ANSWERED mean that it showed no person a form.
+    """A client's reaction to a question.
+
+    All reactions except ANSWERED mean that the client did not show the form to a person.
 
     Stored records contain these texts.
     """
@@ -287,7 +289,7 @@ class AskedClient:
         return after < self._clients.min_answer.total_seconds()
 
     async def has_answered(self, asked: Elicitation, mode: Mode) -> bool:
-        """Return True if the client was seen to let a person answer, or the operator says so."""
+        """Return True if the client was seen to let a person answer, or is in the settings."""
         return await self._did(asked, mode) == Deed.ANSWERED
 
     async def draws_nothing(self, asked: Elicitation, mode: Mode) -> bool:
@@ -348,7 +350,7 @@ class AskedClient:
         return asked.created_at if is_again else now
 
     def sent(self, asked: Elicitation, *, is_again: bool = False, now: datetime) -> None:
-        """Record that the client is asked now. `is_again`: an earlier request asked the same."""
+        """Record that the client is asked now. `is_again`: an earlier request asked it too."""
         at = self.first_sent_at(asked, is_again=is_again, now=now)
         self._set_state(asked, SentState.OUT, at=at, is_overdue=now - at >= self.silence)
 

@@ -1,4 +1,4 @@
-"""The outcome that a tool receives, what it can do with it, and the effects of a delivered result.
+"""Outcomes for tools, the accounts and receipts in them, and the effects of a delivered result.
 
 Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
 payment stays available for an identical call. All other answers are used up by any result, also by
@@ -177,7 +177,7 @@ async def made(
 
 
 async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
-    """Return True if this run refunded the payment, so that no call can use it any more."""
+    """Return True if this run refunded the payment: no call can use the payment any more."""
     if traits_of(elicitation.kind).gives != "receipt":
         return False
     paid = await kinds.payments.paid(elicitation)
@@ -185,7 +185,7 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
 
 
 async def is_refunded(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
-    """Return True if the payment for a result was refunded, so that the result is not repeated.
+    """Return True if the result must not be repeated, because its payment was refunded.
 
     A refund that this run's tool made itself counts only after the result was delivered, because
     the result reports the refund and has to reach the client.

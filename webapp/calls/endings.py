@@ -93,7 +93,7 @@ class Endings:
                 self._begin(row)
 
     async def fall_due(self, row: EndingCallback) -> None:
-        """Start a due callback without waiting for it; postpone one that is not known here."""
+        """Start a due callback without waiting for it, or postpone it if it cannot run here."""
         if row.status == "registered":
             await self._check(row)
             return
@@ -130,7 +130,7 @@ class Endings:
         return row.server in self.servers and callback_named(row.callback) is not None
 
     async def _check(self, row: EndingCallback) -> None:
-        """End a registered callback whose run was erased, or ended without it. Else check later."""
+        """End a registered callback if its run has ended or was erased. Otherwise check later."""
         now = self._elicitations.clock()
         run = await self._elicitations.read(Run, owner=row.owner, id=row.run)
         if run is None:

@@ -50,8 +50,8 @@ class CallUse:
         self._request_id = request_id
         self.is_shared = is_shared
         self._held_before: set[str] = set()
-        self._until: dict[str, datetime] = {}  # of claims made by this object
-        self._is_used: dict[str, bool] = {}  # by elicitation: True if the body has seen it
+        self._until: dict[str, datetime] = {}  # ends of this object's claims
+        self._is_used: dict[str, bool] = {}  # True if the body has seen it; by elicitation
         self._yeses: set[str] = set()
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
@@ -86,8 +86,8 @@ class CallUse:
     def was_prefetched(self, settled: Elicitation) -> bool:
         """Record that the write that settled the elicitation also claimed it for this request.
 
-        Return False if the request has ended without using the outcome. (Before this method is
-        called, the request may have read the write from the store, used the outcome and ended.)
+        Return False if the request has ended without using the outcome. The request may have ended
+        before this method is called: it can read the outcome from the store and use it earlier.
         """
         if self.has_ended:
             return settled.id in self._is_used
@@ -111,7 +111,7 @@ class CallUse:
             except NotPossible:
                 self._unfinished_claims.discard(claiming.task)
                 return None
-            # A cancelled claim skips this line, so `release_unused` releases its outcome.
+            # A cancelled request skips this line, so that `release_unused` releases the outcome.
             self._unfinished_claims.discard(claiming.task)
             if current.take is not None:
                 self._until[current.id] = current.take.until
@@ -144,7 +144,7 @@ class CallUse:
         await self._release(self.seen)
 
     async def ended(self) -> list[Elicitation]:
-        """Return the used outcomes with their leases ended, for the caller to write.
+        """Return the used outcomes with ended leases. The caller has to write them.
 
         Another request then continues the run.
         """
@@ -220,7 +220,7 @@ class CallUse:
         self.payments.clear()
 
     def note(self, fact: Fact, content: Json, request: Request | None = None) -> None:
-        """Record the secret texts of an answer, and which account or receipt the answer is."""
+        """Record the secret texts of an answer, and the id of its account or receipt."""
         kind, digest = fact
         traits = traits_of(kind)
         if traits.is_secret:

@@ -4,9 +4,9 @@ Risks: a question contains a value that changes, such as the time. Each request 
 asks a new question and ignores the answer to the previous one: the person answers, and pays,
 without end. A new question is therefore refused if the body left out an earlier one.
 
-The tool's own task asks in order, so the check needs no wait there. The other tasks of the body ask
-in any order, and an earlier question may only be late. A new question then waits until the body has
-asked every question that a person has answered.
+The tool's own task asks in order, so its check does not wait. Other tasks of the body ask in any
+order, so an earlier question that is missing may only be late. Their new question therefore waits
+until the body has asked every question that a person has answered.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class QuestionOrder:
             waiter.wake(None)
 
     async def check(self, question: Question[Any], step: Step) -> None:
-        """Check that a new question leaves out no earlier one, and record its step.
+        """Check that the body asked all earlier questions before a new one, and record the step.
 
         Raises QuestionChanged.
         """
@@ -53,7 +53,8 @@ class QuestionOrder:
         is_gate = traits_of(step.kind).is_gate
         is_ordered = not is_gate and asyncio.current_task() is call.task
         is_new = not is_gate and run.at(step) is None
-        # A call that continues no other may ask in any order, for example after a price changed.
+        # A call that does not continue an earlier request may ask in any order, for example after a
+        # price changed.
         if call.run.is_continued and is_new and any(e.place not in self.seen for e in run.asked):
             if is_ordered:
                 left_out = runs.not_repeated(run, step, seen=self.seen)

@@ -83,7 +83,7 @@ class WatchedCall:
         self.connection: ClientConnection | None = None
 
     def has_result(self) -> None:
-        """Note that the call has a result: if it arrives, record how long the client waited."""
+        """Note that the call has a result. When it arrives, record how long the client waited."""
         self._has_result = True
         if (connection := self.connection) is not None:
             before = connection.pieces

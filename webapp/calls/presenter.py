@@ -32,8 +32,9 @@ class _Standing:
 class Batch:
     """The questions that are asked together, often only one.
 
-    Each question stops here, and the request ends when no question is running. Otherwise the first
-    question to be shown would end the request, and the others would be shown later or never.
+    Each question waits here, and the request ends when no question of the batch is still running.
+    Without this wait, the first question to be shown would end the request, and the others would be
+    shown later or never.
     """
 
     def __init__(self, size: int = 1) -> None:
@@ -58,10 +59,10 @@ class Batch:
     async def collect_prompts(
         self, part: "Prompt", *, ending: str, is_urgent: bool
     ) -> "tuple[Prompt, ...]":
-        """End one question's wait in this request, and return the parts to show together.
+        """End one question's wait in this request, and return the prompts to show together.
 
         This method returns only for the question that ends the request. For the other questions, it
-        waits until they are cancelled. The parts have the order of the run.
+        waits until they are cancelled. The prompts have the order of the run.
         """
         turn = asyncio.get_running_loop().create_future()
         self._standing.append(_Standing(ending=ending, part=part, turn=turn))

@@ -386,7 +386,7 @@ class Questions:
         return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
 
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
-        """Return the owner's row if the row shows that there is no question to join, else None."""
+        """Return the row of the owner's open questions, or None if other rows have to be read."""
         is_perhaps_asked = question.key is not None or is_for_good(question.request)
         if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.see_questions:
             return None

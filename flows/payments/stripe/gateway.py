@@ -4,9 +4,10 @@ Risks: a status is translated to a weaker one, or a repeated request differs fro
 a person pays twice. The full request is therefore stored before it is sent, and one idempotency key
 creates one session.
 
-Or the webhook endpoint has another address, is disabled or lacks event types, or the key lacks a
-right that payments need, and the first person who pays would find out. So `examine` tests each
-right with a request that changes nothing: write rights are tested on an id that does not exist.
+Another risk: a wrong setup is only noticed when the first person pays. The webhook endpoint can
+have another address, be disabled or lack event types, and the key can lack a right. `examine`
+therefore tests each right with a request that changes nothing: write rights are tested on an id
+that does not exist.
 """
 
 import math
@@ -180,7 +181,7 @@ def stripe(
 def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> StripeAccount:
     """Return an account for a sandbox of Stripe under `url`.
 
-    Never live.
+    The account is never in live mode.
 
     Raises ValueError for a live or invalid key, or an empty webhook secret.
     """

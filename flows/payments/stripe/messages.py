@@ -2,10 +2,10 @@
 
 Risks: a price that is a hundred times too high, because Stripe counts a few currencies differently
 from ISO 4217. Another risk is that an error page, or an object of which the reply contains only the
-id, is read as the full answer. Unsigned data, or an event of another account or mode, is trusted:
-events are only read from verified deliveries, and the session in an event is checked like any other
-session. An event describes the time at which it was created. A reply that cannot be read raises
-Failed, with a sentence for the person.
+id, is read as the full answer. A third risk is that unsigned data, or an event of another account
+or mode, is trusted. Events are therefore only read from verified deliveries, and the session in an
+event is checked like any other session. An event shows the state at the time when it was created. A
+reply that cannot be read raises Failed, with a sentence for the person.
 """
 
 import re
@@ -88,7 +88,7 @@ def charge_amount(price: Money) -> int:
 
 
 def charged(amount: int, currency: str) -> Money:
-    """Convert an amount of Stripe's to Money. Raises InvalidQuestion."""
+    """Convert an amount in Stripe's units to Money. Raises InvalidQuestion."""
     return Money.from_minor_units(charged_units(amount, currency), currency)
 
 
@@ -217,7 +217,7 @@ def _state(session: CheckoutSession) -> SessionStatus:
 
 
 def unknown_word(session: CheckoutSession) -> str | None:
-    """Return a status of Stripe's that this version does not know, or None."""
+    """Return the status or payment status that this version does not know, or None."""
     words = {session.status: STATUSES, session.payment_status: PAYMENT_STATUSES}
     return next((word for word, known in words.items() if word and word not in known), None)
 
