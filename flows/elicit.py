@@ -178,10 +178,10 @@ def payment(
         price: The amount with its currency: `Money("9.00", "EUR")`.
         what: What the person pays for, in up to 250 characters. The page and the provider show it.
         provider: The name of the payment provider, if the server has several.
-        once: The purchase is permanent: the receipt answers the same question from then on.
-        again: A repeated call is a new purchase. Without it, a call that the client repeats within
-            two minutes of the result gets the same result, because the first response may have been
-            lost.
+        once: True for a permanent purchase: its receipt answers the same question from then on.
+        again: If True, repeating the call is a new purchase. If False, a call that the client
+            repeats within two minutes of the result gets the same result, because the first
+            response may have been lost.
         processing: With "return", the await raises Processing once a slow payment, such as a bank
             transfer, is on its way. The question stays open, and repeating the same call returns
             the receipt when the money has arrived. With "wait", the call waits for the money.
@@ -262,10 +262,10 @@ async def once(
         name: A name that is unique within the tool.
         work: A function or a coroutine. A function with a parameter receives an idempotency key, to
             pass on to the service that it calls.
-        key: Distinguishes the turns of a loop, such as the item's id.
-        again: A repeated call does the work again. Without it, a call that the client repeats
-            within two minutes of the tool's result gets the same result, because the first response
-            may have been lost.
+        key: A value that is different in each turn of a loop, such as the item's id.
+        again: If True, repeating the call does the work again. If False, a call that the client
+            repeats within two minutes of the tool's result gets the same result, because the first
+            response may have been lost.
         returns: The type of the result, if `work` has no annotation, such as a lambda.
 
     Returns:
@@ -294,7 +294,9 @@ async def once(
 async def on_end(
     callback: Callable[[Ending], object], payload: Json = None, *, key: str | int
 ) -> None:
-    """Run `callback` once when this call has ended for good, with how the call ended.
+    """Run `callback` once after this call has ended for good.
+
+    The argument of the callback says how the call ended.
 
     The callback also runs after a crash, and if the client never comes back. Any process that
     serves this server can run it. Use the callback to release a resource that the call reserved,
@@ -344,7 +346,7 @@ def caller() -> CallingPerson:
 
 @verb
 async def notify(message: str) -> None:
-    """Send a progress message to the client that waits for the result, without waiting.
+    """Send a progress message to the client, without waiting for an answer.
 
     A tool's message is sent as a progress notification if the client requests them. A program that
     asks over HTTP receives the message in its `on_notice` function. If the tool's body runs again,
@@ -403,7 +405,7 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
     return bool(modes) if mode is None else mode in modes
 
 
-if not TYPE_CHECKING:  # type checkers must not see these, so that they report a wrong name
+if not TYPE_CHECKING:  # hidden from type checkers, so that they report a wrong name
 
     def __getattr__(name: str) -> NoReturn:
         if name.startswith("_"):  # Python's own protocols probe for such names

@@ -58,8 +58,8 @@ class HookFacts:
     """The facts about a question that every hook may see: no secret, no token and no person's name.
 
     `client` is the client's unverified name, `client_id` its verified id. `owner` is a keyed hash
-    that lists show for the person who is asked. `arguments` are the arguments that the person
-    approves.
+    that identifies the person who is asked; lists show it. `arguments` are the arguments that the
+    person approves.
     """
 
     kind: str
@@ -186,7 +186,7 @@ ANSWERING: Final = ("verify", "shorten", "settle")
 
 
 class CallOn(Protocol[ValueT]):
-    """The function that an `around` hook awaits once: the stage and all inner hooks."""
+    """The function that an `around` hook awaits once: it runs the inner hooks and the stage."""
 
     async def __call__(self, value: ValueT | None = None) -> ValueT: ...
 
@@ -377,7 +377,7 @@ def replace(
         A decorator that returns the method itself.
 
     Raises:
-        BadPlugin: The stage is another one: guards and writes cannot be replaced.
+        BadPlugin: `stage` is not `describe`. Guards and writes cannot be replaced.
     """
     return _marked("replace", stage, when)
 

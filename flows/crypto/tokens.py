@@ -69,7 +69,7 @@ class Ring:
 
     @property
     def newest(self) -> bytes:
-        """The newest fingerprint. It can change between reads: read it once for an operation."""
+        """The newest fingerprint. It can change between reads: read it once per operation."""
         return self.fingerprints[0]
 
     def derive(self, fingerprint: bytes, info: str) -> bytes:

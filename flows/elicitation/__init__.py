@@ -5,11 +5,11 @@ press of Continue, with its own `state` parameter. A *run* is one tool call with
 requests. A *lease* says which request currently uses an outcome; its field `leg` is the request's
 id.
 
-The path of an elicitation: `states.start` -> pending -> opened (an attempt) -> exchanging, while a
+The path of an elicitation: created as pending -> opened (an attempt) -> exchanging, while a
 provider's code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed,
 superseded. `states.TRANSITIONS` has the allowed changes, and `states.LATE` the changes that a
 provider's late proof may still cause. `traits` has the properties of each kind of question, and the
-reasons to accept an answer. Each change is a function from a record and a time to the next record.
+proofs that it accepts. Each change is a function from a record and a time to the next record.
 It reads no clock and writes nothing.
 
 Guarantees: a final status only changes according to LATE. An outcome is claimed by one run, and by

@@ -1,8 +1,8 @@
 """Wrong calls of verbs, explained to the author of the tool.
 
-Risks: an author's mistake reaches the model with a code that says that the model's input is wrong,
-or as the library's "Error executing tool". Each wrong call therefore ends in a sentence that says
-what to write, and names the line of the author's code.
+Risks: the model receives the author's mistake as an error that blames the model's input, or as the
+library's "Error executing tool", which explains nothing. Each wrong call therefore raises an error
+that says what to write, and names the line of the author's code.
 """
 
 import inspect
@@ -46,7 +46,7 @@ _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 class UnaskedQuestion:
     """A question that a call created and has not asked or discarded yet, and its place in the code.
 
-    A called async verb is tracked too, until it is awaited. `kind` is then the verb's name.
+    An async verb that was called is tracked too, until it is awaited. Its `kind` is its own name.
     """
 
     kind: str
@@ -97,7 +97,7 @@ class Unasked:
 
     @property
     def stops_what_follows(self) -> list[UnaskedQuestion]:
-        """The questions that block everything else until asked, including the outer call's."""
+        """The unasked questions of this call and its outer calls that block all later actions."""
         outer = self._outer.stops_what_follows if self._outer is not None else []
         own = [
             question
@@ -129,7 +129,7 @@ running: ContextVar[RunningCode] = ContextVar("elicit_asker")
 def never_asked(questions: list[UnaskedQuestion], *, has_raised: bool = False) -> NotAsked:
     """Return the error for these questions. If all are async verbs, it names the first verb.
 
-    `has_raised`: the tool raised an error, which the questions may have nothing to do with.
+    With `has_raised`, the tool itself raised an error. The unasked questions may not be its cause.
     """
     found = [one for one in questions if not one.is_verb] or questions
     error = NotAsked(
@@ -146,8 +146,8 @@ def never_asked(questions: list[UnaskedQuestion], *, has_raised: bool = False) -
 def place_of_call(*, also_at_import: bool = False) -> str | None:
     """Return the file name and line of the author's call.
 
-    Return None if our own code made the call, and while a module is imported, unless
-    `also_at_import` is set.
+    Return None if this project's own code made the call. Also return None while a module is
+    imported, unless `also_at_import` is set.
     """
     found = _frame_of_call(also_at_import=also_at_import)
     return None if found is None else _place(found[0].f_code.co_filename, found[1])
@@ -204,7 +204,7 @@ class Explained:
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # type checkers must not see these, so that they report the wrong use
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the wrong use
 
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):  # Python's own protocols probe for such names
@@ -226,7 +226,7 @@ def raise_unknown(owner: str, name: str, names: Sequence[str]) -> NoReturn:
 
 
 def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> NoReturn:
-    """Raise InvalidUse, which is also a `plain` error, in a tool, and only `plain` elsewhere.
+    """Raise InvalidUse, as a subclass of `plain`, in a tool. Raise `plain` outside of tools.
 
     `name` is the name that an AttributeError is about.
     """
@@ -242,9 +242,11 @@ def raise_misuse(why: str, plain: type[Exception], name: str | None = None) -> N
 
 
 def located(error: ElicitError, place: str | None = None) -> ElicitError:
-    """Return the error with `place`, or else with the line of the author's call that is running.
+    """Return the error with its place in the author's code: `place`, or the line of the call.
 
-    An error that is about something else, or that names its line already, is returned unchanged.
+    An InvalidQuestion itself becomes InvalidUse. An error of a subclass becomes InvalidUse if its
+    wrong values are constants in the author's code. The other errors that an author causes get the
+    place in their message, unless they have a place already. All other errors are unchanged.
     """
     place = place or place_of_call()
     if type(error) is InvalidQuestion or (isinstance(error, InvalidQuestion) and _is_fixed(error)):
@@ -293,9 +295,10 @@ def must_take(function: Callable[..., object] | None, number: int, *, name: str)
 
 
 def must_run_when_called(function: Callable[..., object], name: str) -> None:
-    """Raise InvalidQuestion if calling the author's function would not do what its code says.
+    """Raise InvalidQuestion for a generator function, or for one with the mark of a gate or needs.
 
-    The call would only create a generator, or it would not ask the question of the function's mark.
+    A call of a generator function runs none of its code. A plain call of a marked function does not
+    ask the question of the mark.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidQuestion(
@@ -331,7 +334,7 @@ class VerbParameters:
 
     @cached_property
     def _named(self) -> list[str]:
-        """The parameters for one argument each. A class checks its arguments itself."""
+        """The parameters except *args and **kwargs. Empty for a class, which checks them itself."""
         if self._checks_itself:
             return []
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -347,7 +350,7 @@ class VerbParameters:
         for name, value in bound.arguments.items():
             accepted = self._types.get(name)
             if accepted is not None and not any(
-                # a text is the `repr` of a value
+                # a str in `accepted` is the `repr` of an allowed value
                 repr(value) == one if isinstance(one, str) else isinstance(value, one)
                 for one in accepted
             ):
@@ -359,7 +362,7 @@ class VerbParameters:
                 raise InvalidQuestion(f"{self._name}: {name} is a number with too many digits.")
 
     def broken_by(self, error: Exception) -> InvalidQuestion:
-        """Return the sentence about arguments that the verb could not use."""
+        """Return the error for a call with arguments for which the verb raised `error`."""
         why = str(error).partition("\n")[0].rstrip(".")
         return InvalidQuestion(
             f"{self._name} cannot use these arguments: {type(error).__name__}: {why}. Write "

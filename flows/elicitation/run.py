@@ -72,7 +72,7 @@ class Run(Struct, frozen=True, kw_only=True):
     result: str | None = None
     finished_at: datetime | None = None
     is_delivered: bool = False
-    # True if the result used a payment or `once`, False with `again=True`, None if it used neither.
+    # None if the result used no payment and no `once`. Otherwise True, or False with `again=True`.
     is_repeatable: bool | None = None
     repeated_until: datetime | None = None  # until then, the same call gets this result again
     is_cancelled: bool = False  # the client cancelled the task
@@ -133,10 +133,10 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def not_repeated(run: Run, step: Step, *, seen: Collection[Step]) -> AskedStep | None:
-    """Return the first earlier question that a resumed run left out before this new one, or None.
+    """Return the first earlier question that a resumed run skipped before this new question.
 
-    Only questions of the tool's own task are checked, because siblings in a gather may come in any
-    order.
+    Return None if the run skipped no question. Only questions of the tool's own task are checked,
+    because siblings in a gather may come in any order.
     """
     left_out = (each for each in run.asked if each.is_ordered and each.place not in seen)
     return next(left_out, None) if run.at(step) is None else None

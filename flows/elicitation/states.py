@@ -78,7 +78,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 
 # Transitions that a provider's late proof may cause. The accepted answer is only stored for the
 # next call with the same question (see Traits.stored_for). A call that has already received an
-# outcome receives no other one.
+# outcome never receives a second one.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
@@ -175,7 +175,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     waiter: str | None = None  # the request that waits for the answer; a newer request replaces it
     run: str | None = None  # the run of that request
     attempt: Attempt | None = None
-    former: tuple[Attempt, ...] = ()  # earlier attempts that the provider may still return with
+    former: tuple[Attempt, ...] = ()  # earlier attempts that the provider may still answer
     led_nowhere: int = 0  # how many attempts failed without counting towards the limit
     settled_at: datetime | None = None
     is_late: bool = False

@@ -2,9 +2,9 @@
 
 Risks: a client is mistaken for another client of the same person. A client is identified by the
 client id of a verified access token if there is one, else by its own unverified name, which is
-displayed as unverified. And a client that declares `elicitation: {}` is treated as having no mode:
-that declaration is older than the modes, so it counts as `form`. Source: ClientCapabilities of the
-2025-06-18, 2025-11-25 and 2026-07-28 schemas.
+displayed as unverified. Another risk: a client that declares `elicitation: {}` is treated as if it
+supported no mode. That declaration is older than the modes, so it counts as `form`. Source:
+ClientCapabilities of the 2025-06-18, 2025-11-25 and 2026-07-28 schemas.
 """
 
 import hashlib
@@ -115,8 +115,8 @@ class CallingPerson(Explained):
         issuer: The issuer that verified the person. None for a person of this machine, for an
             application's own user, and if the person is unknown.
         client: The client's id in its access token, or the name that the client gave itself.
-        is_client_verified: Whether `client` is the id in an access token.
-        is_local: Whether this is the user of this machine who runs the server.
+        is_client_verified: True if `client` is the id in an access token.
+        is_local: True for the user of this machine who runs the server.
     """
 
     id: str | None
@@ -167,7 +167,7 @@ class ToolCall:
 
 
 def must_be_no_others_name(tool: str) -> None:
-    """Check that an MCP tool does not have the name of an API program or of a block.
+    """Check that an MCP tool does not have the name of an API program or `asking` block.
 
     Raises:
         InvalidArguments: The tool has such a name. It would get the questions, secrets and

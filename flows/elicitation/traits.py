@@ -7,8 +7,8 @@ and stores no answer.
 
 Risks: an unverified answer is accepted. Code that completes an elicitation therefore passes a
 proof, which is created in one place only, directly after the verification that it is named for.
-Each kind lists the proofs that it accepts. tests/test_structure.py lists
-the places.
+Each kind lists the proofs that it accepts. tests/test_structure.py lists the places that create
+proofs.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -56,7 +56,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged(Proof):
-    """The provider issued this account's token for a code, or accepted its typed key in a test."""
+    """The provider issued the account's token for a code, or accepted its API key in a test."""
 
     may_be_late: ClassVar[bool] = True
     account: str
@@ -152,8 +152,8 @@ class Traits:
       receipts stay stored in any case.
     - `stored_for_after_answer`: how long after the answer an unused answer stays stored. If set, it
       replaces the storage time of `stored_for`.
-    - `joined_from_answer`: how long a later, equal call can use the answer. The call that asked can
-      use it until it is erased.
+    - `joined_from_answer`: how long after the answer a later, equal call can use the answer. The
+      call that asked can use the answer until it is erased.
     """
 
     name: str

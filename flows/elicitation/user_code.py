@@ -3,12 +3,12 @@
 The code proves that the person who opened the page is the person who asked.
 
 Risks: this is weaker than a sign-in. An attacker who talks the person into reading out the code can
-open the link, so the page warns the person. Guessing is limited to five tries before all codes
-change and fifty for each question, out of 25,600,000,000 codes. Each secret of the ring makes one
-more code valid. Another person with the link can request codes too. The asker's code stays valid,
-unless three newer browsers have received a code. A code is shown to one browser only and is not
-stored: it is a keyed hash of the elicitation, the browser and the number of the code, so the page
-can show it again without a write.
+open the link, so the page warns the person. There are 25,600,000,000 codes. After five wrong
+tries, all codes of the question change. After fifty, no code is accepted. Each secret of the ring
+makes one more code valid. Another person with the link can request codes too. The asker's code
+stays valid, unless three newer browsers have received a code. A code is shown to one browser only
+and is not stored: it is a keyed hash of the elicitation, the browser and the number of the code, so
+the page can show it again without a write.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class Code(Struct, frozen=True, kw_only=True):
 
 
 class BrowserBinding(Struct, frozen=True, kw_only=True):
-    """The browsers that were shown a code, the latest last. After a confirmation, only that one."""
+    """The browsers that have a code, the latest last; or the confirmed browser alone."""
 
     codes: tuple[Code, ...] = ()
     number: int = 0  # number of the latest code

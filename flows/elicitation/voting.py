@@ -1,9 +1,9 @@
-"""Voting: the approvals that a question for approvers needs, and those that it has.
+"""Voting: the approvals that a question needs from its approvers, and the approvals it has.
 
 A question copies the settings of its approvers when it is asked, so later changes of the settings
-do not apply to it. The votes are stored in the question's terms, where a process of an earlier
-version keeps them. Such a process does not find the name of the approvers there, so it cannot
-decide a question with settings that it does not know.
+do not apply to it. The votes are stored in the question's terms. A process of an earlier version
+preserves these terms, but finds no name of an approver in them. It therefore cannot decide a
+question whose settings it does not know.
 
 Risks: one person counts as two. A person is compared by owner tag, and all approvals of a question
 have to come from people who are identified by the same method and the same issuer. Each change is
@@ -25,7 +25,7 @@ _TERM = "voting"
 
 
 class Vote(Struct, frozen=True, kw_only=True):
-    """An approval, or a delegation to the person `to` (an owner tag, with its name `to_label`).
+    """An approval, or a delegation to the person `to` (an owner tag), who is shown as `to_label`.
 
     `issuer` is None without a sign-in, and in votes that earlier versions stored.
     """
@@ -153,7 +153,7 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
 
 
 def may_have_approved(voting: Voting, *, known_by: str, issuer: str | None) -> bool:
-    """Return True if a person identified in this way may be an approver with another account."""
+    """Return True if this person may have approved already, as another method identified them."""
     return any(
         one.known_by != known_by or (one.issuer != issuer and None not in (one.issuer, issuer))
         for one in voting.approvals

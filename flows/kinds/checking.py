@@ -147,7 +147,7 @@ def _as_content(schema: Schema[Any], asked: object, initial: object) -> Mapping[
         raise InvalidQuestion("initial contains a value that is not JSON.") from error
     content = cast("Mapping[str, Json]", written)
     numbers = {field.name for field in schema.fields if field.kind == "number"}
-    # JSON has no Decimal: the library writes one as text, and a form as a number.
+    # JSON has no Decimal: pydantic writes a Decimal as text, but a form needs a number.
     return {
         name: float(value) if name in numbers and isinstance(value, str) else value
         for name, value in content.items()
@@ -179,7 +179,8 @@ def _within(module: object, path: str) -> object:
 def typed_by(asked: object) -> Callable[[Json], object] | None:
     """Return the function that converts an answer to the type `asked`.
 
-    Return None if no form can ask for this type. `str` has one field, whose value is the answer.
+    Return None if no form can ask for this type. For `str`, the value of the only field is the
+    answer.
     """
     if asked is str:
         return _only_value

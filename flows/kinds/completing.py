@@ -68,8 +68,8 @@ async def complete_elicitation(
     """Complete an elicitation, so that the waiting tool continues.
 
     Trusted code in any process on the same store can pass the elicitation's id, to complete a
-    question of the kind `url`. If you pass an `elicitation_id` of your own, a form can be completed
-    too. Such an id belongs to the tool, block or API program that gave it.
+    question of the kind `url`. A form can be completed too, but only by an `elicitation_id` that
+    you chose for it. Such an id belongs to the tool, block or API program that chose it.
 
     Args:
         elicitation: The id. From a public route, the request itself: it must carry the link's
@@ -77,10 +77,10 @@ async def complete_elicitation(
             Continue.
         content: The answer: a JSON object.
         owner: The person's `link.owner`, if several people have a question with this id.
-        program: The API program among whose questions the id is looked up. Without it, the id is
-            looked up among the tools and blocks of your server.
-        tool: The tool whose question it is, if several tools have such a question. For a block,
-            "the application".
+        program: The API program that asked. The id is then looked up among its questions. Without
+            it, the id is looked up among the questions of your server's tools and blocks.
+        tool: The tool that asked, if several tools have a question with this id. For an `asking`
+            block, pass "the application".
 
     Returns:
         The result: the elicitation is completed, or the reason why nothing changed.

@@ -57,7 +57,7 @@ class Form:
     `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
     tool was called with, and `can_be_stored` says if an approval counts for later calls. `approver`
     decides instead of the person who asked. `described` is the tool behind a gate. `check` is the
-    author's check of an answer, whose type is `model`.
+    author's function that checks an answer, and `model` is the type of that answer.
     """
 
     message: str
@@ -206,7 +206,7 @@ def confirm(
 
     Args:
         question: The question, as the person reads it.
-        arguments: What an approval would do, as JSON that the person reads.
+        arguments: The details of the action to approve, as JSON. The person reads them.
         approver: The name of a group in the operator's settings. Its people decide instead of the
             caller. Approvers may need days. The call ends before that, and repeating the same call
             resumes it.

@@ -1,4 +1,4 @@
-"""Marks of a tool, its gate and its needs: what is asked before the tool's body starts.
+"""The marks `gate` and `needs` of a tool: questions that are asked before its body starts.
 
 Risks: a person approves something they did not see. The page therefore shows everything that the
 body will receive. The approval stores a digest of the call's arguments and of the displayed values,
@@ -50,7 +50,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def must_mark_a_tool(mark: str, *, is_applied: bool = True) -> None:
-    """Raise InvalidQuestion in a block and, if `is_applied`, in a tool; not during an import."""
+    """Raise InvalidQuestion for a mark in an `asking` block or, with `is_applied`, in a tool.
+
+    Never raise while a module is imported.
+    """
     if place_of_call() is None:
         return
     if asks_without_tool():
@@ -122,8 +125,8 @@ def _write(layer: object, name: str, value: object) -> bool:
     return True
 
 
-APPROVED_FOR: Final = timedelta(minutes=15)  # an approval of a tool with the same arguments
-# an approval of a tool with any arguments, if the person chose that
+APPROVED_FOR: Final = timedelta(minutes=15)  # how long an approval counts for the same arguments
+# how long an approval counts for any arguments, if the person chose that
 REMEMBERED_FOR: Final = timedelta(hours=1)
 # The tool's name follows the message, because some clients show nothing else.
 MESSAGE_CHARACTERS_AT_MOST: Final = MESSAGE_AT_MOST - TOOL_CHARACTERS_AT_MOST - len(" ()")
@@ -194,10 +197,11 @@ def gate(
         approver: The people who decide instead of the caller, as for `confirm`. An approval is
             valid for one run with exactly these arguments, within a day.
         timeout: 5 minutes by default, a day with `approver`.
-        off: Don't ask, although the tool is annotated as destructive, unless the operator names
-            the tool in ELICIT_GATE. The mark applies to the decorated function and to functions
-            that wrap it with `functools.wraps`, but not to functions that it wraps. The gate stays
-            if another decorator is between `@gate(off=True)` and the tool's decorator below.
+        off: Don't ask, even if the tool is annotated as destructive. If the operator names the tool
+            in ELICIT_GATE, the person is still asked. The mark applies to the decorated function
+            and to functions that wrap it with `functools.wraps`, but not to functions that it
+            wraps. The gate stays if another decorator is between `@gate(off=True)` and the tool's
+            decorator below.
 
     Returns:
         The tool itself, or a decorator that returns it.
@@ -392,12 +396,12 @@ def needs(
             stored by `name`. Clients are notified of changes. If another tool or the page of
             connections adds the account or secret, the tool is listed, and asks once whether it may
             use the account. A purchase can only be made by calling the hidden tool: mention its
-            name in the server's instructions. `hide` is no protection: the questions are.
+            name in the server's instructions. `hide` does not protect the tool; the questions do.
         skip_if: Receives the arguments as the client sent them, unchecked. If it returns true,
             nothing is asked, but questions that this call has already asked are not skipped later.
         on_complete: Receives the answers in order, once for each call, and only if a person was
             asked, not if the account, purchase or named secret already existed. For an anonymous
-            caller nothing is stored, so it runs each time that the body runs.
+            caller nothing is stored, so `on_complete` runs each time that the body runs.
         decline_message: What the model reads if the person declined or did not answer.
 
     Returns:

@@ -1,7 +1,7 @@
 """The kind `secret`: typed into our own page, so the client and the model never see it.
 
-Risks: a secret field is shown as plain text. On this page every text is secret, unless its schema
-says otherwise (`x-visible`, or a format such as `uri`).
+Risks: a secret field is shown as plain text. The page therefore treats every text field as secret,
+unless its schema says otherwise (`x-visible`, or a format such as `uri`).
 """
 
 import re
@@ -37,7 +37,7 @@ class SecretTerms(Struct, frozen=True, kw_only=True):
 class Secret:
     """A request for a secret. A named secret is stored encrypted for its owner.
 
-    `check` is the author's check of an answer, whose type is `model`.
+    `check` is the author's function that checks an answer. `model` is the type of that answer.
     """
 
     kind: str = field(default="secret", init=False, repr=False, compare=False)

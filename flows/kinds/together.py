@@ -43,7 +43,7 @@ class Together(Generic[T_co]):
         bool(self.questions[0])
         raise AssertionError  # a question has no truth value, and has raised NotAwaited
 
-    if not TYPE_CHECKING:  # type checkers must not see these, so that they report a missing await
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report a missing await
 
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):  # Python's own protocols probe for such names

@@ -94,12 +94,12 @@ def url(
         url: The address, or a function of the link. A function is called after the question is
             stored, so a service that the function contacts can already complete the question. After
             a crash, the function is called a second time.
-        origins: The origins that the addresses of a function can have, as literals.
+        origins: The origins of the addresses that the function can return, as literals.
         wait_for_completion: If False, the await returns as soon as the person agrees to open the
             address.
         elicitation_id: An id of your own, with which trusted code may complete the question.
-        key: With it, the question is the same in every call of the tool, whatever the tool's
-            arguments.
+        key: With a key, the question is the same in every call of the tool, even if the calls have
+            different arguments.
         timeout: How long the question stays open: 1 second to 7 days.
 
     Returns:

@@ -1,11 +1,11 @@
 """Verification of callers' access tokens (RFC 9068, RFC 7519).
 
-Risks: a token that was made for another server, by another issuer or for a sign-in is accepted, or
-a forged one (`alg` none, or HMAC with the public key as its secret). Only asymmetric signatures by
-a key that the issuer publishes count, and every claim below is compared. If sign-ins and calls use
-the same registration, an id_token can have this server's audience. Tokens with claims that only an
-id_token has are therefore refused. Tokens that are bound to the caller's key are refused too,
-because this server does not check that the caller has the key.
+Risks: the server accepts a token that was made for another server, by another issuer or for a
+sign-in, or a forged token (`alg` none, or HMAC with the public key as its secret). So only
+asymmetric signatures by a key that the issuer publishes count, and every claim below is compared.
+If sign-ins and calls use the same registration, an id_token can have this server's audience. Tokens
+with claims that only an id_token has are therefore refused. Tokens that are bound to the caller's
+key are refused too, because this server does not check that the caller has the key.
 """
 
 import hashlib
@@ -73,13 +73,13 @@ class Resource:
         return tuple(dict.fromkeys((*self.asked, *self.scopes)))
 
     def takes(self, verified: "Verified") -> bool:
-        """Return True if the token was made for calls of this server, whatever else it is for."""
+        """Return True if the token is for calls of this server. It may have other uses as well."""
         return not {_plain(self.url), *self.audiences}.isdisjoint(verified.made_for)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUse:
-    """The audience that a token needs for another use of this server than calls.
+    """The audience that a token needs for a use of this server other than calls.
 
     A token that was made for calls is accepted too if it has `scope`, which the operator sets with
     `setting`.
@@ -151,7 +151,7 @@ _WORDS = {
 def issuer_in(token: str) -> str | None:
     """Return the issuer that the token claims, unverified, or None if it names none.
 
-    Only use it to choose the one issuer whose keys then have to verify the token.
+    Use the result only to choose the issuer: its keys then have to verify the token.
 
     Raises:
         BadBearer: The token is no JWT.
@@ -200,7 +200,7 @@ def _header(token: str) -> Mapping[str, Any]:
 def verify(
     token: str, *, resource: Resource, keys: Sequence[Mapping[str, Any]], now: datetime
 ) -> Verified:
-    """Return the caller of a token that one of the issuer's `keys` signed.
+    """Verify a token with the issuer's `keys`, and return its caller.
 
     Raises:
         BadBearer: The signature, a claim or the type is wrong.

@@ -1,9 +1,10 @@
 """A connected account as a tool gets it; its access token goes to the provider's hosts only.
 
 Risks: the access token leaks through a redirect, a hook or a full URL in a tool's request. So the
-transport adds it, at the end, and only if the request's origin is one of the provider's. Or a tool
-returns or logs the account, and the token with it. BearerAuth and Account are therefore no
-dataclasses: serializers find no members and use the repr, which does not contain the token.
+transport adds the token as the last step, and only if the request's origin is one of the
+provider's. Another risk: a tool returns or logs the account, and the token with it. BearerAuth and
+Account are therefore no dataclasses: serializers find no members in them and use the repr, which
+does not contain the token.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
@@ -49,13 +50,13 @@ class BearerAuth(httpx.Auth):
     the transport sends (`KeyTransport`). So neither the client's hooks nor its redirects can take
     the token to another host.
 
-    If the provider's API refuses a request's token (401), `renew` is called once with that token
-    and returns a newer one, with the key that it is bound to, or None. The request is then sent
-    again if its body allows that. In a synchronous client, the function `wait` runs `renew` and
-    returns its result.
+    If the provider's API refuses a request's token (401), `renew` is called once with that token.
+    It returns a newer token and the key that this token is bound to, or None. The request is then
+    sent again if its body allows that. In a synchronous client, the function `wait` runs `renew`
+    and returns its result.
 
-    If the token is bound to `key`, each request has a proof of that key (DPoP), made at the time
-    `now`. If the API requires a nonce, the request is sent once more for each token.
+    If the token is bound to `key`, each request has a proof of that key (DPoP) with the time that
+    `now` returns. If the API requires a nonce, the request is sent once more for each token.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """Client assertions: a signed JWT proves who the client is, instead of a secret (RFC 7523).
 
-Risks: a stolen assertion is used again, or at another server. So it names one endpoint, is valid
-for a minute and has an id of its own. Or the key is wrong, and this shows only after a person has
-consented at the provider. So `key_fault` checks the key when the server starts.
+Risks: a stolen assertion is used again, or at another server. So an assertion names one endpoint,
+is valid for a minute and has an id of its own. Another risk: the key is wrong, and nobody notices
+before a person has consented at the provider. So `key_fault` checks the key when the server starts.
 """
 
 import secrets

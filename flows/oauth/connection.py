@@ -3,11 +3,11 @@
 Risks: an account is used for another owner, another server, or another provider of the same name.
 A look-up needs `key`, which contains server and provider, together with the owner.
 
-A refresh token dies of disuse, and the person learns of it when a tool fails. So `planned` sets a
-time for a refresh, and for a warning before the end. If all accounts that were connected in one
-minute were refreshed in one minute, the provider would refuse some: each account's time depends on
-its id. Lifetimes of less than two days are left alone: they are sessions, which the provider wants
-to end.
+Another risk: an unused refresh token expires, and the person notices only when a tool fails. So
+`planned` sets a time for a refresh, and for a warning before the end. If all accounts that were
+connected in one minute were refreshed in one minute, the provider would refuse some requests. So
+each account's time also depends on its id. Tokens that live less than two days get no refresh and
+no warning: they are sessions, which the provider wants to end.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ CLIENTS_AT_MOST = 16  # only the latest clients are stored
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A process's claim on the tokens: until it expires, no other one refreshes or revokes them."""
+    """A process's claim: until it expires, no other process refreshes or revokes the tokens."""
 
     by: str
     until: datetime
@@ -228,7 +228,7 @@ def forbid(connection: Connection, tool: str) -> Connection:
 
 
 def limit_to(connection: Connection, keys: Collection[str] | None) -> Connection:
-    """Limit the account to those of its known clients with these keys; None: no limit."""
+    """Limit the account to the known clients with these `keys`. None removes the limit."""
     known = (client.key for client in connection.clients)
     only = None if keys is None else tuple(key for key in known if key in keys)
     return replace(connection, only=only)

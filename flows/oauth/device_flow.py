@@ -1,7 +1,7 @@
 """The device flow: the person answers in any browser while this server polls (RFC 8628).
 
-Risks: the provider blocks a server that polls too often, so the interval only ever grows. Or the
-code is sent to another person, and the account belongs to the person who entered it. The account's
+Risks: the provider blocks a server that polls too often, so the interval only ever grows. Another
+risk: somebody else enters the code, and the connected account then belongs to them. The account's
 person is therefore shown before the account is used.
 """
 

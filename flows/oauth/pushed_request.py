@@ -3,8 +3,8 @@
 Risks (RFC 9126): a reply leads the browser to a request that someone else wrote. So the id in the
 reply must be a URN, which an authorization server can only look up, and not an address that it
 would fetch. Another risk is an issuer that publishes the endpoint and does not let this client use
-it. If the issuer does not require the endpoint, the browser then carries the parameters, as without
-PAR.
+it. In that case the browser carries the parameters, as without PAR, unless the issuer requires the
+endpoint.
 """
 
 import re

@@ -3,8 +3,8 @@
 Risks: the account is lost. A provider that rotates tokens ends the old pair when it replies, so
 the request is never repeated here, and a missing reply is not treated as a refusal. Only
 RefreshTokenGone means that the person has to connect again. No other refusal ends an account here
-(see `token_errors`). Or the provider returns the tokens of another person: if the new id_token
-names another person, RefreshTokenGone is raised (OpenID Connect Core 1.0, 12.2).
+(see `token_errors`). Another risk: the provider returns the tokens of another person. If the new
+id_token names another person, RefreshTokenGone is raised (OpenID Connect Core 1.0, 12.2).
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from flows.oauth.token_errors import (
 )
 
 MARGIN_AT_MOST = timedelta(seconds=60)
-AS_BEFORE = timedelta(minutes=5)  # the end has not moved if a reply changes it by less
+AS_BEFORE = timedelta(minutes=5)  # an end that moves by less counts as unchanged
 ANOTHER_PERSON = "another_person"
 
 
@@ -220,7 +220,7 @@ def _token_reply(
 def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
     """Return the endpoint for refreshing, and how this server authenticates there.
 
-    The endpoint is the declared one, or else the one that redeemed the code.
+    Use the declared endpoint, else the endpoint that redeemed the code, else the discovered one.
     """
     provider = client.provider
     declared = provider.refresh or (None if provider.discovers else provider.token)

@@ -35,9 +35,9 @@ class RegisteredClient:
     `claim` are the claims that identify people who sign in; None if the registration is for
     accounts. `audiences` are the names of this server in the issuer's access tokens. With
     `introspects`, the server asks the issuer about tokens that are not JWTs. `table` is the name of
-    a table `[issuers.NAME]`. `issuer` is the registration at the issuer whose people's tokens the
-    provider exchanges. `signed_out_uri` and `logout_uri` are this server's addresses for sign-out:
-    for browsers, and for the issuer's logout tokens.
+    a table `[issuers.NAME]`. For a provider that exchanges people's tokens, `issuer` is this
+    server's registration at the issuer of these tokens. `signed_out_uri` and `logout_uri` are this
+    server's addresses for sign-out: for browsers, and for the issuer's logout tokens.
     """
 
     client: Client

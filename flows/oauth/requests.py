@@ -107,10 +107,10 @@ def ask_proven(
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
     """Send a request with a proof of the key.
 
-    If the server wants its nonce in the proof, send it once more.
+    If the server asks for its nonce in the proof, send the request once more.
 
-    Sending it again is safe: a server asks for its nonce before it uses a code or token of the
-    request (RFC 9449, 8).
+    Sending the request again is safe: a server asks for its nonce before it uses a code or token of
+    the request (RFC 9449, 8).
     """
     if key is None:
         return (yield from ask(build(), provider))
@@ -146,7 +146,8 @@ def authorize_parameters(
 ) -> Mapping[str, str]:
     """Return the authorization request; `switches` lets the person choose another account there.
 
-    A `verifier` of None means that the provider refuses PKCE. `key` is the key of the tokens.
+    A `verifier` of None means that the provider refuses PKCE. `key` is the DPoP key that the tokens
+    will be bound to.
     """
     provider = client.provider
     parameters = {

@@ -103,8 +103,8 @@ class SignIn:
     def begin(self, metadata: Metadata, *, now: datetime, switches: bool = False) -> Talk[Redirect]:
         """Return the redirect to the issuer.
 
-        Store `kept` in this browser, where scripts cannot read it. `switches` lets the person
-        choose another account if the provider's declaration supports that.
+        Store its `attempt_data` in this browser, where scripts cannot read it. `switches` lets the
+        person choose another account if the provider's declaration supports that.
 
         Raises:
             Failed: The issuer refused the request.
@@ -228,7 +228,7 @@ class SignIn:
 
 
 def _issuer_of(id_token: str | None, provider: Provider) -> str:
-    """Return the name of the issuer that the ID token must have: the one of its tenant.
+    """Return the issuer name that the ID token must have: its tenant's, if there are tenants.
 
     Raises:
         Failed: The people of that tenant may not sign in.
@@ -286,7 +286,7 @@ def logout_key_id(token: str, provider: Provider) -> str | None:
 def verified_logout(
     token: str, *, client: Client, issuer: str, keys: Sequence[Mapping[str, Any]], now: datetime
 ) -> LogoutToken:
-    """Return the content of a logout token that one of the issuer's `keys` signed.
+    """Verify a logout token with the issuer's `keys`, and return its content.
 
     Raises:
         BadBearer: The signature, a claim or the type is wrong.

@@ -72,7 +72,7 @@ _OF_OTHER_REASONS: Final = re.compile(r"expired|revoked|already", re.IGNORECASE)
 class Refusal:
     """A refusal: its class, and the provider's error code, if the code can be shown.
 
-    `sentence` is what the declaration has for people. `description` is the provider's own text, for
+    `sentence` is the declaration's text for people. `description` is the provider's own text, for
     logs only. `is_readable`: the body was in the provider's format, or an error without a body. It
     is False for a page of a proxy or firewall. `methods` are the methods of client authentication
     that the metadata names.
@@ -162,10 +162,10 @@ def refusal_in_callback(error: str, description: str | None, provider: Provider)
 def refused(
     refusal: Refusal, provider: Provider, *, otherwise: str, methods: tuple[str, ...] = ()
 ) -> TokenRefused:
-    """Return the error.
+    """Return the TokenRefused for a refusal.
 
-    `otherwise` is its message if the operator cannot correct the cause, and `methods` are as in
-    `Refusal`.
+    `otherwise` is the error's message if the operator cannot correct the cause, and `methods` are
+    as in `Refusal`.
     """
     label = provider.label
     match refusal.means:
@@ -318,7 +318,7 @@ def _as_text(value: object) -> str | None:
 
 
 def _description_in(says: Mapping[str, Any]) -> str | None:
-    """Return the provider's own text about an error, cut."""
+    """Return the provider's own text about an error, at most DESCRIPTION_AT_MOST characters."""
     error = says.get("error")
     inside = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     texts = (each.get(name) for each in (says, inside) for name in _DESCRIPTIONS)

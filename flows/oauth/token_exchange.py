@@ -127,7 +127,7 @@ def at_provider(
 ) -> dict[str, str]:
     """Return the token request to the provider. `more` has the scopes.
 
-    `assertion` is what the issuer asserts about the person (ID-JAG).
+    `assertion` is the issuer's assertion about the person (ID-JAG).
     """
     match how.kind:
         case "token_exchange":

@@ -31,7 +31,10 @@ def prepared(elicitation: Elicitation, context: RedirectContext, ask: Asking) ->
 
 
 def asking(body: object, *, until: datetime) -> StoredCheckout:
-    """Store a request. `body` is in the provider's format; `until` is when its page expires."""
+    """Return the checkout to store for a request.
+
+    `body` is in the provider's format. `until` is when the page expires.
+    """
     return StoredCheckout(
         request=msgspec.json.encode(body).decode(), expires_at=int(until.timestamp())
     )
@@ -92,5 +95,9 @@ def next_turn(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -
 
 
 def turn_after_trouble(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -> datetime:
-    """Return the time of the next poll after a failed poll: the waiting time so far is doubled."""
+    """Return the time of the next poll after a failed poll.
+
+    Wait as long again as since `begun_at`, up to TROUBLED_AT_MOST, and at least the last interval
+    of `pace`.
+    """
     return now + max(pace[-1], min(now - begun_at, TROUBLED_AT_MOST))

@@ -1,9 +1,9 @@
 """Banks' claims on a payment (disputes): the stage of each, and the payment's resulting status.
 
-Risks: a payment counts as lost although the bank took no money, so that a person pays again. Or a
-tool gets a receipt while the bank has the money. A claim can be lost, appealed and won. If the
-provider's events have a time, the latest stage counts, in whichever order the events arrive. The
-result of a poll counts as the latest stage. Without signed times, a later stage overrides an
+Risks: a payment counts as lost although the bank took no money, so a person pays again. Another
+risk: a tool gets a receipt while the bank has the money. A claim can be lost, appealed and won. If
+the provider's events have a time, the latest stage counts, in whichever order the events arrive.
+The result of a poll counts as the latest stage. Without signed times, a later stage overrides an
 earlier one. An inquiry takes no money, and a claim on a part of the amount takes that part.
 """
 
@@ -22,7 +22,7 @@ _RANKS = (
     *(Dispute.INQUIRY, Dispute.CLOSED, Dispute.OPEN, Dispute.LOST, Dispute.APPEALED),
     *(Dispute.LOST_AGAIN, Dispute.WON, Dispute.GONE),
 )
-# The stages to write into `Payment.disputes`: older code reads it, and knows no others.
+# The stages to write into `Payment.disputes`, which older code reads: it knows no other stages.
 _FIRST_WORDS = {
     Dispute.INQUIRY: Dispute.WON,
     Dispute.CLOSED: Dispute.WON,
@@ -85,10 +85,12 @@ def charged_back(
 ) -> Payment:
     """Apply the amount that banks have taken, from a snapshot of the session.
 
-    Without `now` the snapshot may be old. A current amount of 0 ends the claims that earlier
-    snapshots reported. It does not change claims that events reported. After an event reported a
-    claim as won, an amount above 0 counts as a new claim if the snapshot is current. If the
-    snapshot may be old, the amount is stored but not counted.
+    With `now`, the snapshot is current. Without `now`, the snapshot may be old.
+
+    - An amount of 0 in a current snapshot ends the claims that earlier snapshots reported. It does
+      not change claims that events reported.
+    - If an event has reported a claim as won, an amount above 0 in a current snapshot counts as a
+      new claim. In a snapshot that may be old, the amount is stored but not counted.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
     changed: dict[str, BankClaim] = {}
@@ -188,7 +190,7 @@ def claimed_price(payment: Payment) -> Money:
 
 
 def _untimed(before: BankClaim, stated: BankClaim) -> BankClaim:
-    """Return the claim's stage from events without times, in whichever order they arrived.
+    """Merge two stages of a claim without times. The order in which they arrived has no effect.
 
     A claim can be lost again only after it was won. So the claim counts as won if more events
     reported "won" than "lost again".

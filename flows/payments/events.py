@@ -1,4 +1,4 @@
-"""The table of payment events: what a statement of the provider changes.
+"""The table of payment events: the change that follows from each statement of the provider.
 
 A statement comes in a signed webhook or in the response to a poll. It is about a checkout session,
 or about a payment that was made. Risks: a statement arrives twice, late or before an earlier one.
@@ -44,9 +44,9 @@ class Statement(StrEnum):
 
 
 class LedgerState(StrEnum):
-    """The stored state of a statement's subject.
+    """The stored state of the question or payment that a statement is about.
 
-    For the statement CHANGED, only the ledger is read.
+    For the statement CHANGED, only the ledger (the stored payments) is read.
     """
 
     OPEN = "open"  # the question is open, and the session is its latest one
@@ -128,7 +128,7 @@ def stated(session: ProviderSession) -> Statement:
 
 
 def stated_in(event: Notice) -> Statement:
-    """Return what a signed event states.
+    """Return the statement of a signed event.
 
     Only an event that names its question is about a session of this server. An event about a bank's
     claim, or about a refund made at the provider's dashboard, names only the payment.
@@ -145,7 +145,7 @@ def stated_in(event: Notice) -> Statement:
 
 
 def ledger_state(question: Elicitation | None, session: str | None = None) -> LedgerState:
-    """Return what the store knows of the question, and of this session of the question."""
+    """Return the stored state of the question, and of this session if one is given."""
     if question is None:
         return LedgerState.UNKNOWN
     if question.kind != "payment":

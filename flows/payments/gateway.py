@@ -50,7 +50,7 @@ class ProviderSession:
     - `claims`: disputes by id, if the provider lists them.
     - `url`, `closes_at`: the payment page and its expiry, while it can be paid.
     - `is_now`: False if the data comes from a notice, so it describes the time of that notice.
-      Changes that it does not mention may be older or newer.
+      Changes that the notice does not mention may be older or newer than it.
     - `is_made_by_us`: the session carries our reference where only a holder of our API key can
       write it.
     - `unknown_word`: a provider status that this version does not know.
@@ -89,8 +89,9 @@ class Notice:
     """A webhook that the provider has signed.
 
     `session` is the session at the time of the notice, and is enough to settle the question.
-    `news` is a later change of the payment, such as a refund. A notice without `session` and
-    `news` needs no action.
+    `news` is a later change of the payment, such as a refund. A notice that has neither of them,
+    but has `subject` and `reference`, only names a session to fetch. Any other notice without
+    `session` and `news` needs no action.
     `reference` is the elicitation that the notice claims to be for: anyone who pays at our account
     can set it. Two notices with the same `transition` report the same change.
     """
@@ -187,7 +188,7 @@ class Gateway(Protocol):
         ...
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Fetch the session's state, after capturing an approved payment if we have to.
+        """Fetch the session's state. First capture an approved payment if the provider does not.
 
         Nothing is captured for an elicitation that has ended.
 
@@ -338,10 +339,11 @@ def paid_row(
 ) -> Payment:
     """Build the ledger row of a paid session, including refunds and disputes.
 
-    It is not stored yet.
+    The row is not stored here.
 
-    `places` has the base URL of each provider's API. The payment is refunded after the time that
-    `unused` has for its provider if no call uses it. Without such a time, it is never refunded.
+    `places` has the base URL of each provider's API. `unused` has, for each provider, the time
+    after which a payment that no call uses is refunded automatically. Without such a time, there is
+    no automatic refund.
     """
     terms, asked = terms_of(elicitation), elicitation.asked
     refunded_after = unused.get(terms.seller)
@@ -419,7 +421,7 @@ def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | No
 def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
     """Return True if the latest attempt may have an open page that is not for this browser.
 
-    Two browsers never share a page: the person who pays would return as another person.
+    Two browsers never share a page: otherwise the person who pays could return as another person.
     """
     attempt = elicitation.attempt
     stored = checkout_of(attempt)

@@ -31,7 +31,7 @@ class Lists(Gateway, Protocol):
     """A gateway whose provider lists the sessions of our account."""
 
     def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
-        """List the sessions created since then.
+        """List the sessions created at or after `since`.
 
         `after` is the previous page's `next`.
 

@@ -111,7 +111,7 @@ class Money(Explained):
             TypeError,
         )
 
-    if not TYPE_CHECKING:  # type checkers must not see these, so that they report the operator
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the operator
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _calculated
         __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = __abs__ = _calculated
         __lt__ = __le__ = __gt__ = __ge__ = __int__ = __float__ = __round__ = _calculated

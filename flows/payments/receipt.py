@@ -23,7 +23,7 @@ from flows.question import Resources, verb
 
 RECEIPT_RETENTION = timedelta(days=3653)  # ten years with the maximum number of leap days
 MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
-# Prefixes of the keys of claims without a provider's id: reported by events, found by polling.
+# Prefixes of claim keys without a provider's id: for claims from events, and from polls.
 CLAIM, ASKED = "claim:", "asked:"
 
 
@@ -98,7 +98,7 @@ class PaymentChange:
     """A change of a payment after it was paid; `at` is its time if the provider says it.
 
     There are three kinds. `refund` is the state of one refund. `dispute` is the stage of a bank's
-    claim: `subject` is the claim's id, and `claimed` the claimed amount. Otherwise
+    claim: the notice's `subject` is the claim's id, and `claimed` the claimed amount. Otherwise
     `returned` is the total that was refunded. Amounts are in minor units (ISO 4217) of `currency`.
     """
 
@@ -127,7 +127,7 @@ class PendingRefund(Struct, frozen=True, kw_only=True):
 
 
 class PartRefund(Struct, frozen=True, kw_only=True):
-    """A part refund that was begun and whose outcome is not stored yet.
+    """A partial refund that was started, and whose outcome is not stored yet.
 
     `up_to` is the total refunded once it is done, in minor units of ISO 4217. One process requests
     it until `asking_until`. The sweeper tries again at `again_at`; None: it failed too often.
@@ -262,7 +262,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_perhaps_used(self) -> bool:
-        """True if the store may have lost the record of a use. Never for a surplus payment."""
+        """True if the store may have lost the record of a use. False for a surplus payment."""
         return self.perhaps_used_at is not None and self.surplus_to is None
 
     @property
@@ -281,14 +281,15 @@ def claim(payment: Payment) -> Payment:
 
 
 def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment:
-    """Mark the payment as spent, by `run` if a run is still active."""
+    """Mark the payment as spent. `run` is the run that spends it, if a run is still active."""
     return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now, spent_by=run)
 
 
 def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
     """Mark a second payment for the same thing: it is refunded, and no call uses it.
 
-    The refund is due at once. A payment without `refund_at` is refunded by the operator.
+    The refund is due at once. A payment without `refund_at` has no automatic refund: the operator
+    refunds it.
     """
     refund_at = None if payment.refund_at is None else now
     return replace(payment, surplus_to=to, refund_at=refund_at, join=payment.id)
@@ -392,7 +393,7 @@ class Refund:
 class Receipt(Explained):
     """A payment as the tool gets it; `status` is the status at that time.
 
-    Receipt is not a dataclass, so serializers find neither members nor access to the ledger.
+    Receipt is not a dataclass, so serializers find no members and cannot reach the ledger.
     """
 
     __slots__ = ("_resources", "id", "is_test", "paid_at", "price", "provider", "status", "what")

@@ -35,7 +35,7 @@ PENDING_ASKED_AT_MOST = 40  # number of checks; no provider takes longer
 
 
 class UnderWay(Failed):
-    """Another process is refunding this payment now, or will within a minute."""
+    """Another process has begun a refund of this payment, and the outcome is not known yet."""
 
     def __init__(self, payment: Payment) -> None:
         much = str(payment.price)
@@ -106,7 +106,7 @@ def begin_part(
 
 
 def resume_part(payment: Payment, now: datetime) -> Payment:
-    """Claim a partial refund of another process. Raises UnderWay if that one may still run."""
+    """Claim another process's partial refund. Raises UnderWay if that process may still run."""
     if payment.part is None:
         return payment
     must_be_quiet(payment, now)

@@ -2,8 +2,8 @@
 
 Risks: an authorisation counts as money, a cancelled refund counts as made, or the id in a webhook
 contains a path, which would change the URL that the server fetches. Anyone can send a webhook, so
-no Delivery is created from it. Its id only says which payment to fetch, and only if we created that
-payment.
+no Delivery is created from it. Its id only says which payment to fetch. The payment counts only if
+this server created it.
 """
 
 import re

@@ -5,12 +5,12 @@ Experimental: never run against PayPal itself.
 Risks: money is captured twice, or for a question that has ended. An approved order is not money
 yet. `collect` captures it after comparing the order with the question, and never for an ended
 elicitation. PayPal has no call to cancel an order, so an order is closed by not capturing it. An
-order can be captured only once (ORDER_ALREADY_CAPTURED), whatever the key. Each press of Continue
-has its own key, because PayPal could answer a repeated key with the earlier decline. A webhook,
-signed or not, is only a hint: the order is fetched. A webhook about a manual refund or a lost
-dispute names only the capture, so the capture is fetched first. An unpaid order is not found (404)
-after it has expired. A 404 only closes the order if PayPal's own clock says that the order has
-expired.
+order can be captured only once (ORDER_ALREADY_CAPTURED), even with another key. Each press of
+Continue has its own key, because PayPal could answer a repeated key with the earlier decline. A
+webhook, signed or not, is only a hint: the order is fetched. A webhook about a manual refund or a
+lost dispute names only the capture, so the capture is fetched first. An unpaid order is not found
+(404) after it has expired. A 404 only closes the order if PayPal's own clock says that the order
+has expired.
 
 Source: PayPal's published OpenAPI documents (paths, fields, statuses, keys valid for 6 hours, for
 refunds 45 days, approval within 3 hours). Not checked against PayPal: that a repeated key returns
