@@ -1,4 +1,4 @@
-"""The sweeper: work that is due at a time, done once across all processes."""
+"""The sweeper: run the work that has become due, each row in only one of all processes."""
 
 import asyncio
 import logging

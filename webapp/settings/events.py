@@ -81,7 +81,7 @@ EVENTS = (EVENTS_URL, EVENTS_SECRET, EVENTS_TYPES)
 
 
 def names_in(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of addresses with at least one setting, in capitals."""
+    """Return the upper-case names of the addresses that have at least one setting."""
     matches = [
         row.match(name) for row in EVENTS for name, value in environment.items() if value.strip()
     ]
@@ -89,7 +89,7 @@ def names_in(environment: Mapping[str, str]) -> list[str]:
 
 
 def read_events(values: Values) -> tuple[EventAddress, ...]:
-    """Return the addresses of the environment, and add faults to the values' problems."""
+    """Return the event addresses that the environment configures. Append faults to the problems."""
     found = list[EventAddress]()
     for name in names_in(values.environment):
         url_row, secret_row = EVENTS_URL.of(name), EVENTS_SECRET.of(name)

@@ -1,4 +1,4 @@
-"""The settings of identity: where people sign in, and where a code is enough."""
+"""The identity settings: where people sign in, and who can use a one-time code instead."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -70,7 +70,7 @@ _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
     *("operators", "operator_issuers"),
 )
-# A client that sees no scope requests none, and many issuers then return nothing useful.
+# If no scope is advertised, clients request none, and many issuers return nothing useful.
 _ASKED_FOR = ("openid",)
 # Claims that do not identify a person: people can change them (OpenID Connect Core, 5.1, and
 # Microsoft's additions), many people share them, or they differ at each sign-in.
@@ -84,7 +84,7 @@ _NOBODYS = frozenset(
         *("acr", "amr", "nonce", "iat", "exp", "nbf", "auth_time", "jti", "sid"),
     }
 )
-# Claims that must not make anybody an approver. The issuer itself assigns groups and roles.
+# Claims that cannot make a person an approver. `groups` and `roles` can: issuers assign them.
 OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
 # Claims that all people of an organization share: valid only together with another claim.
 _EVERYBODYS = frozenset({"iss", "tid"})
@@ -146,10 +146,10 @@ def operators_of(text: str) -> OperatorRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerSettings:
-    """An issuer where people sign in: that of ELICIT_ISSUER, or a table `[issuers.NAME]`.
+    """An issuer where people sign in: ELICIT_ISSUER, or a table `[issuers.NAME]`.
 
     `name` is "" for ELICIT_ISSUER. `client` is this server's registration there. The other fields
-    are those of IdentitySettings, for this issuer alone.
+    mean the same as in IdentitySettings, but apply only to this issuer.
     """
 
     name: str = ""
@@ -167,8 +167,8 @@ class IdentitySettings:
 
     `further_issuers`, `approvers` and `teams` come from `elicit.toml`. `scopes` are required in an
     access token, and `advertised_scopes` are further ones that clients should request.
-    `server_issuer` is the issuer of access tokens that the served server itself verifies and that
-    have no `iss`.
+    `server_issuer` is the issuer of access tokens that have no `iss` and that the author's MCP
+    server itself verifies.
     """
 
     client: Client | None = None
@@ -300,7 +300,7 @@ class IdentitySettings:
 
     @property
     def issuers(self) -> tuple[IssuerSettings, ...]:
-        """The issuers where people sign in, that of ELICIT_ISSUER first."""
+        """The issuers where people sign in. ELICIT_ISSUER is the first."""
         if self.client is None:
             return ()
         first = IssuerSettings(
@@ -315,14 +315,14 @@ class IdentitySettings:
 
     @property
     def claims_by_issuer(self) -> Mapping[str, tuple[str, ...]]:
-        """The claims that identify a person, by each name that an issuer has in its tokens."""
+        """The claims that identify a person, for each `iss` value of the issuers' tokens."""
         return {name: one.claim for one in self.issuers for name in one.client.provider.issuers}
 
     @property
     def first_names(self) -> frozenset[str]:
-        """The issuer of subjects and claims that the settings name without one.
+        """The `iss` value of subjects and claims for which the settings name no issuer.
 
-        It is empty if ELICIT_ISSUER has several tenants, because that would be ambiguous.
+        It is empty if ELICIT_ISSUER has several tenants: the tenant would be ambiguous.
         """
         names = frozenset[str]() if self.client is None else frozenset(self.client.provider.issuers)
         return names if len(names) == 1 else frozenset()
@@ -389,7 +389,7 @@ def read_identity(values: Values) -> IdentitySettings:
 def with_approvers(
     found: IdentitySettings, approvers: tuple[Approver, ...], problems: list[str]
 ) -> IdentitySettings:
-    """Return the settings with the approvers of a file, and add missing settings to `problems`."""
+    """Return the settings with the approvers of a file. Append missing settings to `problems`."""
     if found.client is not None:
         problems += [
             f"approvers.{one.name}.{fault}"
@@ -412,7 +412,7 @@ def with_approvers(
 
 
 def issuer_faults(found: IdentitySettings, issuers: Collection[str]) -> Iterator[str]:
-    """Yield a fault unless `issuers` say exactly whose subjects and claims are meant."""
+    """Yield a fault if `issuers` is empty but required, or names an issuer that is not set up."""
     known = found.claims_by_issuer
     if not issuers and not found.first_names:
         yield (
@@ -438,7 +438,7 @@ def provider_of(
 
     Raises:
         InvalidQuestion: The issuer is not a valid address, or a tenant is missing or not valid.
-        ValueError: The issuer is no address.
+        ValueError: The issuer is not a URL.
     """
     shared = issuer_of_tenant(issuer, SHARED_TENANT) if tenants else issuer
     return replace(

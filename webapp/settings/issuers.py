@@ -1,8 +1,8 @@
 """`[issuers.NAME]` in `elicit.toml`: issuers where people sign in, in addition to ELICIT_ISSUER.
 
-Risks: two issuers with one name, or a token that is sent to the wrong one of them to be checked.
-Names are therefore compared exactly, and only one issuer may check tokens that are not JWTs, since
-such a token does not say who made it.
+Risks: two issuers have the same `iss` value, or a token is sent to the wrong issuer to be checked.
+`iss` values are therefore compared exactly, and only one issuer can check tokens that are not JWTs,
+because such a token does not say which issuer made it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class IssuerTable:
 
 
 def names_of_issuers(tables: Sequence[IssuerTable]) -> Iterator[str]:
-    """Yield the names of our registrations at ELICIT_ISSUER and in these tables."""
+    """Yield the variables of the client id and secret, for ELICIT_ISSUER and for each table."""
     yield from (CLIENT_ID.name, CLIENT_SECRET.name)
     yield from (row.of(table.name).name for table in tables for row in CLIENT_OF_ISSUER)
 
@@ -149,7 +149,8 @@ OfPeople: TypeAlias = tuple[
 def with_file(who: IdentitySettings, of_people: OfPeople, values: Values) -> IdentitySettings:
     """Return the settings with the issuers, the approvers and the teams of a file.
 
-    Missing settings, and exchanges of other issuers, are added to the problems.
+    Append a problem for each missing setting, and for each token exchange that names an issuer
+    where nobody signs in.
     """
     tables, approvers, teams, providers = of_people
     further = list[IssuerSettings]()
@@ -198,7 +199,7 @@ def with_file(who: IdentitySettings, of_people: OfPeople, values: Values) -> Ide
 
 
 def _common_faults(issuers: Sequence[IssuerSettings]) -> Iterator[str]:
-    """Yield the faults that only all issuers together have."""
+    """Yield the conflicts between issuers: an equal `iss` or label, or two that introspect."""
     seen = dict[str, str]()
     for one in issuers:
         place = f"[issuers.{one.name}]" if one.name else "ELICIT_ISSUER"

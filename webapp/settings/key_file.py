@@ -1,9 +1,9 @@
 """The key file of a local server: its secrets, newest first, shared by running processes.
 
-Risks: one of two rotations loses the other's secret, and with it all data sealed under that secret,
-a crash leaves half a file, or a running process lacks a secret. The file therefore changes under a
-lock and is replaced as a unit, and each ring checks the file before each use. A second file lists
-the stores that were opened with the key file, because each of them may need its secrets.
+Risks: two processes rotate at once and one secret is lost, with all data sealed under it. A crash
+leaves half a file. A running process lacks a new secret. The file is therefore changed under a lock
+and replaced as a unit, and each ring checks the file for changes before each use. A second file
+lists the stores that were opened with the key file, because each store may need its secrets.
 """
 
 import fcntl
@@ -88,18 +88,18 @@ def folder_of(environment: Mapping[str, str], row: Setting[Path]) -> Path:
 
 
 class KeyFile:
-    """The key file. Methods raise OSError for an unusable file, WeakSecret for its content."""
+    """The key file. Methods raise OSError for an unusable file, WeakSecret for a bad secret."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.notes = path.with_name(f"{path.name}.stores")  # the list of stores
 
     def ring(self, *, is_needed: Callable[[str], bool] | None = None, store: str = "") -> Ring:
-        """Return a ring that follows the file, and create the file if there is none.
+        """Return a ring that rereads the file when it changes. Create the file if there is none.
 
-        The file is not created if `is_needed` is True for the address of the current store, or of a
-        store that was opened with the file: a new key could not open its records. An error of
-        `is_needed` for the current store is raised.
+        Raise OSError instead of creating the file if `is_needed` returns True for the current store
+        or for a store that was opened with the file: a new key could not decrypt its records. If
+        `is_needed` raises for the current store, that error is raised.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         must_be_private(self.path)
@@ -135,7 +135,7 @@ class KeyFile:
     def put_in_front(self, secret: bytes, *, before: bytes, now: datetime) -> bool:
         """Make this secret the newest.
 
-        Return False without a change if `before` is not the newest.
+        Change nothing and return False if `before` is not the fingerprint of the newest secret.
         """
         with self._locked():
             newest, *others = self.read()
@@ -198,7 +198,7 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Hold the lock of the file, which may have been replaced while this process waited."""
+        """Lock the file. If it was replaced while this process waited, lock the new file."""
         while True:
             with _opened(self.path) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -217,7 +217,7 @@ class _Followed:
         self.ring = Ring(self._values, reread=self._reread)
 
     def _reread(self) -> Sequence[bytes] | None:
-        """Return the secrets if they changed, else None, also for an unusable file."""
+        """Return the secrets if they changed. Return None if not, or if the file is unusable."""
         seen = _NOTHING
         try:
             seen = self._file.seen()
@@ -250,7 +250,7 @@ def _identity(status: os.stat_result) -> _Seen:
 
 
 def _decode(content: bytes) -> tuple[SecretSetting, ...]:
-    """Parse the file. Without our first line, the whole content is one secret (former format)."""
+    """Parse the file. If it has no header, its whole content is one secret (former format)."""
     if not content.startswith(b"# "):
         return (SecretSetting(value=content.strip()),)
     found: list[SecretSetting] = []
@@ -301,7 +301,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Sync the folder, so that a new name is as durable as its file."""
+    """Sync the folder, so that a power cut cannot undo the renaming of a file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""The stores that need a key file's secrets: recorded when opened, checked before a removal.
+"""Record the stores that need a key file's secrets, and check them before a secret is removed.
 
-Risks: a secret is removed that another store needs. A store is therefore recorded before anything
-in it is wrapped, and a store that does not open is never skipped.
+Risks: a secret is removed that another store needs. A store is therefore recorded before any
+of its keys is wrapped with a secret, and `wrapped_in` raises if a recorded store does not open.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
 
 
 async def seconds_ahead(store: Clocked, clock: Clock) -> float:
-    """Return how many seconds the store's clock is ahead at least. Negative: it is behind."""
+    """Return by how many seconds, at least, the store's clock is ahead. Negative: it is behind."""
     before = clock()
     there = await store.clock()
     behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()
@@ -70,7 +70,7 @@ class HasMoved(Exception):
 
 
 async def wrapped_in(address: str, fingerprint: bytes) -> int | None:
-    """Return how many keys of a recorded store the secret wraps, or None if the store is gone.
+    """Count the keys of a recorded store that the secret wraps. Return None if the store is gone.
 
     Raises StoreUnavailable, or HasMoved if another address now serves the store.
     """

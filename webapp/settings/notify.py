@@ -1,8 +1,10 @@
 """The settings of notifications: `[notify.NAME]` in `elicit.toml`, and `ELICIT_NOTIFY_{NAME}`.
 
-Risks: an address has a typing error, and nobody notices until a message is missing. So Apprise
-checks each address when the settings are read. Or other users can read a password. So a file that
-others can read must not contain one, and an error names an address by its table and its position.
+Risk: an address has a typing error, and nobody notices until a message is missing. Therefore
+Apprise checks each address when the settings are read.
+
+Risk: other users can read a password in an address. Therefore a file that others can read must not
+contain a password, and errors show the table and the position of an address, never the address.
 """
 
 import importlib.util
@@ -141,7 +143,7 @@ class _Source(NamedTuple):
 def with_addresses(
     tables: Sequence[NotifyTable], values: Values, *, who: IdentitySettings, config: Path
 ) -> tuple[NotifyTable, ...]:
-    """Return the tables with the addresses of the variables, and add faults to the problems.
+    """Return the tables with the addresses from the environment. Append faults to the problems.
 
     `config` is the file of the tables. If an entry of `escalate_to` is the name of a table, it
     stands for the addresses of that table.

@@ -3,8 +3,8 @@
 Each parser takes the text of a setting. If the text is invalid, the parser raises ValueError. The
 arguments of the ValueError are sentences that tell the operator what is wrong.
 
-In a table of `elicit.toml`, a key is a field of its declaration, and its value has the type of that
-field.
+The keys of a table in `elicit.toml` are the field names of a dataclass, and each value must have
+the type of its field.
 """
 
 import ipaddress
@@ -277,7 +277,7 @@ def meant(name: str, known: Collection[str]) -> str:
 def line_of(text: str, place: str) -> int | None:
     """Return the line of a TOML text that declares a place such as `providers.acme.person.url`.
 
-    The result is the line of the innermost table or key of that place that the text has, or None.
+    If the text lacks the full place, return the line of the longest part of it, or None.
     """
     parts, depth, found = place.split("."), 0, None
     here: list[str] = []
@@ -301,7 +301,7 @@ def _parts_of(key: str) -> list[str]:
 
 
 def keys_of(declaration: type, **more: str | None) -> Mapping[str, str]:
-    """Return the type in words for each field. `more` replaces a type, or removes it by None."""
+    """Return each field's type in words. `more` replaces a type; None removes the field."""
     keys: dict[str, str | None] = {"name": None}
     for name, hint in get_type_hints(declaration).items():
         (needed,) = {*get_args(hint)} - {NoneType} if NoneType in get_args(hint) else (hint,)

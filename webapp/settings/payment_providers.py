@@ -1,6 +1,6 @@
 """Payment providers that an operator declares in `elicit.toml`, under [sellers.NAME].
 
-Risks: those of webapp.settings.config_file. In addition, a header could contain the provider's API
+Risks: see webapp.settings.config_file. In addition, a header could contain the provider's API
 key, so a header such as Authorization must contain a placeholder instead of the key.
 
 The keys of a table are the field names in flows.payments.declared.declaration. `false` means that
@@ -107,7 +107,7 @@ def _labelled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_value(fault: str) -> str:
-    """Remove a value at the start of the sentence, because the value may be a misplaced key."""
+    """Remove a quoted value from the fault, because the value may be a misplaced API key."""
     key, _, says = fault.partition(": ")
     return f"{key}: it is {says.rpartition(' is ')[2]}" if says[:1] in ("'", '"') else fault
 
@@ -169,7 +169,7 @@ def _scheme(says: object, faults: list[str]) -> Scheme | None:
 def _converted(
     given: Mapping[str, object], keys: Mapping[str, str], faults: list[str]
 ) -> dict[str, Any]:
-    """Return the values of the right type, without `false` where it means "none"."""
+    """Return the values that have the right type. Leave out each `false` that means "none"."""
     can_be_none = _CAN_BE_NONE if keys is _KEYS else keys
     left_out = {key for key in can_be_none if given.get(key) is False}
     chosen = {key: value for key, value in given.items() if key not in left_out}

@@ -1,8 +1,8 @@
 """The settings of the payment providers, with the terms that each provider's own pages use.
 
-Risks: test payments that count as real ones, or a webhook address that providers cannot reach. The
-key itself therefore says whether it is live, or a separate variable does. A server on loopback
-gives providers no address.
+Risks: a test payment counts as a real one, or a provider gets a webhook address that it cannot
+reach. Therefore the key itself or a separate variable says whether payments are live, and a server
+on loopback passes no webhook address to providers.
 """
 
 import re
@@ -24,7 +24,7 @@ from flows.webhooks.signatures import Scheme, verify
 from webapp.settings.parsers import each, live, words
 from webapp.settings.table import Setting, Values
 
-_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # any time: the request has no signature
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # any value works: the request has no signature
 
 
 def _https_origin(word: str) -> str:
@@ -138,7 +138,7 @@ PAYMENTS = (
 )
 OF_ACCOUNTS = (CLIENT_ID, CLIENT_SECRET)
 OF_DECLARED = (KEY, SIGNS, LIVE, ORIGINS, STATEMENT)
-# Providers that came with earlier versions, and what their settings need now.
+# Providers that earlier versions supported, with the sentence for their old settings.
 _FORMER: Mapping[str, str] = {
     "adyen": "Adyen was removed from this server, and elicit.toml cannot declare it",
     **{
@@ -156,12 +156,12 @@ _FORMER: Mapping[str, str] = {
 
 
 def former(declared: Container[str]) -> Mapping[str, str]:
-    """Return what happened to former providers, by the beginning of their variables."""
+    """Map the variable prefix of each removed provider to a sentence that explains the removal."""
     return {f"ELICIT_{name.upper()}_": why for name, why in _FORMER.items() if name not in declared}
 
 
 def names_of(declared: Mapping[str, ProviderDeclaration]) -> Iterator[str]:
-    """Yield the names of the declared providers' variables, and those that every provider has."""
+    """Yield the variables of declared providers, and the statement of each built-in provider."""
     yield from (STATEMENT.of(name).name for name in BUILT_IN)
     for name, declaration in declared.items():
         yield from (row.of(name).name for row in OF_DECLARED)
@@ -175,10 +175,10 @@ def read_merchant_accounts(
     credentials: Mapping[str, tuple[str, str]],
     declared: Mapping[str, ProviderDeclaration],
 ) -> Mapping[str, MerchantAccount]:
-    """Return the accounts, in the order in which one is chosen if a tool names none.
+    """Return the accounts, in order of preference for tools that name no provider.
 
-    `url` is where providers reach us, or None. `credentials` are a client id and secret for each
-    provider's name; their problems are already reported. `declared` are the operator's providers.
+    `url` is where providers reach us, or None. `credentials` maps a provider's name to its client
+    id and secret, whose problems are already reported. `declared` are the operator's providers.
     """
     found = (
         _stripe(values),
@@ -218,7 +218,7 @@ def _stripe(values: Values) -> StripeAccount | None:
 def _paypal(values: Values, *, pair: tuple[str, str] | None) -> PayPalAccount | None:
     ids, is_live = values.read(PAYPAL_WEBHOOKS), values.read(PAYPAL_LIVE)
     if pair is None:
-        # If only one of the two is missing, this was reported already.
+        # If only the client id or only the secret is missing, the caller already reported it.
         named = (PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE, PAYPAL_WEBHOOKS)
         is_set = [row for row in named if values.text(row)]
         if is_set and is_set[0] not in (PAYPAL_ID, PAYPAL_SECRET):
@@ -302,7 +302,7 @@ def _need(declaration: ProviderDeclaration, need: str) -> Setting[str]:
 
 
 def _is_secret(scheme: Scheme, secret: str) -> bool:
-    """Return True if the secret can verify a delivery. One unusable secret blocks the others."""
+    """Return True if the secret is usable. One unusable secret makes every verification fail."""
     try:
         verify(
             scheme, body=b"", headers=[], secrets=[secret], now=_ANY_TIME, url="https://x.example"

@@ -28,7 +28,8 @@ _AT_ONCE: Final = ("form", "confirm", "gate")
 class ListedClient:
     """The operator's entry for a client: what it shows to people, and what it may answer itself.
 
-    `name` is the client's own name, optionally with `/` and its version. `answers` are kinds.
+    `name` is the client's own name, optionally with `/` and its version. `answers` has the
+    kinds of questions that the client answers itself.
     """
 
     name: str
@@ -84,8 +85,8 @@ def _client(part: str, *, others: Collection[str]) -> ListedClient:
 class PolicySettings:
     """The operator's policies.
 
-    With `forms_on_pages`, a form is shown on our page if the client has no forms; otherwise it is
-    not asked. The clients named in `patient_clients` wait for a call without a limit.
+    If a client has no forms, `forms_on_pages` shows a form on the server's page; without it, the
+    form is not asked. Requests of clients in `patient_clients` stay open without a limit.
     """
 
     forms_on_pages: bool = setting(
@@ -163,7 +164,7 @@ class PolicySettings:
         "person by rules, `WHAT` is `answers:` and the kinds that it can answer immediately "
         "(`form`, `confirm`, `gate`): `my-bot=answers:form+confirm`",
     )
-    # The time for tools that run when the process has to stop.
+    # The time for which running tools can continue when the process has to stop.
     grace: timedelta = setting(
         "ELICIT_GRACE",
         parse=duration(timedelta(hours=1), "1 hour"),
@@ -172,7 +173,7 @@ class PolicySettings:
         "duration such as `30m`, 1 hour at most. Calls that wait for a person end at once with a "
         "request to repeat them, and `/health` answers 503 in the meantime",
     )
-    # The time for tools whose client has disconnected.
+    # The time for which a tool can continue after its client disconnected.
     orphaned_at_most: timedelta = setting(
         "ELICIT_ORPHANED_AT_MOST",
         parse=duration(timedelta(days=1), "1 day"),
@@ -180,7 +181,7 @@ class PolicySettings:
         says="how long a tool can continue after its client has disconnected: seconds, or a "
         "duration such as `12h` or `30m`, 1 day at most",
     )
-    # The time for which records are stored, instead of their default.
+    # The retention of records.
     keep_records: timedelta = setting(
         "ELICIT_KEEP_RECORDS",
         parse=duration(RETENTION_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),

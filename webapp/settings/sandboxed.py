@@ -1,10 +1,11 @@
 """The settings of a server whose sandbox simulates the providers that are not configured.
 
-Built-in providers have a simulation of their own (`Provider.sandbox`). Of the others, the sandbox
-simulates those with API keys, service accounts and exchanges, with the habits of the standard.
+Built-in providers have a simulation of their own (`Provider.sandbox`). Of the other
+providers, the sandbox simulates those that use API keys, service accounts or token exchange, as the
+standards describe them, without a provider's deviations.
 
 Risks: a key or a person's token for the real provider reaches another host. So a simulated
-declaration has no address but the sandbox's, and keeps only the fields that are listed here.
+declaration has only addresses of the sandbox, and copies only the fields in `_COPIED_FIELDS`.
 """
 
 from dataclasses import replace
@@ -21,9 +22,9 @@ if TYPE_CHECKING:  # most servers have no sandbox
 def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
     """Return the settings with the sandbox in place of the providers that are not configured.
 
-    The sandbox simulates account providers that have no credentials (among them all with API
-    keys, which people bring), and payment providers if no
-    merchant account is configured.
+    The sandbox simulates account providers that have no credentials (among them all that use API
+    keys, because people enter those keys), and payment providers if no merchant account is
+    configured.
 
     Raises ValueError unless the server is on loopback.
     """

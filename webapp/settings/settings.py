@@ -110,7 +110,7 @@ SECRETS = (
     ),
 )
 SECRET_NAMES = tuple(row.name for row in SECRETS)
-# nginx and load balancers keep an idle connection to us for at most 60 seconds.
+# Longer than nginx and load balancers keep an idle connection to us, which is 60 seconds.
 _IDLE_BEHIND_PROXY = timedelta(seconds=75)
 STORE = Setting(
     name="ELICIT_STORE",
@@ -246,7 +246,7 @@ class Settings:
         parse=each(network),
         says="addresses or networks of proxies whose forwarded headers are trusted",
     )
-    # The part of a path that a proxy removes; otherwise the ASGI server passes it (root_path).
+    # The part of the path that a proxy strips. If unset, the ASGI server's root_path is used.
     taken_path: str = setting(
         "ELICIT_ROOT_PATH",
         parse=url_path,
@@ -268,7 +268,7 @@ class Settings:
 
     @property
     def log(self) -> LogSettings:
-        """The settings of the log. With operators, lines with an id link to their pages."""
+        """The log settings. If operators are named, log lines with an id link to a search page."""
         log = self.telemetry.log
         if not self.identity.operators.names_somebody:
             return log
@@ -385,7 +385,7 @@ def read_settings(
 
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each set name that begins like ours and is no setting."""
+    """Return a sentence for each set variable that begins with ELICIT_ but is not a setting."""
     values = Values(environment)
     declared = declared_in(values)
     known = [*_known(environment, declared)]
@@ -476,7 +476,7 @@ def _credentials(
 
 
 def _registered(environment: Mapping[str, str], tables: Sequence[IssuerTable]) -> list[str]:
-    """Return the names of providers with at least one setting, in capitals."""
+    """Return the upper-case names of the providers for which a client id or secret is set."""
     others = {*issuers.names_of_issuers(tables)}
     matches = [
         row.match(name)
@@ -488,7 +488,7 @@ def _registered(environment: Mapping[str, str], tables: Sequence[IssuerTable]) -
 
 
 def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[str]:
-    """Yield all valid names, including those of an author's own providers that have a setting."""
+    """Yield all valid variable names, also for undeclared providers with a client id or secret."""
     yield from (row.name for row in TABLE if not row.is_of_providers)
     yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
     yield from (NOTIFY.of(table.name).name for table in declared.notify)

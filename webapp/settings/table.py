@@ -1,8 +1,8 @@
 """The table of settings: each row has a name, a parser, a default and a description.
 
-Risks: a set name that the server ignores, or a description that differs from the behavior. The
-reading of settings, docs/reference/settings.md, `elicit settings` and the refusal of unknown names
-therefore all use these rows.
+Risks: the server silently ignores a variable, or a description differs from the behavior. The same
+rows are therefore used to read the settings, to refuse unknown names, and to write
+docs/reference/settings.md and the output of `elicit settings`.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def setting(
     says: str,
     names_file: bool = False,
 ) -> T:
-    """Return a dataclass field that is read from the row, with the row's default."""
+    """Return a dataclass field that belongs to a row of the table and has the row's default."""
     row = Setting(
         name=name,
         parse=parse,
@@ -90,7 +90,7 @@ class Values:
         return text if row.names_file else text.strip()
 
     def read(self, row: Setting[T]) -> T:
-        """Return the set value, or the default. For a faulty text, add a problem as well."""
+        """Return the parsed value, or the default if unset. If invalid, add a problem as well."""
         try:
             return row.parse(self.text(row) or row.default)
         except ValueError as error:
@@ -106,9 +106,9 @@ class Values:
         self.problems.append(f"{missing}: not set, and {present} is: set both of them, or neither.")
 
     def refuse_unknown(self, known: Iterable[str], *, former: Mapping[str, str]) -> None:
-        """Add a problem for each set name that begins like ours and is no setting.
+        """Add a problem for each set variable that begins with ELICIT_ but is not a setting.
 
-        `former` says what became of the settings that begin with each of its keys.
+        `former` maps the prefix of removed settings to a sentence that explains the removal.
         """
         known = sorted(known)
         for name, value in sorted(self.environment.items()):

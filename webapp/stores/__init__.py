@@ -7,8 +7,8 @@ one owner, all or none. The implementations are:
   (`sqlite_writer`), and readers run on the event loop. Changes by other processes are found with
   `data_version`.
 - `postgres` is for several machines. Reads or writes of one turn of the event loop share a round
-  trip (`lanes`). Changes by others arrive as notifications (`postgres_changes`),
-  and one of the address's servers is used (`postgres_hosts`).
+  trip (`lanes`). Changes by other processes arrive as notifications
+  (`postgres_changes`). If the address lists several servers, `postgres_hosts` chooses one.
 - `valkey` is for several machines, too. Scripts execute the writes, on one server or a cluster.
 - `sqlite` also has a store without a file, for tests and for servers that may lose their records.
 
@@ -17,8 +17,9 @@ with `scan` and writes the copies with `load`. The fence is stored in the store 
 stops processes of an older version. `backup_file` writes all rows to a file with `scan`,
 and restores the file with `load`.
 
-Guarantees: a write is durable when `write` returns. Version 0 means that neither id nor key is in
-use. `due` gives a record to one caller. The contract suite in tests/webapp/stores tests all stores.
+Guarantees: a write is durable when `write` returns. A write with version 0 succeeds only if neither
+the id nor the key is in use. `due` gives a record to one caller. The contract suite in
+tests/webapp/stores tests all stores.
 
 Stores know nothing about elicitations, because their records are sealed.
 """

@@ -1,4 +1,4 @@
-"""Moving a store to another place, with a fence on both places, copies, and a check of each row.
+"""Move a store to another address: fence both stores, copy the records, and check each row.
 
 Both places are fenced during the move. The fence on the old place stops writes that the new place
 would lack. The fence on the new place stops servers from using half a copy. The texts of the fences
@@ -228,7 +228,7 @@ _MOVED, _TO_SET = "this store has moved to ", ": set ELICIT_STORE to that"
 
 
 def _words(old: str, new: str) -> tuple[str, str, str]:
-    """Return three texts of fences: for the new place, and for the old one during and after."""
+    """Return the texts of the fences: new place, old place during and after the move."""
     moving = (
         f"this store is being moved to {new}; if that was cut off, run elicit move again (or "
         f"elicit move --unfence {old}, and remove the other)"

@@ -61,7 +61,7 @@ def may_be_unescaped(url: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return the address without its password, or only its scheme if its end is unclear."""
+    """Return the address without its password, or only its scheme if parsing is ambiguous."""
     if not is_shared(url):
         return url
     if may_be_unescaped(url):
@@ -77,7 +77,7 @@ def without_password(url: str) -> str:
 
 
 def holds_something(url: str) -> bool:
-    """Return True if the address holds records or a file that cannot be read. Blocks.
+    """Return True if the address holds records, or an unreadable file. Blocks the thread.
 
     Raises StoreUnavailable if a server cannot be reached, ValueError for a bad address.
     """
@@ -89,7 +89,7 @@ def holds_something(url: str) -> bool:
     try:
         if path.stat().st_size == 0:
             return False
-        # not with mode=ro, because all records may still be in the log
+        # not mode=ro: all records may still be in the write-ahead log, which it may not read
         address = f"{path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'")
@@ -126,8 +126,9 @@ async def open_store(
     """Open the store at the address. Raises ValueError, which lists the possible addresses.
 
     `listen` is another address of the same store, for its notifications. A caller that never
-    watches needs no such address, even if `url` leads to a pooler. With `accepts_server`, the store
-    may be on a PostgreSQL server that is neither the one that served it so far nor its successor.
+    watches needs no such address, even if `url` leads to a pooler. With `accepts_server`, a
+    PostgreSQL server is accepted even if it is older than the last server of this store, or belongs
+    to a different database cluster.
     """
     if listen and not is_postgres(url):
         raise ValueError("ELICIT_STORE_LISTEN works only with a PostgreSQL store")

@@ -36,7 +36,7 @@ from webapp.stores.store import (
     check_time,
 )
 
-# Writes of many callers in one statement, which each succeed or fail alone.
+# One statement contains the writes of many callers. Each write succeeds or fails alone.
 #
 # Risks: one caller's conflict undoes another's write, or two statements wait for each other's rows
 # for ever. A function on the server (postgres.sql) therefore locks the rows in one order and
@@ -165,7 +165,9 @@ _Asked = tuple["asyncio.Future[Record | None]", _Name]
 async def open_store(
     url: str, *, listen: str = "", watches: bool = True, accepts_server: bool = False
 ) -> "PostgresStore":
-    """Open the store and create its tables. `listen` is the server's own address behind a pooler.
+    """Open the store, and create its tables if they are missing.
+
+    `listen` is the direct address of the server if `url` leads to a pooler.
 
     With `accepts_server`, this server serves the store from now on, even if another one served it.
     """
@@ -191,7 +193,7 @@ async def holds_something(url: str) -> bool:
 
 
 class PostgresStore:
-    """An opening of the store. Another process, or another handle, is another opening."""
+    """A handle to the store, called an opening. Each process has at least one of its own."""
 
     def __init__(self, server: Server, *, changes: PostgresChanges) -> None:
         self._server = server
@@ -207,7 +209,7 @@ class PostgresStore:
 
     @property
     def round_trips(self) -> int:
-        """The number of round trips to the server, without those of the opening."""
+        """The number of round trips to the server since the store was opened."""
         return self._server.round_trips
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
@@ -292,7 +294,7 @@ class PostgresStore:
             )
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield pages of every record, all as of one moment and each once, while others write."""
+        """Yield every record once, in pages, as of one moment, even while others write."""
         self._refuse_if_closed()
         kind = record_id = owner = ""
         async with self._server.snapshot() as connection:
@@ -365,7 +367,7 @@ class PostgresStore:
 
 
 class _Reads:
-    """A batch of the reads of one statement. Each caller gets its record or None."""
+    """A queue that combines the reads of one statement. Each caller gets a record or None."""
 
     def __init__(self, server: Server, *, statement: str) -> None:
         self._server = server

@@ -1,8 +1,8 @@
 """The address of a PostgreSQL store: its hosts, and the errors that an operator sees.
 
-Risks: an error shows a password. An error therefore shows only what `without_password` leaves of an
-address, no error has a cause that shows the address, and a library message that contains the
-password is left out.
+Risks: an error shows a password. Errors therefore show addresses only as `without_password` returns
+them, have no cause that shows the address, and leave out a library message that contains the
+password.
 """
 
 import os
@@ -205,7 +205,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 
 def severity(error: Exception) -> int:
-    """Return 0 for an error of the address itself, else less for an error with a better fix."""
+    """Return the rank of an error: 0 for a bad address, then lower for more specific advice."""
     if _is_of_address(error):
         return 0
     kinds = [kind for kind, _ in _ADVICE]

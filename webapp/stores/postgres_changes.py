@@ -1,4 +1,4 @@
-"""Changes by other openings of a PostgreSQL store: notifications with names, then reads.
+"""Find changes by other openings of a PostgreSQL store: a notification names the records to read.
 
 Risks: a notification inside the writing transaction would hold one lock during all commits of the
 database, so it is sent after the commit. The notification is lost if its sender or a receiving
@@ -36,7 +36,7 @@ _Name = tuple[str, str, str]
 
 
 class PostgresChanges:
-    """The exchange of written records' names between this opening and the others."""
+    """The notifications between this opening and others, which name the written records."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -169,7 +169,7 @@ class PostgresChanges:
 
 
 def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:
-    """Return payloads with the names, or one that means any change if there are too many."""
+    """Return payloads with the names. If there are too many, return one for "any record"."""
     payloads: list[str] = []
     gathered: list[bytes] = []
     size = 0

@@ -62,7 +62,7 @@ async def connect(url: str, **options: Any) -> PostgresConnection:
 async def create_pool(
     connect: Callable[..., Coroutine[Any, Any, PostgresConnection]], **options: Any
 ) -> PostgresPool:
-    """Create a pool whose connections `connect` opens. The options are for the library's pool."""
+    """Create a pool that opens its connections with `connect`. asyncpg gets the options."""
 
     async def connected(_: None, **given: Any) -> PostgresConnection:
         return await connect(**given)
@@ -142,7 +142,7 @@ def columns_of(records: Sequence[Record]) -> tuple[list[Any], ...]:
 
 
 def is_text(*texts: str) -> bool:
-    """Return True if PostgreSQL can store the texts. If not, no stored record has them."""
+    """Return True if PostgreSQL can store the texts. If not, no stored record contains them."""
     for text in texts:
         if "\0" in text:
             return False

@@ -1,12 +1,13 @@
 """The hosts of a PostgreSQL address, and the choice of the host that accepts writes.
 
-Risks: a host that accepts connections but never answers uses up the time of the other hosts. Each
-host therefore has its own share of the time. Or a replaced primary comes back, and one deployment
-writes to two servers. Every connection is therefore compared with what this process knows. The
-timeline of a server grows with each promotion, so a smaller timeline means that the server was
-replaced. Another system identifier means another database cluster. All connections of an opened
-store lead to one server. When a new connection finds the successor of that server, the connections
-to that server are closed.
+Risk: a host accepts connections but never answers, and uses up the time of the other hosts. Each
+host therefore has its own time limit.
+
+Risk: a replaced primary comes back, and one deployment writes to two servers. The server of every
+new connection is therefore compared with the last known server. A server's timeline grows with each
+promotion, so a server with a smaller timeline was replaced. A different system identifier means a
+different database cluster. All connections of an opened store lead to one server. If a new
+connection leads to the successor of that server, the connections to the old server are closed.
 """
 
 import asyncio
@@ -33,8 +34,8 @@ from webapp.stores.postgres_address import (
 )
 from webapp.stores.postgres_driver import ERRORS, PostgresConnection, statements
 
-# The wait for one host before the others are queried too; a shorter connect_timeout makes it
-# shorter.
+# The time limit for one host before the others are queried too. A connect_timeout below this
+# value replaces it.
 _HOST_SECONDS = 3.0
 _OF_A_HOST: tuple[type[Exception], ...] = (*ERRORS, ValueError, StoreUnavailable)
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class ServerIdentity:
     is_read_only: bool = field(compare=False)
 
     def why_older(self, *, system: str | None, timeline: int | None) -> str | None:
-        """Return why a server with this identity is older than the store's last server, or None."""
+        """Return why this server is older than the last server (`system`, `timeline`), or None."""
         if None not in (system, self.system) and system != self.system:
             return (
                 f"it belongs to a different database cluster (system identifier {self.system}) "
@@ -91,14 +92,14 @@ class Servers:
 
     def __init__(self) -> None:
         self.used: ServerIdentity | None = None
-        self.noted: ServerIdentity | None = None  # the identity in the store's own row
+        self.noted: ServerIdentity | None = None  # the server as noted in the table elicit_store
         self.host: Host | None = None
         self.is_pooled = False
         self._connections: WeakSet[PostgresConnection] = WeakSet()
         self._refused: set[tuple[Host, str]] = set()
 
     def why_refused(self, found: ServerIdentity) -> str | None:
-        """Return why a server may not be used after the server in use, or None if it may."""
+        """Return why `found` must not replace the server in use, or None if it may."""
         if found.is_standby:
             return (
                 "it is a standby and accepts no writes: put the address of the primary server here"
@@ -108,7 +109,7 @@ class Servers:
         return found.why_older(system=used.system, timeline=used.timeline)
 
     def refuse(self, host: Host, why: str) -> None:
-        """Log an older server once, and close all connections if a pooler may lead to it."""
+        """Log an older server once. Behind a pooler, close all connections: they may lead to it."""
         if (host, why) not in self._refused:
             self._refused.add((host, why))
             _log.error("store.older_server", extra={"host": str(host), "why": why})
@@ -149,7 +150,7 @@ class Connector:
     """A factory of connections to one address."""
 
     def __init__(self, url: str, *, name: str, servers: Servers) -> None:
-        """Parse the address. `name` is the setting that has it. Raises StoreUnavailable."""
+        """Parse the address. `name` is the setting with the address. Raises StoreUnavailable."""
         self._url = url
         self.name = name
         self._servers = servers
@@ -158,7 +159,7 @@ class Connector:
         except (ValueError, OSError) as error:
             raise unavailable(error, url=url, name=name) from None
         self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
-        # The wait for the host in use before the others are queried, and for a successor of it.
+        # The time limit for the host in use before others are queried, and then for a successor.
         self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
 
     @property

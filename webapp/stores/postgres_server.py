@@ -36,7 +36,7 @@ _LAYOUT_SECONDS = 60.0
 _CONNECTIONS_AT_MOST = 4  # one more connection listens
 _IDLE_SECONDS = 300.0
 _SILENT_SECONDS = 2.0
-# How often to check which server the address leads to: an older server may accept writes.
+# The interval for checking the server behind the address: an older server may accept writes.
 _LOOK_SECONDS = 15.0
 _LOOK_SECONDS_OF_SEVERAL = 5.0
 _BETWEEN_LOOKS_SECONDS = 1.0
@@ -55,7 +55,7 @@ _ISOLATIONS = ("read committed", "read uncommitted")
 
 
 class Server:
-    """A pool of connections to one address, each lent for one statement or transaction."""
+    """A pool of connections to one address. Callers use each for one statement or transaction."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Server:
     ) -> "Server":
         """Connect, check the server, and create the tables if there are none.
 
-        `listen` is the server's own address behind a pooler. With `accepts_server`, this server
-        serves the store from now on, whichever server served it before. A statement that takes
-        longer than `seconds` fails.
+        `listen` is the server's direct address if `url` leads to a pooler. With `accepts_server`,
+        this server serves the store from now on, whichever server served it before. A statement
+        that takes longer than `seconds` fails.
         """
         servers = Servers()
         connector = Connector(url, name=_NAME, servers=servers)
@@ -287,7 +287,7 @@ class Server:
             yield connection
 
     async def load(self, columns: Sequence[object], *, behind: str) -> None:
-        """Store rows if the fence `behind` is set, and keep that fence until they are stored."""
+        """Store rows if the fence `behind` is set. It cannot change until they are stored."""
 
         async def loaded() -> None:
             async with self.connection() as connection, connection.transaction():
@@ -299,7 +299,7 @@ class Server:
         await self._run_to_completion(loaded())
 
     async def fence(self, why: str | None, *, instead_of: Fences | None) -> None:
-        """Wait for the writes in progress, then block new ones. With None, allow writes again."""
+        """Wait for the writes in progress, then block new ones. If `why` is None, unblock."""
 
         async def fenced() -> None:
             async with self.connection() as connection, connection.transaction():
@@ -351,7 +351,7 @@ async def _connect_for_pool(
 
 
 async def _note_server(connection: PostgresConnection, servers: Servers, *, accepts: bool) -> None:
-    """Compare the server with the one that the store's own row names, and update that row.
+    """Compare the server with the last one in the table elicit_store, and update that table.
 
     Raises StoreUnavailable for an older server, unless `accepts` is set.
     """

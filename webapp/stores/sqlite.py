@@ -49,10 +49,9 @@ from webapp.stores.store import (
 
 # Changes by other openings of a SQLite file, polled while there is a watch.
 #
-# `data_version` says only that something was committed, including commits of our own writer. The
-# changes themselves come from the sequence of commits, which has no gaps. No commit between two
-# polls is therefore missed, and a gap means that the oldest commits were removed before they were
-# read.
+# `data_version` shows only that somebody committed, perhaps our own writer. The changes are in the
+# table `commits`, whose rows are numbered without gaps, so no commit between two polls is missed.
+# If numbers are missing, the oldest commits were removed before this poll could read them.
 
 _POLL_SECONDS = 0.005
 _POLL_SECONDS_BUSY = 0.015  # while our own writer commits, because each poll then costs time
@@ -67,7 +66,7 @@ WHERE (owner, kind, id) IN (
 
 
 class SqliteChanges:
-    """A poll on the event loop's connection that feeds the watches and stops without a watch."""
+    """A timer that polls the file for changes and notifies the watches, while there are any."""
 
     def __init__(self, reader: sqlite3.Connection, *, file: OpenedFile, opening: int) -> None:
         self._reader = reader
@@ -272,7 +271,7 @@ class SqliteRecords:
 
 
 class SqliteStore(SqliteRecords):
-    """An opening of the file. Another process, or another handle, is another opening."""
+    """A handle to the file, called an opening. Each process has at least one of its own."""
 
     def __init__(
         self,
@@ -436,7 +435,7 @@ class _Writer(SqliteWriter):
 
 
 class _Database(sqlite3.Connection):
-    """A database that begins empty, with its openings. It closes when no opening uses it."""
+    """An in-memory database and the stores that use it. It closes when none of them is left."""
 
     def __init__(self, *, is_template: bool = False) -> None:
         super().__init__(":memory:", isolation_level=None, check_same_thread=False)

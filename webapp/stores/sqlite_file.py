@@ -1,9 +1,9 @@
-"""The file of an open store: still the same file, with free space, readable only by this user.
+"""Check the file of a store: only this user can read it, it is not replaced, the disk has space.
 
-Risks: somebody deletes or replaces the file while it is open. The system keeps the nameless file,
-so every write succeeds, and all records are gone when the process ends. The names are therefore
-checked after each commit and at each read. The check includes the log and its index next to the
-file, because commits are in the log first.
+Risks: somebody deletes or replaces the file while it is open. The operating system keeps the
+deleted file until the process ends: every write succeeds, and then all records are gone. After each
+commit and at each read, the server therefore checks that each file name still leads to the opened
+file. This includes the log and its index, because commits are in the log first.
 
 Risks: another user of the machine creates a file before us, or replaces a file in a folder that
 everybody can write to. Files with keys and records are therefore refused until that is fixed.

@@ -109,7 +109,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
 def connect(
     path: Path, *, busy_milliseconds: int = _WRITER_BUSY_MILLISECONDS
 ) -> sqlite3.Connection:
-    """Return a connection to the file, for any thread, one at a time. Raises sqlite3.Error."""
+    """Return a connection that one thread at a time can use. Raises sqlite3.Error."""
     connection = sqlite3.connect(
         path, timeout=busy_milliseconds / 1000, isolation_level=None, check_same_thread=False
     )
@@ -225,14 +225,14 @@ def _lay_out(writer: sqlite3.Connection, path: Path) -> None:
 
 # SQLite allows 32,766 values in a statement since 3.32, and a row has nine.
 ROWS_AT_MOST = 1024
-# A cached statement stays until the next commit of its size, together with its values.
+# A limit, because the statement cache holds the values until the next commit of the same size.
 BYTES_AT_MOST = 4 * 1024 * 1024
 
 Row = tuple[str | int | bytes | None, ...]
 
 _INSERT = "INSERT INTO writes VALUES {}"
 NO_ROW: Row = (None,) * 9  # a row without a version, which no trigger handles
-# Values in place of a version for rows that are no records: see batch.sql.
+# Special values in the version column, for rows that are not records: see batch.sql.
 _RELEASE_KEY, _COMMIT = -1, -2
 
 
@@ -260,7 +260,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 
 def releases_of(records: Sequence[Record]) -> list[Row]:
-    """Return rows that remove the records' keys, so that keys can move in any order."""
+    """Return rows that remove the records' keys, so that records can exchange keys."""
     return [
         (record.owner, record.kind, record.id, None, None, None, None, _RELEASE_KEY, None)
         for record in records

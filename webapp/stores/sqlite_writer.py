@@ -83,7 +83,7 @@ def put_fence(connection: sqlite3.Connection, why: str | None) -> None:
 def load_copies(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
     """Store copies within a transaction.
 
-    Raises sqlite3.IntegrityError if another record holds a key.
+    Raises sqlite3.IntegrityError if another record has one of the keys.
     """
     is_fenced = fence_of(connection) is not None
     if is_fenced:
@@ -144,7 +144,7 @@ class SqliteWriter:
         self._opening = opening
         self._remembered_commits = remembered_commits
         self._fence: str | None = None  # as read in this transaction
-        self._careful = 0  # how many more commits start job by job
+        self._careful = 0  # the number of commits that still use one statement per job
         self._start()
 
     def _start(self) -> None:

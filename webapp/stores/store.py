@@ -19,7 +19,7 @@ from msgspec.structs import replace
 SEALED_LIMIT_BYTES = 64 * 1024
 RECORDS_AT_MOST = 500
 VERSION_AT_MOST = 2**63 - 1
-Fences: TypeAlias = Collection[str | None]  # their reasons; None means no fence
+Fences: TypeAlias = Collection[str | None]  # the reasons of fences; None means no fence
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Store(Protocol):
 
     @property
     def address(self) -> str | None:
-        """The address, for any working directory; None for a store that ends with its process."""
+        """The address, independent of the working directory. None for a store in memory."""
         ...
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
@@ -147,10 +147,10 @@ class Store(Protocol):
     async def erase(
         self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
     ) -> int:
-        """Erase at most `limit` records that are the owner's and have erase_at <= before.
+        """Erase at most `limit` records of `owner` whose `erase_at` is not later than `before`.
 
-        A condition that is None is left out. Return the number of erased records. Raises ValueError
-        if both conditions are None.
+        If `owner` or `before` is None, that condition is not applied. Raises ValueError if both are
+        None. Return the number of erased records.
         """
         ...
 
@@ -164,7 +164,7 @@ class Store(Protocol):
     def scan(self) -> AsyncIterator[Sequence[Record]]:
         """Yield pages of every record of all owners and kinds, each record once, in any order.
 
-        All records of one owner are read as of one moment, while others write.
+        Others may write during the scan, but the records of one owner are all as of one moment.
         """
         ...
 
@@ -208,7 +208,7 @@ class Choosing(Protocol):
     """A watch with a filter, for stores where reading a record is expensive."""
 
     def choose(self, wants: Callable[[str, str], bool]) -> None:
-        """Yield only records for which `wants(kind, id)` is true. Others may still be included."""
+        """Limit the watch to records with `wants(kind, id)`. It may still yield others."""
         ...
 
 

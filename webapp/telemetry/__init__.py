@@ -6,15 +6,14 @@ finished a round. Without telemetry its methods do nothing. `families` is the ta
 from which docs/how-to/monitoring.md is written. `metrics` counts them for Prometheus and is the
 only file that imports the Prometheus library. It is imported only if ELICIT_METRICS is set.
 
-`work` is the unit of work of a task: one request, one call, or one row of the sweeper. The first
-question that the work reads is its subject, and every line that the work logs has that question's
-id.
-If traces are collected, a span in the question's own trace starts at that point. The trace context
-of the call is stored in the question's record, so a page, a callback or a webhook in another
-process continues the same trace. `Telemetry` has the observer and the tracer of this process.
+`work` tracks units of work: one request, one call, or one row of the sweeper. The first question
+that a unit of work reads is its subject, and all its log lines have that question's id. If traces
+are collected, a span in the question's own trace starts at that point. The trace context of the
+call is stored in the question's record, so a page, a callback or a webhook in another process
+continues the same trace. `Telemetry` has the observer and the tracer of this process.
 
 Guarantees: metrics contain no names of people and no ids. Label values come from the code and the
 settings, never from a request. Spans contain no path, query, body or user text.
 
-This package imports no other package of webapp: any of them can call it.
+This package imports no other package of webapp, so all other packages can import it.
 """

@@ -19,7 +19,7 @@ _PROVIDER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricFamily:
-    """A metric family. `pooled` is the rule that combines a gauge of several processes."""
+    """A metric family. `pooled` says how the gauges of several processes are combined."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -230,7 +230,7 @@ class Observer:
         """Record the end of a store operation: `ok`, `conflict`, `unavailable` or `failed`."""
 
     def asked(self, kind: str) -> None:
-        """Record a new question that was not asked before."""
+        """Record a question that is asked for the first time."""
 
     def settled(self, kind: str, status: str) -> None:
         """Record the end of a question. Status `late`: a payment arrived after the end."""
@@ -239,10 +239,10 @@ class Observer:
         """Record that a waiting call saw the end of its question, `seconds` after the end."""
 
     def held(self, change: int) -> None:
-        """Change the number of calls that are held while a person is asked."""
+        """Add `change` to the number of requests that are open while a person is asked."""
 
     def taken_over(self) -> None:
-        """Record a claim of an outcome whose earlier lease had expired."""
+        """Record that a call claimed an outcome after another call's claim had expired."""
 
     def provider_answered(
         self, provider: str, operation: str, *, seconds: float, result: str

@@ -9,16 +9,20 @@ A test says what the person will do (`person.pays()`), in the order of the quest
 a tool. The client shows the link. The person uses the pages like a browser without JavaScript,
 and the tool continues. Three mistakes fail the test: a question that the test did not expect
 (`UnexpectedQuestion`, whose message says what to write), an action that no tool asked for
-(`NeverAsked`), and a question that a client of the test's own leaves open (`StillOpen`).
+(`NeverAsked`), and a question that the test's own client leaves open (`StillOpen`).
 
-`in_process` sets everything up. `application` is the served application, which can restart, with
-its clients. `planned` has what a person can do, `acts` how they do it at the pages, and `person`
-what a test calls and reads. `received` has the values and errors that a test reads, and `webhooks`
-the payment provider's side.
+The modules:
 
-For tests only: pytest uses the fixture of the same name (elicit_url_pytest.py at the top), of the
-type `ElicitPerson`. Other test runners import it. No module that serves requests imports this
-package.
+- `in_process` sets everything up.
+- `_application` has the served application, which can restart, and its clients.
+- `planned` has the methods that plan a person's actions, and `_acts` does them on the pages.
+- `person` has the methods that a test calls, and the results that it reads.
+- `received` has the values and errors that a test reads.
+- `webhooks` has the payment provider's webhooks.
+
+For tests only: no module that serves requests imports this package. In pytest, use the fixture
+`elicit_person` (from elicit_url_pytest.py in the top folder), which has the type `ElicitPerson`.
+With other test runners, import the function.
 """
 
 from collections.abc import Callable

@@ -48,7 +48,7 @@ class Act:
 
 
 class Pause(StrEnum):
-    """An event at a question before the person answers it. The value is its name in errors."""
+    """A planned event before the person answers a question. Errors show its value."""
 
     LEFT_OPEN = "leave the question open"
     UNSEEN = "see nothing in the client"
@@ -216,14 +216,14 @@ async def pay(
 async def visit_page(
     errand: Errand, fields: Mapping[str, str], places: Collection[str]
 ) -> ElicitResult:
-    """Submit an author's own pages until the last one, with `fields` as the form values."""
+    """Go through the author's own pages to the last one, and fill in their forms with `fields`."""
     origins = [*places, *errand.asked.asked.origins]
     await walk(errand.browser, errand.link, answers=fields, also=origins, say=_print_nothing)
     return ACCEPT
 
 
 async def expire(errand: Errand) -> ElicitResult:
-    """Let the time of the question pass."""
+    """Move the clock past the question's expiry, and end the question as expired."""
     remaining = errand.asked.expires_at - errand.app.clock()
     errand.app.clock.tick(seconds=max(remaining, timedelta()).total_seconds() + 1)
     await errand.service.elicitations.end(errand.asked, Status.EXPIRED)
@@ -233,8 +233,8 @@ async def expire(errand: Errand) -> ElicitResult:
 async def decide(errand: Errand, *, by: Sequence[str], approves: bool, words: str) -> ElicitResult:
     """Approve or decline a request on the inbox pages, each person in their own browser.
 
-    `by` are subjects. Without them, take people of the table: as many as the request needs, or one
-    to decline.
+    `by` are subjects. By default, people of the approver's table decide: as many as the request
+    needs to be approved, or one to decline.
     """
     voting = voting_of(errand.asked)
     assert voting is not None
@@ -256,7 +256,7 @@ def _approvers(errand: Errand, voting: Voting) -> Sequence[str | None]:
     names = voting.names(errand.app.clock())
     found = list[str | None]()
     for table in sorted((one for one in tables if one.name in names), key=_by_name(names)):
-        # For a table with claims alone, these are people who have the claims.
+        # For a table that names claims, invent people who have these claims.
         made_up = [f"{table.name}-{n + 1}" for n in range(voting.needs)] if table.pairs else []
         found += [*sorted(table.subjects), *made_up, *([None] if table.is_local else [])]
     gone = {vote.owner for vote in voting.votes} | {errand.asked.owner}

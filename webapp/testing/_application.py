@@ -51,13 +51,13 @@ URL = "http://127.0.0.1:8765"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 MODES = ("form", "url")
-# A test cannot act while a call is open, so a call without a link in the client returns at once.
+# A test cannot act while a call is open, so a repeated call without URL mode returns at once.
 LIMITS = CallLimits(link=timedelta())
 
 
 @dataclass(kw_only=True)
 class TestedApplication:
-    """The application, and what the people of a test share.
+    """The application, and the objects that all people of a test share.
 
     `make` returns the author's server, a new one each time if the test passed a function.
     `serve` receives the running application. `tasks` and `browsers` live until the test ends.
@@ -245,7 +245,7 @@ class PersonClient:
         )
 
     async def connect(self) -> None:
-        """Connect, again if the last connection was lost."""
+        """Connect. An earlier connection is closed first."""
         await self.close()
         server = self._app.server
         client = DeclaringClient(

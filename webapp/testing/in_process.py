@@ -53,7 +53,7 @@ _SETTINGS: Mapping[str, str] = {
     "ELICIT_STORE": "memory:",
     "ELICIT_MIN_ANSWER": "0",  # the person of a test answers at once
 }
-# Where people sign in. The client id is a sandbox's, so the server does not check it at the issuer.
+# The issuer where people sign in. The server does not check a sandbox's client id at the issuer.
 _ISSUER: Mapping[str, str] = {
     "ELICIT_ISSUER": f"{SANDBOX_URL}/oidc",
     "ELICIT_ISSUER_CLIENT_ID": "elicit-sandbox-test",
@@ -91,14 +91,14 @@ async def elicit_person(
         patience: A question that is open for longer than this, in real time, fails the test.
         replay: Run each tool again after each question, as some clients do. `person.replayed` then
             lists the calls, and says which side effects outside of `once` were repeated.
-        watch: Only count. `person.replayed` then lists the calls as well, with what ran on this
-            revision and with this client. The tools do not run more often than without it.
+        watch: List the calls in `person.replayed` too, but do not run any tool more often than
+            usual. The list then shows what ran with this revision and this client.
         approvers: Tables as `[approvers.NAME]` in elicit.toml, by name. The person then signs in,
             as approvers do.
 
     Raises:
         BadSettings: A setting is invalid.
-        TypeError: `server` is no server and no function.
+        TypeError: `server` is neither a server nor a function.
         ValueError: The revision or an elicitation mode is unknown.
         InvalidQuestion: A tool asks for a model that no form can show.
     """
@@ -177,7 +177,7 @@ async def elicit_person(
 
 
 class _SimulatedPerson(AskedPerson):
-    """A person as the kit creates, awaits and ends them."""
+    """A person, with the methods that only the test kit itself calls."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ def _must_be_asyncio() -> None:
 
 
 def _simulated_apis(settings: Settings) -> Mapping[str, str]:
-    """Return the real address of each API that the sandbox simulates, by the simulated address."""
+    """Map the simulated address of each API in the sandbox to the API's real address."""
     return {
         found.api: provider.api
         for provider in settings.providers.values()
@@ -319,7 +319,7 @@ class InProcess(Transport):
             raise error
         reply = await to.handle_async_request(request)
         url = str(request.url)
-        # The test's own keys are known only outside.
+        # The sandbox does not know the API keys that a test makes up; `outside` does.
         is_key = reply.status_code == HTTPStatus.UNAUTHORIZED and f"{SANDBOX_URL}/apis/" in url
         is_unknown = is_key or reply.status_code == HTTPStatus.NOT_FOUND
         if is_unknown and self._outside is not None:

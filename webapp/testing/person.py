@@ -64,9 +64,9 @@ class AskedPerson(PlannedActions):
     replayed: "list[ReplayedCall]"  # calls that ended in replay mode
     _client: PersonClient
     _done: set[str]  # ids of the questions that the person acted on
-    _left: set[str]  # those that the person leaves open during this call
-    _shown: dict[str, _Shown]  # those that the client still shows after their call
-    _unseen: set[str]  # those that the client does not show
+    _left: set[str]  # questions that the person leaves open during this call
+    _shown: dict[str, _Shown]  # questions that the client still shows after their call
+    _unseen: set[str]  # questions that the client does not show
     _acting: set[asyncio.Task[ElicitResult]]
     _calling: CancelScope | None = None
     _call: _CallOf = ("", {})
@@ -90,7 +90,7 @@ class AskedPerson(PlannedActions):
         """Return another person, who calls the same server with a client of their own.
 
         `subject` is their name at the issuer where people sign in. Their accounts, payments and
-        answers are their own. Their client is as the first person's, unless you say otherwise.
+        answers are their own. `revision` and `declares` are by default those of the first person.
         """
         if self._app.owner_of(subject) in [one.owner for one in self._app.clients]:
             raise AssertionError(f"{subject!r} is already a person of this test.")
@@ -187,7 +187,7 @@ class AskedPerson(PlannedActions):
         return not self._failures and (await self._get(asked.id)).status is not Status.EXPIRED
 
     async def catch_up(self) -> None:
-        """Run the actions that happen after the tool has given up."""
+        """Run the actions that are planned for the time after the tool has given up."""
         later, self._later = self._later, []
         for each in later:
             await each()
@@ -287,7 +287,7 @@ class AskedPerson(PlannedActions):
         await asyncio.Event().wait()
 
     async def _answer_shown(self) -> None:
-        """Answer the questions of this call that its client still shows from an earlier one."""
+        """Answer the questions of this call that the client still shows from an earlier call."""
         for id, (call, link) in [*self._shown.items()]:
             if call != self._call:
                 continue
@@ -333,7 +333,7 @@ class AskedPerson(PlannedActions):
     async def _do(self, act: Act, errand: Errand) -> ElicitResult:
         try:
             return await act.do(errand)
-        except Exception as error:  # noqa: BLE001 - also of the test's own function: `call` raises it
+        except Exception as error:  # noqa: BLE001 - also from the test's own code: `call` raises it
             return await self._fail(errand.asked, error)
 
     def _received(self, asked: Elicitation) -> ReceivedQuestion:

@@ -52,7 +52,7 @@ class PlannedActions:
         self._will("decline", acts.decline)
 
     def dismisses(self) -> None:
-        """Close what the client shows without an answer. A later call can ask the same again."""
+        """Close the client's form or link without an answer. A later call can ask it again."""
         self._will("dismiss it", acts.dismiss)
 
     def connects(self, account: str | None = None) -> None:
@@ -110,7 +110,7 @@ class PlannedActions:
         self._will("fill in a form", partial(acts.answer, content=content), "form", "confirm")
 
     def answers_wrongly(self, *value: str, **fields: Json) -> None:
-        """Give an answer to a form or a secret that is refused, by your `check` or as invalid.
+        """Give an answer to a form or a secret that your `check` or the validation refuses.
 
         The next planned action answers the same question. A client's form without a `check` is not
         shown again: the tool gets InvalidAnswer.
@@ -183,7 +183,7 @@ class PlannedActions:
         self._plan.append(Pause.UNSEEN)
 
     def disconnects(self) -> None:
-        """Lose the client's connection at a question. `call` connects again and calls again."""
+        """Lose the client's connection at a question. `call` reconnects and repeats the call."""
         self._plan.append(Pause.DISCONNECTED)
 
     def never_comes(self) -> None:

@@ -49,7 +49,7 @@ class ReceivedQuestion:
     """A question as the person received it.
 
     `id` is the question's id (`link.id`). `elicitation_id` is the id that your tool gave to the
-    question, or else the same. `price` is set for a payment, `provider` for an account. `timeout`
+    question, or else `id`. `price` is set for a payment, `provider` for an account. `timeout`
     is the time until the question expires.
     """
 

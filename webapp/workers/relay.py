@@ -4,10 +4,10 @@ Risks: another program connects and is treated as a worker. The socket is in a f
 user can enter, and a connection without an envelope only receives a challenge that no other program
 can answer, and is then closed.
 
-The other worker's application sends the next message only after this worker has passed on the
-previous message, so it knows what reached the client, as on its own connection. If the client
-disconnects, the connection between the workers is closed. A worker that is busy, for example with a
-tool that blocks its event loop, keeps its sessions: the client is asked to retry. If a
+The other worker's application sends a message only after this worker has passed the previous
+message on to the client. It therefore knows what was sent, as on a connection of its own. If the
+client disconnects, the connection between the workers is closed. A worker that is busy, for example
+with a tool that blocks its event loop, keeps its sessions: the client is asked to retry. If a
 worker goes away before it answers, the session counts as unknown. If the worker goes away later,
 the answer ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
 """
@@ -56,7 +56,7 @@ class _Piece(Struct, array_like=True, tag=2):
 
 
 class _HandedOn(Struct, array_like=True, tag=3):
-    """The last piece of the answer was passed on. `is_lost`: the client had disconnected."""
+    """A receipt: the latest frame was passed on. `is_lost`: the client had disconnected."""
 
     is_lost: bool
 
@@ -112,7 +112,7 @@ class _Channel:
 
 
 class Relay:
-    """This worker's end of all exchanges with the other workers of its folder."""
+    """This worker's connections to the other workers, whose sockets are in the same folder."""
 
     def __init__(
         self, app: ASGIApp, *, name: str, folder: Path, ring: Ring, greeting_seconds: float

@@ -3,7 +3,7 @@
 All records of an owner are in one shard, whose number is part of the names of its keys. The records
 and their indexes are therefore in one slot of a cluster, and one script (`write.lua`) checks and
 changes all records of a write or none. A single server has one shard, a cluster has 64. The number
-is chosen when the store is created, and is stored in it (`start`).
+of shards is set when the store is created, and is stored in the store (`shards_of`).
 
 The path of a write: `store` makes an `Entry` for each record (`layout`), and a `Gathering` (in
 `changes`) combines the writes of one turn of the event loop. `server` sends them in one pipeline
@@ -12,7 +12,7 @@ the names of the written records, and `changes` in each other opening reads thes
 published message may get lost, so watchers are asked to read again every 15 seconds, and after each
 reconnect.
 
-Guarantee: a kill of the server loses nothing that was acknowledged. No guarantee: a replica that
+Guaranteed: if the server is killed, no acknowledged write is lost. Not guaranteed: a replica that
 takes over may lack acknowledged writes. A server with settings that would lose data is refused at
 the start, and the error has the configuration line to set.
 

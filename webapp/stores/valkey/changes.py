@@ -1,4 +1,4 @@
-"""Changes by other openings of a Valkey store: published names, then reads of the records.
+"""Find changes by other openings of a Valkey store: a message names the records to read.
 
 Risks: a message that is published while the connection is down is lost without an error. Watchers
 are therefore asked to read their records again when the connection is back, and every 15 seconds,
@@ -81,7 +81,7 @@ _decode = msgpack.Decoder(tuple[str, list[str]]).decode
 
 
 class ValkeyChanges:
-    """A subscription from the opening of the store to its end, with or without watches."""
+    """A subscription that lasts as long as the store is open, even without watches."""
 
     def __init__(
         self,

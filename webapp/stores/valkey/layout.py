@@ -20,7 +20,7 @@ from webapp.stores.store import Record
 
 LAYOUT_VERSION = 1
 LAYOUT_KEY = "elicit:layout"
-# For a standalone server: the number of servers so far, and the replication identifier.
+# For a standalone server: how many servers this store has had, and the replication identifier.
 SERVER_KEY = "elicit:server"
 SHARDS_OF_A_CLUSTER = 64
 # The keys of each shard. The head of each script describes their content.
@@ -145,12 +145,12 @@ class Script:
     def __call__(self, shard: int, *arguments: Argument, names: str = "owned") -> Command:
         """Return the command that runs the script in a shard.
 
-        `names` is the index that a page reads.
+        `names` is the index to read ("owned" or "ids"), if the script has a key `names`.
         """
         return (*self._head(shard, names), *arguments)
 
     def with_text(self, command: Command) -> Command | None:
-        """Return this script's command with the text in place of the digest, else None."""
+        """Return an EVAL for a command that calls this script, or None for other commands."""
         return ("EVAL", self._text, *command[2:]) if command[:2] == self._by_digest else None
 
     def _head_for(self, shard: int, names: str) -> Command:

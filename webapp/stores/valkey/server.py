@@ -90,7 +90,7 @@ class OneServer:
     def __init__(self) -> None:
         self.moves = 0  # how often the server changed
         self.pool: ConnectionPool | None = None
-        self._used: tuple[int, str] | None = None  # the number of servers so far, and the id
+        self._used: tuple[int, str] | None = None  # how many servers so far, and the id of this one
         self._connections: WeakSet[AbstractConnection] = WeakSet()
 
     async def meet(self, connection: AbstractConnection) -> None:
@@ -202,10 +202,10 @@ class ValkeyServer:
     async def run(
         self, commands: Sequence[Command], *, durable: Sequence[int] | None = None
     ) -> list[Any]:
-        """Send all commands and return their answers; a failed command has a StoreUnavailable.
+        """Send all commands, and return an answer or a StoreUnavailable for each.
 
-        The changes in the shards `durable` are on disk when this method returns; otherwise every
-        command has failed.
+        When this method returns, the changes in the shards `durable` are on disk. If the server
+        cannot confirm that, every answer is a StoreUnavailable.
         """
         try:
             answers = await self._pipeline(commands, durable)

@@ -93,7 +93,7 @@ async def holds_something(url: str) -> bool:
 
 
 class ValkeyStore:
-    """An opening of the store. A second opening in the same process is another opening."""
+    """A handle to the store, called an opening. A process can have several."""
 
     def __init__(self, server: ValkeyServer, *, shards: int) -> None:
         self._server = server
@@ -257,7 +257,7 @@ class ValkeyStore:
         return erased
 
     async def access(self) -> Sequence[tuple[str, str | None]]:
-        """Return who can write to the store; only the server's operator can list all its users."""
+        """Return which user connects, and whether the connection is encrypted (see Networked)."""
         address = self._server.address
         fix = (
             "create a Valkey user that alone may use the keys elicit:*, and put it in "
@@ -344,7 +344,7 @@ class ValkeyStore:
         return next((why.decode() for why in found if why is not None), None)
 
     async def clock(self) -> datetime:
-        """Return the server's current time, or that of one server of a cluster."""
+        """Return the server's current time. In a cluster, ask one of the servers."""
         self._refuse_if_closed()
         try:
             (seconds, microsecond), *_ = await self._server.ask_each("TIME")
@@ -381,7 +381,7 @@ class ValkeyStore:
         return [shard for shard, count in enumerate(counts) if count] or [0]
 
     async def _ask(self, commands: Sequence[Command]) -> Sequence[Any]:
-        """Send commands that need not be durable together with reads. Raises if a fence is set."""
+        """Send reads, or changes that need not be durable. Raises StoreUnavailable if fenced."""
         return _unfenced(await asyncio.gather(*map(self._reads.put, commands)))
 
     async def _change(
@@ -400,7 +400,7 @@ class ValkeyStore:
         ]
 
     async def _write_together(self, writes: Sequence[_Write]) -> Sequence[object]:
-        """Execute many writes, with one script for each shard or for each four megabytes."""
+        """Execute many writes: run one script for each shard and each 4 MiB of its writes."""
         places: list[tuple[int, list[int]]] = []  # a script's shard, its writes' positions
         open_scripts: dict[int, tuple[list[int], int]] = {}
         for index, (shard, _, values) in enumerate(writes):
