@@ -47,7 +47,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class _Open:
-    """One side of the connection, as a context manager.
+    """A side of the connection, as a context manager.
 
     Leaving the context closes nothing: the end of the process closes both sides.
     """
