@@ -1,7 +1,7 @@
 """`python -m tests.page_figures`: measure every page, and write docs/how-to/pages.md.
 
-tests/webapp/pages/test_figures.py measures the same and fails if a page breaks a limit. The weight
-of the start pages needs no browser, so a quick test compares the second table.
+tests/webapp/pages/test_figures.py measures the same and fails if a page breaks a limit. The second
+table, the weight of the start pages, needs no browser, so a quick test checks that it is current.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ LANGUAGES: Mapping[str, Language] = {
 }
 WEIGHED = ("English", "German")
 BYTES_AT_MOST, REQUESTS_AT_MOST = 25_000, 5
-# A brand with all that pages can show, and a link that is as long as those of a real server.
+# A brand with everything that pages can show, and a link as long as a real server's.
 BRAND = Brand(
     name="Acme Research",
     logo=image_of(png().ljust(IMAGE_BYTES_AT_MOST, b"\0")),
@@ -60,9 +60,10 @@ LINK = f"https://tools.example.com/e/{'aB3-_xY9' * 23}abc"
 
 
 def parts_of(view: View, language: Language = ENGLISH) -> dict[str, int]:
-    """Return the bytes of each request of a page with `BRAND`. Only static texts are compressed.
+    """Return the size of the page with `BRAND` and of each file that it loads, in bytes.
 
-    A page is not compressed, because its compressed size would reveal its CSRF token.
+    Only static text files are compressed. A page is not compressed, because its compressed size
+    would reveal its CSRF token.
     """
     renderer = Renderer(folders=[template_folder()], brand=BRAND)
     changes: dict[str, Any] = {"phone_url": LINK} if hasattr(view, "phone_url") else {}
@@ -81,7 +82,7 @@ def parts_of(view: View, language: Language = ENGLISH) -> dict[str, int]:
 
 
 def weights() -> str:
-    """Return the table of the start pages. Their bytes are rounded up to thousands."""
+    """Return the table of the start pages. Their sizes are rounded up to whole kB."""
     lines = [f"| {name} | {_cells(view)} |" for name, view in ASKING.items()]
     heads = " | ".join(f"{name}, kB" for name in WEIGHED)
     return f"| start page | {heads} | requests |\n|---|{'---|' * (len(WEIGHED) + 1)}\n" + "".join(
@@ -97,7 +98,7 @@ def _cells(view: View) -> str:
 
 
 def row_of(name: str, figures: Figures) -> str:
-    """Return the row of a language in the table of what needs a browser."""
+    """Return a language's row in the table of the figures that need a browser."""
     cells = [
         *(str(len(figures.violations[scheme])) for scheme in SCHEMES),
         *(f"{figures.contrast[scheme]:.2f}" for scheme in SCHEMES),

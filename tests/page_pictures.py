@@ -149,9 +149,9 @@ async def draw() -> None:
                     await page.clock.install(time=NOW)
                     await page.clock.pause_at(NOW + timedelta(seconds=1))
                     await page.goto(f"{ORIGIN}/e/abc")
-                    # The few colours are none for a soft shadow.
+                    # Remove the soft shadow: the few colours of a picture cannot show it.
                     await page.add_style_tag(content="main { box-shadow: none !important }")
-                    # A sticky bar would stand in the middle of a long picture.
+                    # Show the whole page: a sticky bar would cover the middle of a long picture.
                     height = await page.evaluate("document.documentElement.scrollHeight")
                     await page.set_viewport_size({"width": WIDTH, "height": height})
                     picture = with_palette(await page.screenshot())

@@ -1,8 +1,8 @@
 """`python -m tests.soak [--times 100]`: run the tests that are too slow for every change.
 
-A process is killed this many times at each point of tests/crash, each row of tests/outside is tried
-this many times against a served process, the other tests with matrices run once with every cell,
-and each frozen fault of tests/mutation has to be killed again. The counts are written to
+`--times` sets how often a process is killed at each point of tests/crash, and how often each row of
+tests/outside is tried against a served process. The other tests with matrices run once with every
+cell, and each frozen fault of tests/mutation has to be killed again. The counts are written to
 docs/reference/benchmarks.md. The exit status is 1 on a failure.
 
 Risks: an interrupted run looks complete. So the document is written after each part and names the

@@ -86,7 +86,7 @@ async def _going_on(home: Path, revision: str, *, requests: int, number: int) ->
 async def _held(
     server: Server, revision: str, *, requests: int, number: int
 ) -> list[asyncio.Task[str]]:
-    """Return the calls, once each has shown its link and the server has the client's answer.
+    """Start the calls. Return when each has shown its link and the server has its client's answer.
 
     If the server ended before it had a client's answer, the library would end the client's calls.
     """
@@ -127,7 +127,7 @@ async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]
                 elicitation_callback=show,
             ) as client,
         ):
-            await client.list_tools()  # otherwise the library lists them after the result
+            await client.list_tools()  # otherwise the client lists the tools after the result
             text = text_of(await client.call_tool("wait", {"number": number}))
     return text
 

@@ -30,7 +30,7 @@ async def comes(is_so: Callable[[], Awaitable[bool]]) -> bool:
 
 
 class Instances:
-    """Two processes with the same home and store. Their tools write their work into `till`."""
+    """Two processes with the same home and store. Their tools append each action to `till`."""
 
     def __init__(self, servers: Sequence[Server], *, home: Path, extra: dict[str, str]) -> None:
         self.servers, self.home, self.extra = servers, home, extra

@@ -24,8 +24,8 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                 yield "guesses are slowed down", 429 in statuses
                 answer = await served.http.get("/api/questions?user=ann", headers=shop)
                 yield "a key that works is answered", answer.status_code == 200
-                # In a process of its own, as an operator does: in this one the command ends before
-                # the server reads its list of keys again.
+                # Create the key in a separate process, as an operator does. In this process, the
+                # command would end before the server reads its list of keys again.
                 fresh = await served.key(f"made in the flood {number}", in_own_process=True)
                 answer = await served.http.get("/api/questions?user=ann", headers=fresh)
                 yield "a key that was just made is answered", answer.status_code == 200

@@ -1,4 +1,4 @@
-"""Another user of the machine, or another token, with the id of a session of 2025-11-25."""
+"""Another user of the machine, or a caller with another token, uses a stolen session id."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -56,7 +56,7 @@ async def _is_refused(
     session = await opened_session(url, headers=owners)
     stolen = {**session, **thiefs}
     talk = None
-    if not owners:  # without sign-in, a caller with a token cannot be asked
+    if not owners:  # callers with a token cannot be asked: there is no sign-in
         talk = await sent(url, message=calling("wipe"), headers=session)
         await talk.until('"elicitation/create"')
     yes: dict[str, Any] = {"id": 1, "result": {"action": "accept", "content": {}}}
@@ -89,7 +89,7 @@ def _was_wiped(payment_env: Path) -> bool:
 async def _gets_no_event(
     url: str, owners: Mapping[str, str], thiefs: Mapping[str, str], *, thief: int = ME
 ) -> bool:
-    """Ask in the thief's own session for events of the opener's session, which must be refused."""
+    """Return True if the thief's session cannot resume the opener's session by its event ids."""
     session = await opened_session(url, headers=owners)
     own = await opened_session(url, uid=thief, headers=thiefs)
     received = await answered(url, message={"id": 3, "method": "tools/list"}, headers=session)

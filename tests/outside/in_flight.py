@@ -28,7 +28,7 @@ FEW = 2 * len(KINDS) * len(REVISIONS)  # the number of calls if `times` is 1
 MANY = 200
 TRIES_AT_MOST = 40
 SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # one person gets all questions
-# A pattern for each kind's result, after kind and number, if the person did what was asked.
+# Each kind's expected result, if the person did what was asked. It follows kind and number.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
     "account": "octocat",
@@ -120,7 +120,7 @@ async def complete(request):
 
 @dataclass(slots=True, kw_only=True)
 class Served:
-    """A server at `url` for clients with these headers, and for the browser."""
+    """A running server: the headers that its MCP clients send, and its people's browser."""
 
     url: str
     sandbox: str
@@ -149,7 +149,7 @@ async def in_flight(
 
 
 def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
-    """Yield a case for the calls' results and the tools' work, and whether it passed."""
+    """Yield cases about the calls' results and the tools' work, and whether each case passed."""
     for (kind, revision, one), text in texts.items():
         is_right = re.fullmatch(f"{kind} {one} (?:{COMES_TO[kind]})", text) is not None
         yield f"{revision}: {kind} comes to its end", is_right

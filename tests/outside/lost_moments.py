@@ -1,6 +1,6 @@
 """A store that lost its latest writes: the customer must not pay twice.
 
-The lost writes are those of the moment in which a payment page was created and paid.
+The lost writes recorded that a payment page was created and paid.
 """
 
 from collections.abc import AsyncIterator

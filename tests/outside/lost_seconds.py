@@ -1,4 +1,4 @@
-"""A store that has lost its last seconds: by a failover, or by an older copy of the file."""
+"""A store loses its latest writes in a failover, or because an older copy replaces its file."""
 
 import shutil
 import tempfile
@@ -51,7 +51,7 @@ async def _by_copy(home: Path) -> AsyncIterator[tuple[str, bool]]:
             return _marks(home) != marks
 
         await comes(is_marked_again)
-    shutil.move(copy, store)  # both processes have ended and left no separate log
+    shutil.move(copy, store)  # both processes have ended and left no write-ahead log
     async with two_instances(f"sqlite:///{store}", home) as instances:
         async for each in _judged(instances, before):
             yield each

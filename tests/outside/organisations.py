@@ -65,7 +65,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.people = {"another-product": "ann"}
-        self.is_mistaken = False  # an exchange returns a key of somebody else
+        self.is_mistaken = False  # True: an exchange returns somebody else's key
         self.app = Starlette(
             routes=[Route("/token", self.token, methods=["POST"]), Route("/me", self.me)]
         )
@@ -77,7 +77,7 @@ class Hub:
         is_trial = sent.get("code", "a-code") != "a-code" or is_made_up(
             sent.get("subject_token", "")
         )
-        if is_trial:  # the start tries the client secret
+        if is_trial:  # at startup, the server tests its client secret
             return JSONResponse({"error": "invalid_grant"}, status_code=400)
         who = "stock"
         if "code" in sent:

@@ -55,7 +55,7 @@ async def _is_refused(door: str, packed: bytes) -> bool:
 
 
 def _token(issuer: str, audience: str) -> str:
-    """Return a token that only the issuer's keys can distinguish from a valid one."""
+    """Return a token with an invalid signature. To notice that, the server needs the keys."""
     now = int(time.time())
     head = {"alg": "RS256", "kid": "one", "typ": "at+jwt"}
     claims = {"iss": issuer, "sub": "ada", "aud": f"{audience}/mcp", "client_id": "c"}

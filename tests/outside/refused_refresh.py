@@ -1,4 +1,4 @@
-"""A vendor refuses a refresh in its own words: the person must be asked again, exactly once."""
+"""A vendor refuses a refresh in its own words: calls ask the person, and no refresh is repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +24,7 @@ from tests.support.serving import serving as serving_app
 
 FINDING = "XO1"
 CALLS = 5
-_BY_TIME = "a plain 403"  # counts only with a second refusal, two minutes later
+_BY_TIME = "a plain 403"  # a refusal only if it is repeated two minutes later
 _numbers = count()  # a different argument for each call: an equal call would be resumed
 TOOLS = """
 from flows import elicit

@@ -1,4 +1,4 @@
-"""An old primary that returns, first in the address, next to the standby that was promoted."""
+"""The old primary, first in the store's address, returns after its standby was promoted."""
 
 import tempfile
 from collections.abc import AsyncIterator

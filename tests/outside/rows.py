@@ -1,4 +1,4 @@
-"""The rows of the table: a row is a module of this folder that has a `FINDING`."""
+"""The rows that `python -m tests.outside` prints: each module here that has a `FINDING`."""
 
 import importlib
 import pkgutil

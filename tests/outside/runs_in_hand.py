@@ -40,7 +40,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_right(process_pool: ProcessPool, store: str, takes: Takes, *, is_first: bool) -> bool:
-    """Return True if the program spends the payment, or raises if the refund `is_first`."""
+    """Return True if the program spent the payment, or raised because the refund `is_first`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with (

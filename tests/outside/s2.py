@@ -1,4 +1,4 @@
-"""A link is accepted in a request that declares other modes than the first: no approval."""
+"""Accepting a link must not approve a call if the request declares other modes than before."""
 
 import json
 import tempfile

@@ -30,7 +30,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _shown(call: Calling) -> str:
-    """Return the link that the client or the result shows."""
+    """Return the link that the client shows, or the link in the result if the call ended first."""
     asked = asyncio.create_task(call.link())
     await asyncio.wait({asked, call.task}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done():
@@ -41,7 +41,7 @@ async def _shown(call: Calling) -> str:
 
 
 async def _paid(sales: Sales, call: Calling, links: list[str]) -> str:
-    """Pay at each page that can still be paid at, and return the call's result."""
+    """Pay on each page that is not paid yet, and return the call's result."""
     for link in links:
         if not (await sales.customer.page(link)).heading.startswith("Paid"):
             await sales.customer.walk(link)

@@ -95,7 +95,7 @@ def citations() -> tuple[tuple[str, str, bool], ...]:
 
 
 def _lines_of_tests(text: str) -> set[int]:
-    """Return the lines outside of helpers, which are functions that are not tests."""
+    """Return the numbers of all lines except those of functions that are not tests."""
     tree = ast.parse(text)
     helpers = {
         number

@@ -1,4 +1,4 @@
-"""lynq: defects that were found when it was run and that no other test covers."""
+"""lynq: defects that were found by running it, and that no other test covers."""
 
 import asyncio
 from collections.abc import Sequence

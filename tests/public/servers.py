@@ -1,4 +1,4 @@
-"""The public servers: the added lines of each, and the packages of PyPI that contain them.
+"""The public servers: the package on PyPI that contains each, and the lines added to it.
 
 The packages are installed once, outside git, with pinned versions. A test serves its own copy with
 the lines added.

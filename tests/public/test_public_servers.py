@@ -43,7 +43,7 @@ class Person:
 
 
 def address_in(output: str, line: str) -> str:
-    """Return the value of the line with this name in the text that is printed at the start."""
+    """Return the word after `line`, in the line of the startup output that starts with it."""
     return next(words[1] for each in output.splitlines() if (words := each.split())[:1] == [line])
 
 

@@ -1,4 +1,4 @@
-"""A public server's own tests. In the test whose tool asks, a test person answers."""
+"""A public server's own tests, and one more in which a tool asks and a test person answers."""
 
 import subprocess
 import sys

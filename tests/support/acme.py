@@ -113,7 +113,7 @@ class Acme:
         return next(one for one in self.checkouts.values() if one.get("payment") == payment)
 
     def pay(self, id: str = "co-1", *, state: str = "paid", **says: object) -> bytes:
-        """Pay a checkout, or start a payment that is pending. Return the webhook event."""
+        """Set a checkout's state, and return the webhook event that reports it."""
         self.checkouts[id] |= {"state": state, "payment": f"pay-{id}"}
         return self.event(id, **says)
 
@@ -123,7 +123,7 @@ class Acme:
 
 
 class Forgetful(Acme):
-    """An Acme that creates a checkout for each request, and answers when a gate is opened."""
+    """An Acme that ignores idempotency keys. Each reply waits until the request's gate opens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ async def noted(payment_env: PaymentEnv | Shop) -> str:
 
 
 async def left_by(payment_env: PaymentEnv, acme: Acme, *, state: str) -> Elicitation:
-    """Pay until `state`, send no webhook, and let the question expire."""
+    """Set the checkout to `state` without a webhook, and let the question expire."""
     asked = await begun(payment_env)
     acme.pay(state=state)
     await payment_env.sweep(minutes=31)

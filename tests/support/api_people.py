@@ -44,7 +44,7 @@ class PeopleEnv:
     issuer: Issuing
 
     def token(self, subject: str | None, *, use: str = "mcp", **claims: Any) -> str:
-        """Return an access token of this user for MCP calls or another audience."""
+        """Return an access token of this user for the audience at the path `use`."""
         about = {"audience": f"{self.here.url}/{use}", **claims}
         return self.issuer.token(subject, **about)
 

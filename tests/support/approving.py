@@ -1,6 +1,6 @@
 """A shop whose refunds need approval, with browsers for the requester and the approver.
 
-`ask_as_tool`, `ask_as_task` and `ask_as_program` are the doors that can ask for an approval.
+`ask_as_tool`, `ask_as_task` and `ask_as_program` are the three ways to ask for an approval.
 """
 
 import re
@@ -88,7 +88,7 @@ class ApprovalEnv:
         return f"{self.env.url}/inbox"
 
     def bearer(self, subject: str, *, use: str = "mcp", **claims: Any) -> dict[str, str]:
-        """Return a header with an access token for calls or another audience, valid for 30 days."""
+        """Return a header with an access token for the audience at the path `use`, for 30 days."""
         until = int(self.clock().timestamp()) + 30 * 24 * 3600
         audience = f"{self.env.url}/{use}"
         return self.issuer.bearer(subject, audience=audience, exp=until, **claims)
@@ -163,7 +163,7 @@ async def served(
     approvers: tuple[Approver, ...] = (FINANCE,),
     **options: Any,
 ) -> AsyncIterator[ApprovalEnv]:
-    """Serve the shop in one process. `options` are identity settings, or own ones."""
+    """Serve the shop in one process. `options` go to `server_env` or are identity settings."""
     own = {
         name: options.pop(name)
         for name in ("store", "limits", "notify", "policies", "is_alone")
@@ -186,7 +186,7 @@ Result: TypeAlias = Callable[[ApprovalEnv], Awaitable[str]]
 
 
 class Ask(Protocol):
-    """A door: asks for an approval, and returns a function that waits for its result."""
+    """A way to ask for an approval. It returns a function that waits for the result."""
 
     async def __call__(self, here: ApprovalEnv, order: str = "o8") -> Result: ...
 

@@ -1,4 +1,4 @@
-"""An OpenID provider that authlib's own authorization server plays, without a network."""
+"""An OpenID provider that authlib's authorization server simulates, without a network."""
 
 import json
 import secrets
@@ -121,7 +121,7 @@ class AuthlibServer(AuthorizationServer, httpx.AsyncBaseTransport):  # type: ign
                 return httpx.Response(404)
 
     def authorized(self, url: str, user: str | None) -> httpx.Response:
-        """Answer a browser; the person consents, or there is none."""
+        """Answer an authorization request. `user` grants it; if None, nobody does."""
         person = None if user is None else _User(id=user)
         request = httpx.Request("GET", url)
         try:

@@ -48,7 +48,7 @@ COMMAND = (sys.executable, "-P", "-m", MODULE)
 
 
 def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a command's environment: only those of our variables that the test sets."""
+    """Return a command's environment, without the machine's own settings for elicit and MCP."""
     others = ("ELICIT_", "FASTMCP_", "MCP_", "XDG_")
     variables = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     at_once = {"ELICIT_MIN_ANSWER": "0"}  # clients in tests answer immediately
@@ -73,7 +73,7 @@ async def start(
     stdout: int = PIPE,
     module: str = MODULE,
 ) -> Process:
-    """Start `elicit` or another module, forked if that makes no difference."""
+    """Start `elicit` or another module. The fork server starts it if its environment allows."""
     name = f"elicit {arguments[0]}" if module == MODULE else module
     env, cwd = environment_of(home, extra), cwd or home
     forked = await FORKS.start(
@@ -129,7 +129,7 @@ async def called(
 ) -> Ended:
     """Run a command in this process, which is ten times faster.
 
-    It must neither serve nor read input.
+    The command must not be a server, and must not read input.
     """
     out, err = io.StringIO(), io.StringIO()
     modules, path = set(sys.modules), sys.path[:]

@@ -1,4 +1,4 @@
-"""A process that works on a store. Its arguments are a function of this module and the address.
+"""A process that works on a store. Its arguments: a function in this module, and an address.
 
 It prints "ready", waits for a line on its input where needed, and prints its results as JSON.
 """

@@ -34,7 +34,7 @@ class Case:
     """A provider with its requests, replies and webhooks.
 
     `fetched` and `event` build a reply and a webhook for a status word of the provider. `words` and
-    `events` map these words to the verdict that they must have.
+    `events` map these words to the session status that we must read from them.
     """
 
     seller: DeclaredAccount
@@ -60,7 +60,7 @@ class Case:
     refund: str | None = None
     refund_body: Data = field(default_factory=dict[str, Any])
     refund_replies: Mapping[str, Data] = field(default_factory=dict[str, Data])
-    held: Callable[[int], Data] | None = None  # builds a payment of which this amount was refunded
+    held: Callable[[int], Data] | None = None  # builds a payment after a refund of this amount
     news: Mapping[str, Data] = field(default_factory=dict[str, Data])
 
     @property

@@ -1,8 +1,9 @@
 """A process that has imported the commands of `elicit`, and forks a child for each order.
 
 Its input is a socket. An order has the child's module, arguments, folder and environment as JSON,
-and its three standard streams as file descriptors. The process that forks the child ends at once,
-so that the child belongs to the process that gave the order (PR_SET_CHILD_SUBREAPER).
+and its three standard streams as file descriptors. The process forks twice, and the process in
+between ends at once, so that the process that gave the order adopts the child
+(PR_SET_CHILD_SUBREAPER).
 """
 
 import json
@@ -26,7 +27,7 @@ MODULES = (
 
 
 def take_orders(control: socket.socket) -> str | None:
-    """Fork a child for each order. Return its module in a child, and None at the end."""
+    """Fork a child for each order. In a child, return the order's module; at the end, None."""
     while True:
         order, streams, _, _ = socket.recv_fds(control, ORDER_BYTES_AT_MOST, 3)
         if not order:

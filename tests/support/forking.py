@@ -1,9 +1,9 @@
-"""Start `elicit` in the time of a fork: a start with all imports takes three processor seconds.
+"""Start `elicit` by forking, because a start with all imports takes three processor seconds.
 
 A forked command is a child of this process, with its own arguments, folder, environment and
-streams. Python itself reads some variables when it starts, so a command is not forked if its
-environment differs in more than `VARYING` and folders at the end of PYTHONPATH. With `--whole`, as
-in `make soak`, no command is forked.
+streams. Python itself reads some variables when it starts. So a command is forked only if its
+environment has the usual values, except for the variables in `VARYING` and more folders at the end
+of PYTHONPATH. With `--whole`, as in `make soak`, no command is forked.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ class ForkServer:
         assert self._control.recv(16) == b"ready"
 
     def fork(self, order: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """Return the process id of a new child of this process."""
+        """Fork a child for this order, and return the child's process id."""
         text = json.dumps(order)
         with self._turn:
-            self._adopt(True)  # until the process between has ended
+            self._adopt(True)  # until the process in between has ended
             try:
                 socket.send_fds(self._control, [text.encode()], streams)
                 pid = int(self._control.recv(16))
@@ -79,7 +79,7 @@ def differs_only_in_varying(env: Mapping[str, str], usual: Mapping[str, str]) ->
 
 
 class Forks:
-    """Starts commands with the fork server of this process, which the first command starts."""
+    """Starts commands with this process's fork server. The first command starts the fork server."""
 
     def __init__(self) -> None:
         self.are_used = False
@@ -131,7 +131,7 @@ class Forks:
 
 
 async def _opened(pid: int, *, stdin: int | None, stdout: int | None) -> Process:
-    """Return the child with this id, and our ends of its pipes, as a process of asyncio."""
+    """Return an asyncio process for the child with this id and our ends of its pipes."""
     loop, pipes = asyncio.get_running_loop(), dict[int, Any]()
     streams = SimpleNamespace(stdin=None, stdout=None, stderr=None)
     if stdin is not None:
@@ -149,7 +149,7 @@ async def _opened(pid: int, *, stdin: int | None, stdout: int | None) -> Process
 
 
 class Child(asyncio.SubprocessTransport):
-    """A child that another process forked for this one."""
+    """The transport of a child that the fork server forked for this process."""
 
     def __init__(self, pid: int, pipes: Mapping[int, Any]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""An issuer on a port of this machine, where people sign in and which creates access tokens.
+"""An issuer on a port of this machine. People sign in there, and it creates access tokens.
 
-It simulates the issuer that an operator sets by ELICIT_ISSUER. The person at the browser is a
-parameter of the address that `Person.sign_in` follows, instead of a password.
+It simulates the issuer that an operator sets by ELICIT_ISSUER. Nobody types a password:
+`come_back_as` adds the person's name to the address as a parameter.
 """
 
 import json
@@ -34,7 +34,7 @@ LIFE_SECONDS = 600
 
 
 def is_made_up(token: str) -> bool:
-    """Return True for the token with which the server tries its registration when it starts."""
+    """Return True for the token with which a starting server tests its registration."""
     return (unsigned_claims(token) or {}).get("sub") == MADE_UP
 
 
@@ -42,8 +42,8 @@ class Issuing:
     """A running issuer.
 
     If `denies`, people decline to sign in. `claims` are added to every id_token. If `is_down`,
-    every request gets a 503. With `tenants`, its tokens have the name of one tenant as issuer
-    (`of_tenant`), and its metadata the template with all of them.
+    every request gets a 503. With `tenants`, the `iss` of its tokens names one tenant
+    (`of_tenant`), and its metadata has a template for the issuers of all tenants.
     """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
@@ -56,7 +56,7 @@ class Issuing:
         self.tenants: tuple[str, ...] = ()
         self.key_issuer: str | None = None  # the `issuer` of the published key
         self.exchanges = 0
-        # answers to requests of the grant type of RFC 8693: a status and a JSON object
+        # answers token exchange requests (RFC 8693) with a status and a JSON object
         self.token_exchange: Callable[[dict[str, str]], tuple[int, Any]] | None = None
         self.key = ECKey.generate_key("P-256", {"kid": "one"})
         self._codes: dict[str, dict[str, str]] = {}

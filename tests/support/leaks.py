@@ -60,7 +60,7 @@ _FORMS = {
     "key": r"\b(?:gh[oprsu]_|github_pat_|glpat-|xox[a-z](?:-\d)?-|ya29\.|sandbox_[ar]t_"
     r"|[sr]k_(?:test|live)_|whsec_)[\w+/=-]{6,}",
     # Match a code only if no word character or hyphen is next to it: some random ids contain one.
-    # The look behind comes after the first letter, because the search for a letter is faster.
+    # The lookbehind follows the first letter, because searching for a letter first is faster.
     "letters": r"[B-DF-HJ-NP-TV-XZ](?<![\w-].)[B-DF-HJ-NP-TV-XZ]{3}[- ]?"
     r"[B-DF-HJ-NP-TV-XZ]{4}(?![\w-])",
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b",
@@ -346,7 +346,7 @@ class Written:
     def __init__(self, name: str, *, ears: Ears, passes_on: bool) -> None:
         self.name = name
         self._ears = ears
-        # Append mode: every write goes to the end, whoever writes and wherever a reader is.
+        # Append mode: each write goes to the end of the file, also if two processes write.
         self._file = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115 - see close
         self._passes_on = passes_on
         self._has_passed_on = False
@@ -385,7 +385,7 @@ class Written:
     def close(self) -> None:
         """Read the rest and close the file.
 
-        Raise Deaf if the process passed on nothing but had to.
+        Raise Deaf if the process had to pass on messages and did not.
         """
         if self._file.closed:
             return

@@ -1,4 +1,4 @@
-"""A parser that reads what a page says from its HTML."""
+"""A parser that reads the elements and the text of a page from its HTML."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
 
 
 class Page(HTMLParser):
-    """The elements and visible text of a page. Elements that overlap fail."""
+    """The elements and visible text of a page. Parsing fails if elements overlap."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -115,7 +115,7 @@ class SandboxEnv:
     guest: Guest
 
     async def pass_time(self, **amount: float) -> None:
-        """Wait until the call waits, move the clock, and do the work that is due."""
+        """Wait until a call waits for the person, move the clock, and do the work that is due."""
         await self.env.pending()
         self.clock.tick(**amount)
         await fall_due(self.env.service)

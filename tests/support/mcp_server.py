@@ -130,7 +130,7 @@ class Person:
         return Page.of(await self.browser.get(url))
 
     async def press(self, url: str, *, to: str = "") -> Page:
-        """Open the link and press a button on the page, or on the page to which its link leads."""
+        """Press a button of the page, or of a page that it links to if only that page has it."""
         page = await self.visit(url)
         leading = re.search(rf'<a class="button[^>]*href="([^"]*{re.escape(to)})"', page.text)
         if to and leading and not any(to in action for action in page.actions):
@@ -558,7 +558,7 @@ async def server_env(
             finally:
                 await env.aclose()
     left = _tasks() - before
-    if not isinstance(store, str):  # a test's own store looks for its server's hosts at intervals
+    if not isinstance(store, str):  # the test's own store stays open and polls its hosts
         left = {task for task in left if _name_of(task) != "Connector._ask_host"}
     assert not left or not is_alone, left
 
@@ -679,7 +679,7 @@ class _Lived:
 
 
 def service_in(app: ASGIApp) -> Service:
-    """Return the service of an app, which its edge asks for the credential of a request."""
+    """Return the service of an app. The app's `Edge` has it, to read a request's credential."""
     layer: Any = app
     while not isinstance(layer, Edge):
         layer = layer._app

@@ -38,7 +38,7 @@ class MailServer:
     recipients: list[str] = field(default_factory=list)
 
     def address(self, to: str) -> str:
-        """Return the address with which Apprise sends a mail to `to`."""
+        """Return the Apprise address that sends a mail to `to`."""
         return f"mailto://127.0.0.1:{self.port}/{to}?from=elicit@example.com"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 - the library's name
@@ -63,7 +63,7 @@ def content_of(mail: EmailMessage) -> str:
 
 @asynccontextmanager
 async def mail_server() -> AsyncIterator[MailServer]:
-    # The log of this other server has the addresses of its mails.
+    # aiosmtpd's log contains the addresses of its mails.
     logging.getLogger("mail.log").setLevel(logging.ERROR)
     loop, found = asyncio.get_running_loop(), MailServer()
     server = await loop.create_server(lambda: SMTP(found, loop=loop), "127.0.0.1", 0)
@@ -79,7 +79,7 @@ async def mail_server() -> AsyncIterator[MailServer]:
 class Hook:
     """A receiver of web hooks. It answers with the next of `statuses`, or 200.
 
-    If `is_silent`, it never answers, until the other side disconnects.
+    If `is_silent`, it does not answer before the other side disconnects.
     """
 
     url: str = ""
@@ -89,7 +89,7 @@ class Hook:
 
     @property
     def address(self) -> str:
-        """The address with which Apprise sends messages to it, with a password."""
+        """The Apprise address that sends messages to this receiver, with a password."""
         return self.url.replace("http://", "json://robot:hook-password@")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +125,7 @@ async def rows_of(service: Service) -> list[Notification]:
 
 
 async def messages_are_noted(service: Service, number: int) -> None:
-    """Wait until each address of the first stage has got this many messages."""
+    """Wait until this many messages are recorded for each address before escalation."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             rows = [row for row in await rows_of(service) if not row.is_escalation]

@@ -217,7 +217,7 @@ async def oauth_env(
 ) -> AsyncIterator[OAuthEnv]:
     """Run the application on loopback with the sandbox.
 
-    Unless `played`, GitHub is not simulated.
+    If `played` is False, the sandbox does not simulate GitHub.
     """
     clock = clock or Clock()
     async with (
@@ -279,7 +279,10 @@ async def process(
     port: int = 0,
     limits: CallLimits | None = None,
 ) -> AsyncIterator[OAuthEnv]:
-    """Run one process of the application. If `port` is not its address's, send a Host header."""
+    """Run one process of the application.
+
+    If its URL has another port than `port`, requests need a Host header.
+    """
     async with (
         open_app(
             settings,

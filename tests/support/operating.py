@@ -54,7 +54,7 @@ async def act(person: Person, url: str, **fields: str) -> httpx.Response:
 
 
 async def csrf_at(person: Person, url: str) -> str:
-    """Return the hidden field of the last form of a page; the first form is the search."""
+    """Return the CSRF token of the last form of a page. The first form is the search."""
     page = await person.visit(url)
     *_, found = re.findall(r'name="csrf" value="([^"]+)"', page.text)
     return str(found)

@@ -31,7 +31,7 @@ RULES: Mapping[str, Any] = {
         "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
     },
     "rules": {"color-contrast-enhanced": {"enabled": True}},
-    # These cost half of the time: axe looks for a selector of each element, and for frames.
+    # Off, because they take half of the time: a selector for each element, and frames.
     "selectors": False,
     "iframes": False,
     "preload": False,
@@ -59,14 +59,14 @@ RUN_AXE = """async (rules) => {
     };
 }"""
 RUNNING = "() => document.getAnimations().filter((one) => one.playState === 'running').length"
-# The padding of a link is larger than its line, so that a finger can hit it. It lies over the text
-# of the next line, which axe takes for a background that it does not know.
+# A link's padding is larger than its line, so that a finger can hit it. The padding overlaps the
+# text of the next line, and axe then cannot determine the background of that text.
 WITHOUT_PADDING = """() => {
     const sheet = new CSSStyleSheet();
     sheet.replaceSync("a:not(.button) { padding: 0 !important }");
     document.adoptedStyleSheets = [sheet];
 }"""
-# A page in the place of the one before: its script does not run, and the style sheets stay.
+# Show another page without a navigation: its scripts do not run, and the style sheets stay.
 REPLACE = """(html) => {
     const next = new DOMParser().parseFromString(html, "text/html");
     document.documentElement.lang = next.documentElement.lang;
@@ -89,12 +89,12 @@ TOO_WIDE = """() => {
 def of_each(measure: str) -> str:
     """Return a script that shows each page in turn and returns its name and what it measures.
 
-    One script for all pages: nothing is drawn between them, which takes most of the time.
+    One script measures all pages, because drawing them one by one would take most of the time.
     """
     return f"(pages) => pages.map(([name, html]) => [name, (({REPLACE})(html), ({measure})())])"
 
 
-# The names and links of an operator, which the start pages of the first screens show.
+# The operator's names and links, which the start pages show when the fold is measured.
 BRAND = Brand(
     legal_name="Acme Research GmbH",
     contact="help@acme.example",
@@ -134,7 +134,7 @@ def every_state() -> dict[str, View]:
 
 @cache
 def axe() -> str:
-    """Return the script of axe-core. Its package is the only one that carries it for Python."""
+    """Return the script of axe-core. No other Python package contains it."""
     return (files("axe_playwright_python") / "axe.min.js").read_text("utf-8")
 
 
@@ -143,7 +143,7 @@ def axe_version() -> str:
 
 
 def first_states() -> set[str]:
-    """Return the name of the first state of each page. Its other states use the same scripts."""
+    """Return the names of each page's first state. The other states use the same scripts."""
     by_page = dict[type[View], str]()
     for name, view in every_state().items():
         by_page.setdefault(type(view), name)
@@ -187,7 +187,7 @@ async def figures_of(
         await page.goto(f"{ORIGIN}/e/abc")
         shown = {name: html(view) for name, view in every_state().items()}
         first = first_states()
-        # The states that are not loaded come first, because they use all style sheets.
+        # States that are not loaded come first: they need this page, which has all style sheets.
         order = sorted(enumerate(shown.items()), key=lambda state: state[1][0] in first)
         for number, (name, site.html) in order:
             schemes = schemes_of(number, name in first)
@@ -254,7 +254,7 @@ async def folds_of(page: Page, site: Site, html: Callable[[View], str]) -> list[
 
 
 async def fold_of(page: Page, name: str, url: str) -> FoldRow:
-    """Measure the first main button of the page at `url`. A button below the edge is negative."""
+    """Measure how far the first main button at `url` is above the edge (negative: below it)."""
     cells = list[int]()
     for width, height in SCREENS:
         await page.set_viewport_size({"width": width, "height": height})

@@ -12,7 +12,7 @@ _BYTES = 3  # of a pixel: a screenshot without transparency
 
 
 def with_palette(png: bytes) -> bytes:
-    """Return an 8-bit RGB picture with at most `COLOURS` colours."""
+    """Return an 8-bit RGB picture as a PNG file with a palette of at most `COLOURS` colours."""
     width, height, pixels = _pixels(png)
     counts = Counter(pixels)
     palette = list[bytes]()

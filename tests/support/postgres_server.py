@@ -1,8 +1,8 @@
 """A PostgreSQL server for tests: one for each worker, with a new database for each test.
 
 It listens on a Unix socket, and on loopback if its settings say so. If there is room, its files are
-in memory: on a disk, a test waits longer for its new database than for anything else. A killed
-server loses no write in either place. Benchmarks use the disk.
+in memory, because creating a database on a disk is the slowest part of a test. A killed server
+loses no write in either place. Benchmarks use the disk.
 """
 
 import asyncio

@@ -99,7 +99,7 @@ def open_process(
 ) -> "subprocess.Popen[bytes]":
     """Start a process that serves many tests.
 
-    `passes_on`: the process itself calls EARS.pass_on, and so sends what it hears to the test.
+    Set `passes_on` if the process calls EARS.pass_on, which sends its texts to the test's process.
     """
     written = EARS.listen(name, passes_on=passes_on)
     process = subprocess.Popen(

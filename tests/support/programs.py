@@ -103,7 +103,7 @@ async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "Per
 
 
 class PersonAtLinks:
-    """A person who opens each link and finishes it, typing `demo` into fields."""
+    """A person who opens each link and completes its pages, typing `demo` into fields."""
 
     def __init__(self) -> None:
         self.steps = cast("asyncio.TaskGroup", None)
@@ -118,9 +118,9 @@ class PersonAtLinks:
         return ElicitResult(action="accept")
 
     async def _open(self, link: str) -> None:
-        # An idle connection can end just when it is used again.
+        # The server can close an idle connection just when the browser uses it again.
         no_keep_alive = httpx.Limits(max_keepalive_connections=0)
-        # A call that is repeated shows the same question again. A person who is typing its answer
-        # finishes that page first; a second walk beside it would arrive at a form that is over.
+        # A repeated call shows the same question again. The person finishes one page before opening
+        # the next: a second walk at the same time could submit a form that is no longer open.
         async with self._one_at_a_time, httpx.AsyncClient(limits=no_keep_alive) as browser:
             await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)

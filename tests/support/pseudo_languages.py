@@ -23,7 +23,7 @@ PLACEHOLDERS = re.compile(
 
 
 def accented(text: str) -> str:
-    """Return the text with accents, and two fifths longer."""
+    """Return the text with accents, and 40 % longer."""
     parts = [
         part if PLACEHOLDERS.fullmatch(part) else part.translate(ACCENTED)
         for part in PLACEHOLDERS.split(text)
@@ -53,8 +53,8 @@ def changed(locale: str, change: Callable[[str], str]) -> Catalog:
     return catalogue
 
 
-# The locale of each has words in letters of its own. The texts are read when the first page needs
-# them: every run imports this module, and the extraction takes seconds.
+# Each locale, Greek and Arabic, has its own alphabet. The texts are extracted when the first page
+# needs them, because every run imports this module and the extraction takes seconds.
 PSEUDO = {
     "accented": Language("el", partial(changed, "el", accented)),
     "right to left": Language("ar", partial(changed, "ar", right_to_left)),

@@ -37,7 +37,7 @@ def record(
 
 
 def held_in(store: MemoryStore) -> list[Record]:
-    """Return the records of a memory store, oldest first, without a turn of the event loop."""
+    """Return the records of a memory store, oldest first, without awaiting anything."""
     return [record_of(row) for row in store._reader.execute(SELECT_RECORDS + "ORDER BY number")]
 
 

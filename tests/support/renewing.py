@@ -110,7 +110,7 @@ async def connected(
 
 
 async def again(service: Service, arguments: object = "again", **about: object) -> Account:
-    """Make a call that asks the person nothing."""
+    """Make another call, and return its account. Fail if the call asks the person."""
     asked = Asking(service, "repo", arguments=arguments, **about)  # type: ignore[arg-type]
     return await unasked(asked)
 

@@ -23,9 +23,9 @@ NINE = Money("9.00", "EUR")
 
 
 class CutOff(httpx.AsyncBaseTransport):
-    """A transport that fails before a request or before its response.
+    """A transport that can lose the server's response, or answer in place of the server.
 
-    `answers` are responses of a proxy or gateway between client and server.
+    `answers` are a proxy's responses to the next requests, which do not reach the server.
     """
 
     def __init__(self) -> None:

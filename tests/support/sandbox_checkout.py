@@ -28,7 +28,7 @@ BACK = f"{SHOP}/back?session={{CHECKOUT_SESSION_ID}}"
 
 
 class Shop:
-    """The webhooks that the shop received. It answers with `answers`, then with 200."""
+    """A shop that records its webhooks. It answers with the next of `answers`, or 200."""
 
     def __init__(self) -> None:
         self.received: list[httpx.Request] = []
@@ -83,7 +83,7 @@ class ServerEnv:
         ).v1
 
     def client(self) -> httpx.AsyncClient:
-        # A client that raises would hide the response that a real server sends.
+        # Do not raise the app's exceptions: a real client only sees the server's response.
         transport = transport_to(self.app, raises=False)
         return httpx.AsyncClient(transport=transport, base_url=self.settings.url)
 
@@ -101,7 +101,7 @@ class ServerEnv:
     async def press_at(self, id: str, button: str, *, late: bool = False) -> httpx.Response:
         """Open the page in the browser and press one of its buttons.
 
-        With `late`, press a button of an older tab that the current page no longer has.
+        With `late`, press a button that only an older tab still shows.
         """
         page = await self.browser.get(f"/pay/{id}")
         for mark in re.findall(r'name="csrf" value="(\w+)"', page.text):
