@@ -95,9 +95,11 @@ async def _gets_no_event(
     received = await answered(url, message={"id": 3, "method": "tools/list"}, headers=session)
     ids = [line[3:].strip() for line in received.body.splitlines() if line.startswith("id:")]
     tried: list[Answer] = []
-    for id in ids or ["1"]:
+    for id in ids:
         resuming = {**own, "last-event-id": id}
         tried.append(await answered(url, method="GET", uid=thief, headers=resuming))
     for headers, uid in ((session, ME), (own, thief)):
         await answered(url, method="DELETE", headers=headers, uid=uid)
-    return all("wipe" not in answer.body for answer in tried)
+    return bool(tried) and all(
+        answer.status == 400 and "wipe" not in answer.body for answer in tried
+    )

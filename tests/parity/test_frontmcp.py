@@ -116,7 +116,9 @@ async def test_tool_reports_progress(revision: str) -> None:
         assert [step for step, _ in reported] == sorted({step for step, _ in reported})
 
 
-async def test_tool_continues_if_client_did_not_request_progress(revision: str) -> None:
+async def test_notify_refuses_blank_text_and_does_nothing_without_progress_token(
+    revision: str,
+) -> None:
     # parity: F2
     server = new_server("mcp")
 

@@ -22,7 +22,7 @@ ORDER_BYTES_AT_MOST = 1 << 17
 MODULES = (
     *dict.fromkeys(map(module_of, COMMANDS)),
     *("anyio._backends._asyncio", "encodings.idna", "httpcore", "mcp.server.mcpserver"),
-    *("webapp.sandbox.app", "webapp.sandbox.app"),
+    "webapp.sandbox.app",
 )
 
 
