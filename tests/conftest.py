@@ -2,10 +2,12 @@
 
 A skip is easily overlooked. With REQUIRE_ALL_TESTS=1, any skip fails the run.
 
-A slow test with several axes (a revision, a point at which a process dies, a screen), and a test
-marked `diagonal`, runs only on the diagonal of its matrix: each value of each axis at least once.
-The cases of a module that is marked `in_turn("site")` use the values of the parameter `site` in
-turn, one each. With `--whole`, as in `make soak`, every cell runs.
+A parametrized test is a matrix: each parameter (a revision, a screen, a point at which a process
+dies) is an axis, and each combination is a cell. A slow test with several axes, or a test marked
+`diagonal`, runs only as many cells as it takes to use each value of each axis once (the diagonal).
+In a module marked `in_turn("site")`, each case runs with one value of the parameter `site`: the
+first case with the first value, the next with the second, and so on. With `--whole`, as in
+`make soak`, every cell runs.
 """
 
 import gc
@@ -57,7 +59,7 @@ SLOW_MODULES = (
     "webapp/testing/test_plugin.py",
 )
 PAGES = Path(__file__).parent / "webapp" / "pages"  # some tests in this folder use a browser
-ROUNDS = "rounds"  # the property of a test that tries its cell several times
+ROUNDS = "rounds"  # the property with the results of a test that tries its cell several times
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ASK_PLAYWRIGHT = """
@@ -145,7 +147,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage until all tests are collected: a fifth of the work of collecting them."""
+    """Disable garbage collection while tests are collected. It took a fifth of the time."""
     gc.disable()
     try:
         return (yield)
@@ -160,7 +162,7 @@ def pytest_collection_finish() -> None:
 
 
 def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cells of matrices to leave out: other cells have all their values."""
+    """Return the cells to leave out: the remaining cells use each value of each axis."""
     matrices: dict[object, list[pytest.Function]] = {}
     for item in items:
         is_diagonal = item.get_closest_marker("slow") or item.get_closest_marker("diagonal")
@@ -184,7 +186,7 @@ def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def out_of_turn(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cells to leave out of modules whose cases use the values of an axis in turn."""
+    """Return the cells to leave out of modules that are marked `in_turn`."""
     modules: dict[Path, dict[object, list[pytest.Item]]] = {}
     for item in items:
         mark = item.get_closest_marker("in_turn")
@@ -202,7 +204,7 @@ def out_of_turn(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def values_of(cell: pytest.Function) -> frozenset[object]:
-    """Return a value for each axis. Parameters of one `parametrize` are one axis."""
+    """Return the cell's value on each axis. The parameters of one `parametrize` form one axis."""
     given = dict(cell.callspec.params) if hasattr(cell, "callspec") else {}
     named = [mark.args[0] for mark in cell.iter_markers("parametrize")]
     axes = [each.replace(" ", "").split(",") if isinstance(each, str) else each for each in named]
@@ -213,7 +215,7 @@ def values_of(cell: pytest.Function) -> frozenset[object]:
 
 
 def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
-    """Return what the run skipped, including files that were skipped at collection."""
+    """Return the reports of skipped tests and of files that were skipped at collection."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     return list(reporter.stats.get("skipped", ())) if reporter else []
 

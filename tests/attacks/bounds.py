@@ -1,7 +1,7 @@
-"""The maximum cost of an attacker's text: `python -m tests.attacks.bounds` measures it again.
+"""The worst time to parse an attacker's input. Measure with `python -m tests.attacks.bounds`.
 
-All of this work runs on the event loop and blocks other requests. Each parser that an attacker
-reaches is listed with its size limit, and the worst input that fits.
+These parsers run on the event loop, so they block other requests. `BOUNDS` lists each parser that
+an attacker reaches, with its size limit and the slowest input of that size.
 """
 
 import time
@@ -37,7 +37,7 @@ TOKENS = Tokens(RING, origin="https://tools.example")
 class Bound:
     """A bounded parser.
 
-    `measured` is in milliseconds, from one run, and shows only the magnitude.
+    `measured` is the time of one run in milliseconds, as a rough guide.
     """
 
     what: str
@@ -144,4 +144,4 @@ def milliseconds(bound: Bound) -> float:
 
 if __name__ == "__main__":
     for bound in BOUNDS:
-        print(f"{bound.what:42} {bound.bytes:9} bytes {milliseconds(bound):8.2f} ms")  # noqa: T201 -- what it is for
+        print(f"{bound.what:42} {bound.bytes:9} bytes {milliseconds(bound):8.2f} ms")  # noqa: T201

@@ -40,7 +40,7 @@ LONG = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The body and query of a request to a route, except for its id."""
+    """The body and query of a request to a route. The id is passed separately."""
 
     body: dict[str, Any] | None = None
     query: dict[str, str] = field(default_factory=dict[str, str])
@@ -129,7 +129,7 @@ class Everybody:
         ids: Mapping[str, str] = MappingProxyType({}),
         user: str = "ann",
     ) -> httpx.Response:
-        self.env.here.clock.tick(milliseconds=100)  # so that no request counts as too fast
+        self.env.here.clock.tick(milliseconds=100)  # so that no request is rate-limited
         program, (method, _, path) = self.requesters[who], name.partition(" ")
         is_by_user = about.says_whose and program.token is None and "alone" not in who
         whose = NAMED.get(who, {"user": user}) if is_by_user else {}
@@ -256,7 +256,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
 
 
 async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list[Thing]:
-    """Create objects of ann, a user, and of alice, who signs in at the issuer, through the shop."""
+    """Create objects through the shop, for its user ann and for alice, who has a token."""
     found = list[Thing]()
     long = {**CONFIRM, "timeout_seconds": int(LONG.total_seconds())}
     for who, other in ((SHOP, DESK), (OF_ALICE, ALICE)):
@@ -282,7 +282,7 @@ async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list
 
 
 async def _without_program(env: PeopleEnv) -> list[Thing]:
-    """Create objects that no program owns: of tools, the application and this machine's user."""
+    """Create objects that no program owns, such as questions of tools and of the application."""
     service = env.here.service
     ann, alice = owner_of_user(service, "ann"), env.owner("alice")
     machine, server = service.identity.local_owner, application_of(service)

@@ -174,7 +174,7 @@ async def test_second_length_or_encoding_header_does_not_smuggle_request(
     assert "transfer-encoding" not in request.headers
 
 
-# Headers that a browser, a cache or a server in front would obey. None may pass.
+# Headers that a browser, a cache or a reverse proxy obeys. The proxy must remove all of them.
 HOSTILE = {
     "set-cookie": "user=evil",
     "clear-site-data": '"*"',
@@ -355,7 +355,7 @@ async def test_http_libraries_do_not_follow_redirect_when_user_token_is_sent(
             here.url, api_key=shop.key, run="order 8", access_token=token, transport=near()
         ):
             found = await elicit.oauth("github", scopes=["repo"])
-            async with found.client() as api:  # this client returns to the proxy
+            async with found.client() as api:  # this client sends redirects through the proxy
                 httpx_mock.add_response(302, headers={"location": "/user"})
                 response = await api.get(f"{here.sandbox.url}{PLAYED}")
         assert response.headers["location"] == f"{here.sandbox.url}/user"

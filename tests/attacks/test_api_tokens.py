@@ -337,7 +337,7 @@ async def test_stream_ends_without_new_data_when_its_key_or_token_ends(
                 continue
             reported.append(line)
             await end(env, shop, what)
-            if then == "nothing":  # as every 15 seconds, or after a write that was possibly missed
+            if then == "nothing":  # the server does this every 15 seconds
                 env.here.service.elicitations.waiters.wake_all()
             else:
                 async with program_at(env.here) as same:

@@ -36,7 +36,7 @@ SHORT = CallLimits(retry=timedelta(milliseconds=50), request_at_least=timedelta(
 
 
 def buying(library: str) -> tuple[Any, list[Json]]:
-    """Return a server whose tool asks, and the answers that its bodies received."""
+    """Return a server with a tool that asks, and the list of answers that the tool received."""
     server, bought = new_server(library), list[Json]()
 
     @server.tool()
@@ -75,7 +75,7 @@ async def test_accept_from_client_does_not_complete_link(content):
 
 
 def states(env: ServerEnv, run_id: str) -> dict[str, str]:
-    """Return states with our signature that are not states of calls."""
+    """Return invalid states: states that we signed for another purpose, and malformed states."""
     now = env.service.clock()
     made = {}
     for purpose in set(Purpose) - {Purpose.RUN}:
@@ -101,7 +101,7 @@ async def test_forged_state_with_our_prefix_is_treated_as_the_tools_own(
 
 
 def call_from(service: Service, client: str, *, run_id: str | None = None) -> Call:
-    """Return the same call of the same person, from this client."""
+    """Return the same person's call, as made by this client."""
     return call_of(service, client=client, run_id=run_id)
 
 

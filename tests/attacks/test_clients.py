@@ -45,7 +45,7 @@ def ran(server: Any) -> list[str]:
 async def answered_by_hand(
     caller: Caller, *, state: str | None, key: str
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """Send a request that accepts, with a state that the client chooses."""
+    """Accept the question with a request whose state the client chose."""
     return await caller.client.session.call_tool(
         "wipe",
         {},

@@ -140,8 +140,7 @@ async def test_approver_group_name_in_address_opens_only_its_own_requests():
             page = await lea.visit(tried)
             assert "o8" not in page.text
             assert "Pay it back" not in page.text
-        # An item of one approver, stored under another approver, as an attacker with the store
-        # could.
+        # An attacker who can write to the store puts the request into the inbox of `legal`.
         rows = here.env.service.elicitations
         asked = await here.asked()
         legal = rows.rows.ids.approver("legal")

@@ -69,7 +69,7 @@ async def leaving(**options: Any) -> AsyncIterator[Leaving]:
 
 
 def at_a_site(test: Callable[[Leaving], Coroutine[Any, Any, None]]) -> Callable[[], Any]:
-    """Give the test a new site. The check for leaked tasks would report a fixture's task."""
+    """Run the test with its own site. A fixture would fail the check for leaked tasks."""
 
     async def run() -> None:
         async with leaving() as site:

@@ -1,4 +1,4 @@
-"""Attacks from this machine: another user, another port and an extracted folder.
+"""Attacks from this machine: by another user, another port, and files in the working directory.
 
 Tests that need root or nginx are in the tests of local connections.
 """
@@ -26,7 +26,7 @@ async def test_stolen_cookie_opens_nothing_on_another_users_connection(here):
     _, person, link, callback = await sent_out(here)
     page = await person.visit(link)
     name = here.service.browser.cookie_name
-    # All cookies, on a connection of another user.
+    # The thief sends the cookie over a connection of another user.
     thief = await here.person(
         cookie=f"{name}={person.browser.cookies[name]}", **{"x-forwarded-for": "203.0.113.9"}
     )
@@ -49,7 +49,7 @@ async def test_planted_cookie_validates_no_forged_form(here):
     person.browser.cookies.clear()
     person.browser.cookies.set(browser.cookie_name, planted)
     before = await here.row(link)
-    # The attacker's page knows the cookie and everything except our key.
+    # The attacker knows the planted cookie, but not the server's key.
     for field in ("", planted, "0" * 64, browser.hash(planted)):
         for headers in ({}, {"origin": "http://127.0.0.1:1"}, {"origin": "null"}):
             answer = await person.browser.post(link, data={"csrf": field}, headers=headers)

@@ -396,7 +396,7 @@ MINE = SubjectToken(text="the.persons.token", issuer=ISSUER, subject="ann", clai
 def requests_of(
     talk: Any, answer: Callable[[httpx.Request], httpx.Response]
 ) -> list[httpx.Request]:
-    """Answer each request of a talk that has to fail, and return the requests."""
+    """Run `talk`, which must fail. Reply with `answer`, and return the requests that it sent."""
     requests = list[httpx.Request]()
 
     def run() -> None:

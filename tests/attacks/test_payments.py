@@ -1,4 +1,4 @@
-"""Payments that a thief, a confused provider or a slow network sends: only our own count."""
+"""Payment reports by thieves and confused providers: only payments that we requested count."""
 
 import json
 from contextlib import suppress

@@ -190,7 +190,7 @@ async def test_unknown_method_is_answered_with_the_methods_of_the_path(on):
         for method in ("PATCH", "HEAD"):
             answer = await browser.request(method, place)
             if method == "HEAD" and answer.status_code != 405:
-                assert answer.content == b"", name  # for monitors
+                assert answer.content == b"", name  # monitoring tools send HEAD
                 continue
             assert answer.status_code == 405, name
             assert name.partition(" ")[0] in answer.headers["allow"].split(", "), name

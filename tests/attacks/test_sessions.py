@@ -1,4 +1,4 @@
-"""Sessions of 2025-11-25 used by a caller who did not open them."""
+"""MCP sessions of revision 2025-11-25, used by a caller who did not open them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +80,7 @@ async def test_another_machine_user_cannot_use_session(server):
             if opener == ME:
                 await is_refused(url, thiefs, owners, headers["mcp-session-id"], ran=ran)
                 continue
-            # Callers who cannot be asked anything have their own sessions too.
+            # Callers whom the server cannot ask have their own sessions too.
             assert (await answered(url, method="DELETE", **thiefs)).status == 404
             assert (await answered(url, method="DELETE", uid=ME, headers=headers)).status == 404
             assert (await answered(url, method="DELETE", **owners)).status == 200

@@ -1,4 +1,4 @@
-"""Shared accounts: a tool must lose an account that its person has taken away."""
+"""Shared accounts: a tool gets no account after the person stopped sharing it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,7 +20,7 @@ IN_USE = "The person now uses another account. Call again to ask for that accoun
 
 
 async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
-    """Connect an account after the client gave up. Return the person, who has a browser."""
+    """Connect an account after the client cancelled its call, and return the person."""
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()
     at_provider = await person.go_on(link)
@@ -34,7 +34,7 @@ async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
 async def refused_and_then_asked(
     here: OAuthEnv, *scopes: str, why: str = "Call again", **about: Any
 ) -> None:
-    """Check that the same call gets no account, and the next one asks again."""
+    """Check that the repeated call fails without a question, and that the call after it asks."""
     again = here.ask(*scopes or ("repo",), **about)
     with pytest.raises(Failed, match=why):
         await again.account()

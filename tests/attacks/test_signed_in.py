@@ -206,7 +206,7 @@ async def test_only_token_of_this_issuer_for_this_server_reaches_tool():
 async def test_namesake_at_our_issuer_cannot_open_link():
     async with asked_by_alice() as (here, link):
         namesake = await here.env.person()
-        here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # her choice
+        here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # self-chosen
         page = await sign_in(namesake, await namesake.visit(link), "alice-2")
         assert page.status == 403
         assert HER_WORDS not in page.text

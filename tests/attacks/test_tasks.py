@@ -184,7 +184,7 @@ async def test_concurrent_cancel_and_accept_have_a_single_winner(server, shop):
             assert shop.deleted - deleted <= 1
             if state["status"] == "completed":
                 assert shop.deleted - deleted == 1
-            for one in await env.elicitations():  # an answer may still be open for the same call
+            for one in await env.elicitations():  # the next call would join an open question
                 if not one.status.is_final:
                     await env.service.elicitations.end(one, Status.CANCELLED)
 

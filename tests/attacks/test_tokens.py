@@ -1,4 +1,4 @@
-"""Tokens as an attacker sends them: only a minted token is accepted."""
+"""Tokens as an attacker sends them: only an unchanged token of this server is accepted."""
 
 import base64
 from datetime import timedelta
@@ -122,7 +122,7 @@ def test_padded_signature_reads_the_same_or_is_refused(padding):
 
 
 def test_other_spelling_of_last_bits_reads_the_same_or_is_refused():
-    # For every length of the rest, one of them ends in unused bits.
+    # With some of these lengths, the last character of the payload contains unused bits.
     for length in range(4):
         text = minted(
             Claims(

@@ -1,4 +1,4 @@
-"""An application's own users: a link opened by the wrong person, and a wrong `who`."""
+"""An application's own users: links opened by the wrong person, and invalid results of `who`."""
 
 import asyncio
 import threading
@@ -102,7 +102,7 @@ async def test_oauth_callback_after_user_changed_is_refused(
     assert await here.connections() == []
     person.browser.cookies.delete(COOKIE)
     assert (await person.visit(back)).status == 403
-    person.browser.cookies.set(COOKIE, "ann")  # the refused visits used nothing up
+    person.browser.cookies.set(COOKIE, "ann")  # the refused visits did not use up the callback
     await ends(person, await person.visit(back))
     assert await block
 

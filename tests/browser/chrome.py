@@ -40,7 +40,7 @@ class Visitor:
         return page
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        # Chromium logs a page's status other than 200. Only failures of what the page loads count.
+        # Chromium also logs the error status of the page itself. Count only resources that failed.
         is_status = "the server responded with a status of" in message.text
         is_page = message.page is not None and message.location["url"] == message.page.url
         if message.type in ("error", "warning") and not (is_status and is_page):

@@ -1,4 +1,4 @@
-"""A Chromium for the complete run."""
+"""A fixture with one Chromium for all tests of a run."""
 
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,7 @@
 """Browsers over WebDriver: any Chromium, Firefox and WebKitGTK that the system's packages install.
 
-Firefox without geckodriver speaks the same commands over Marionette, its own socket. A browser that
-is not installed skips its tests.
+Firefox needs no geckodriver: it accepts the same commands over Marionette, its own socket. The
+tests of a browser that is not installed are skipped.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class Driven:
         await self._act("ElementClick", f"//*[self::a or self::button][contains(., '{name}')]")
 
     async def press_twice(self, name: str) -> None:
-        """Press a button as a person who double-clicks everything."""
+        """Double-click a button."""
         button = await self.find(f"//button[contains(., '{name}')]")
         move = {"type": "pointerMove", "x": 0, "y": 0, "origin": {ELEMENT: button}}
         click = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
@@ -108,7 +108,7 @@ class Driven:
         await self.session.command("PerformActions", actions=[mouse])
 
     async def type(self, text: str, *, number: int = 1) -> None:
-        """Type into the field with this number on the page, instead of what it has."""
+        """Replace the text of the field with this number on the page."""
         field = f"//*[@id='answer-{number}']"
         await self._act("ElementClear", field)
         await self._act("ElementSendKeys", field, text=text, value=list(text))
@@ -124,13 +124,13 @@ class Driven:
     async def find(self, xpath: str) -> str:
         """Return the id of the first such element, as soon as a page has one.
 
-        The driver itself could wait, but WebKit's never returns if another page comes meanwhile.
+        This does not use the driver's own wait: in WebKit it never returns if another page loads.
         """
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
                     found = await self.session.command("FindElement", using="xpath", value=xpath)
-                except CommandFailed:  # no such element, or the page is going
+                except CommandFailed:  # no such element, or another page is loading
                     await asyncio.sleep(0.05)
                 else:
                     return str(found[ELEMENT])
@@ -192,7 +192,7 @@ async def _webkit(folder: Path, *, with_script: bool) -> AsyncGenerator[Session]
 
 
 def _mini_browser() -> str:
-    """Return the path of WebKitGTK's small browser, which is on no PATH, or skip the test."""
+    """Return the path of WebKitGTK's MiniBrowser, which is not on PATH, or skip the test."""
     for place in PLACES:
         for path in Path("/").glob(place.lstrip("/")):
             return str(path)
@@ -201,7 +201,7 @@ def _mini_browser() -> str:
 
 @asynccontextmanager
 async def _http(port: int, options: Mapping[str, Any]) -> AsyncGenerator[HttpSession]:
-    transport = httpx.AsyncHTTPTransport(retries=8)  # until the driver listens, with a growing wait
+    transport = httpx.AsyncHTTPTransport(retries=8)  # wait for the driver to listen
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=300
     ) as client:

@@ -44,7 +44,7 @@ class Tape:
         self._parts: list[tuple[str, bytes]] = []
 
     def places_of(self, text: str) -> list[str]:
-        """Return the kind of each part that contains the text: address, header or body."""
+        """Return the place of each part with this text, such as `header` or `POST heard`."""
         return [place for place, part in self._parts if text.encode() in part]
 
     def record(self, app: ASGIApp) -> ASGIApp:
@@ -167,7 +167,7 @@ async def open_env() -> AsyncIterator[ServerEnv]:
 
 
 def _server() -> MCPServer:
-    """Return the demo's server with a tool for each kind of question that the demo does not ask."""
+    """Return the demo's server, with tools for the kinds of questions that it does not ask."""
     server = MCPServer(SERVER, log_level="WARNING")
     add_tools(server)
 

@@ -105,7 +105,7 @@ async def browsers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Br
         yield browser
 
 
-# One axis: each kind in each browser, also in a run of the diagonal only.
+# One axis of pairs, so that each kind runs in each browser even without `--whole`.
 @pytest.mark.parametrize(("browser_name", "kind"), list(product(NAMES, KINDS)))
 async def test_person_answers_each_kind_of_question(
     browser_name: str, kind: str, browsers: Browsers

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TAKEN = "The attic is taken. Choose another room."
 NOBODY = "There is no user with this name."
-# Each browser is tested with and without JavaScript, also in a run of the diagonal only.
+# One axis of pairs, so that each browser runs with and without JavaScript even without `--whole`.
 BROWSERS = list(product(("chromium", "firefox"), (True, False)))
 
 
@@ -39,7 +39,7 @@ async def right_user(login: Login) -> Mapping[str, str] | None:
 
 
 async def has_error(ann: Driven, fault: str, *, typed: str) -> None:
-    """Wait for a page with the error at the first field, with what was typed there."""
+    """Wait for a page with the error at the first field, which still contains the typed text."""
     field = f"//*[@id='answer-1'][@value='{typed}'][@aria-invalid='true']"
     await ann.find(f"//div[.{field}]//*[contains(@class, 'fault')][contains(., '{fault}')]")
     described = (
@@ -53,7 +53,7 @@ async def shows_value(ann: Driven, number: int, typed: str) -> None:
 
 
 @pytest.mark.parametrize(("browser_name", "with_script"), BROWSERS)
-async def test_error_of_check_stands_at_its_field_and_second_answer_is_accepted_once(
+async def test_check_error_is_shown_at_its_field_and_second_answer_is_accepted_once(
     browser_name: str, with_script: bool, tmp_path: Path
 ) -> None:
     # finding: XA15

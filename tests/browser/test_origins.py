@@ -1,4 +1,4 @@
-"""Pages of other programs in a person's Chromium, and many links in a new one."""
+"""Pages of other programs in a person's Chromium, and ten links opened at once in a new browser."""
 
 import asyncio
 import sys
@@ -43,7 +43,7 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-# Tool calls that a foreign page or worker sends from the origin, with the given `headers`.
+# A script that calls a tool several times. A foreign page or service worker runs this script.
 CALLS = """async ({url, headers, times}) => {
   const call = {jsonrpc: "2.0", id: 1, method: "tools/call",
                 params: {name: "book_a_table", arguments: {way: "checkout"}}};

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def shopping(
     browser: Browser, *, mode: str = OLD, way: str = "checkout", **options: Any
 ) -> AsyncIterator[tuple[Shop, Calling, Visitor]]:
-    """Provide a call and a visitor. Fail at the end if the visitor's browser reported a problem."""
+    """Provide a shop, a call and a visitor. Fail if the visitor's browser reported a problem."""
     async with (
         open_shop() as shop,
         shop.calling(mode=mode, way=way) as call,

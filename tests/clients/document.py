@@ -47,7 +47,7 @@ class Row:
 
 @cache
 def seen(client: KnownClient, revision: str, kind: str) -> Reached:
-    """Run a client once, in an application of its own."""
+    """Run a client in its own application, and cache the result."""
 
     async def play(clock: Clock) -> Reached:
         async with shop_open(clock, has_streams=client not in WITHOUT_STREAMS) as env:

@@ -33,7 +33,7 @@ from webapp.stores.sqlite import MemoryStore
 URL, SANDBOX_URL = "http://127.0.0.1:8765", "http://127.0.0.1:8766"
 THERE = "https://letters.example/sign"  # the page to which the `url` tool's link leads
 NAME = "Ada"
-# The tools' own results when all went well. Each tool has the name of its kind of question.
+# The tools' results after the person accepted. Each tool has the name of its kind of question.
 RETURNS = {
     "form": f"hello {NAME}",
     "confirm": "booked: True",

@@ -40,9 +40,9 @@ class Sight:
 
 @dataclass(slots=True, kw_only=True)
 class Visitor:
-    """A person at the client's window, who answers once, where they first can.
+    """A person at the client's window, who answers once, at the first place that allows it.
 
-    They read for `reads_seconds`, and say a second after their answer that they are done.
+    They read for `reads_seconds`, then answer. One second later they report that they are done.
     """
 
     env: Env
@@ -84,7 +84,7 @@ class Visitor:
 
     async def _reads(self, sees: Sees) -> None:
         self.sights.append(Sight(sees=sees, at_seconds=self.env.seconds))
-        if len(self.sights) > 1:  # the person already answers
+        if len(self.sights) > 1:  # the person is already answering at another place
             await asyncio.Event().wait()
         await asyncio.sleep(self.reads_seconds)
 

@@ -215,12 +215,12 @@ def test_twenty_seconds_without_answer_lead_to_link(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
-def test_non_returning_client_gets_link_at_its_next_call(kind: str) -> None:
+def test_client_that_twice_does_not_return_gets_link_at_third_call(kind: str) -> None:
     client = client_that(form=HANGS, modes=("form", "url"))
 
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
-        assert reached.seconds == 120  # 2 x 60: a replaying engine would be silent once
+        assert reached.seconds == 120  # 2 x 60: a replaying client answers at its second call
         assert [received.is_from_client for received in reached.results] == [
             True,
             True,

@@ -1,7 +1,7 @@
-"""The wire: HTTP to the application itself, piece by piece, without a socket.
+"""An HTTP transport that calls the application in memory, without a socket.
 
-It can do what a library's client cannot: answer late or never, answer a question of an ended call,
-cut a stream. The official Python client uses this transport too.
+Unlike the client of a library, a test with this transport can answer late or never, answer a
+question of a call that has ended, and cut a stream. The official Python client uses it too.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Fixtures: an example, served to one person.
 
-Each test runs on each revision with each declaration, and the library changes from cell to cell.
-With `--whole`, as in `make soak`, it runs in every cell. The test of the page runs the usual paths
-in every cell.
+Each test runs with each revision and each declaration. The two libraries alternate between these
+cells. With `--whole`, as in `make soak`, each test runs in every cell. The test of the page always
+runs the usual paths in every cell.
 """
 
 import zlib

@@ -44,7 +44,7 @@ def load(place: str, library: str) -> Any:
     example = path.stem
     source = path.read_text("utf-8").replace(LIBRARIES["MCPServer"], LIBRARIES[library])
     assert LIBRARIES[library] in source
-    # Callbacks of `elicit.on_end` are found by the name of their module.
+    # `elicit.on_end` finds its callbacks by the name of their module.
     module = sys.modules[example] = ModuleType(example)
     module.__file__ = str(path)
     exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 - our own file

@@ -75,7 +75,7 @@ def rows(
 
 
 def document(sections: Iterator[str]) -> str:
-    """Return the page with these rows, and its text before the table as it is now."""
+    """Return the page with these rows. The text before the table stays as it is."""
     before, heading, _ = DOCUMENT.read_text("utf-8").partition(_HEADING)
     assert heading
     names = [f"{revision}, {declares}" for revision, declares in _COLUMNS]
@@ -84,7 +84,7 @@ def document(sections: Iterator[str]) -> str:
 
 
 def _counts(call: ReplayedCall) -> Counter[str]:
-    """Return how often each stretch of lines ran, added up over the iterations of a loop."""
+    """Return how often each range of lines ran. The iterations of a loop are added up."""
     counts = Counter[str]()
     for lines in call.lines:
         counts[f"{_place(lines.begins)} to {_place(lines.ends)}"] += lines.ran

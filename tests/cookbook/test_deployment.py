@@ -52,7 +52,7 @@ async def test_approval_needs_a_comment(serve):
         assert example.log == []
 
 
-async def test_staging_and_mistakes_ask_nobody(serve):
+async def test_staging_and_refused_versions_ask_nobody(serve):
     async with serve("deployment") as (person, example):
         await person.call("deploy", environment="staging", version="v1.1.0")
         assert example.log == ["staging v1.1.0"]

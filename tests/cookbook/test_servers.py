@@ -101,7 +101,7 @@ async def test_contacts_stay_if_one_account_is_refused(serve, vendors, refused):
         assert (len(vendors.people), vendors.persons) == (2, [])
 
 
-async def test_broken_move_is_resumed_by_the_same_call(serve, vendors):
+async def test_failed_delete_ends_the_move_and_leaves_that_contact(serve, vendors):
     vendors.broken = "DELETE https://people.googleapis.com/v1/people/2:deleteContact"
     async with serve("crm") as (person, _):
         person.connects()

@@ -1,1 +1,1 @@
-"""A kill -9 at each point of an elicitation's life, and the state after a restart."""
+"""Tests that kill -9 the server at each point of an elicitation's life, and then restart it."""

@@ -123,7 +123,7 @@ class AccountEnv:
         await self._wait(kind, lambda statuses: status in statuses)
 
     async def come_to(self, kind: str, *statuses: str) -> None:
-        """Wait for exactly these statuses. A delivery is stored after the result was sent."""
+        """Wait for exactly these statuses. They can be stored after the result was sent."""
         await self._wait(kind, lambda found: sorted(found) == sorted(statuses))
 
     async def none_is(self, status: str, kind: str = "elicitation") -> None:
@@ -146,7 +146,7 @@ class AccountEnv:
         return len(self.work) == 1 and result.endswith(f" under {self.work[0]}")
 
     async def asked(self, what: str) -> list[Mapping[str, str]]:
-        """Return the provider's requests of this kind, such as `POST /path`."""
+        """Return the requests of this kind that the provider received, such as `POST /path`."""
         noted = (await self.outside.get("/asked")).json()
         return [one for one in noted if one["what"] == what]
 
@@ -224,7 +224,7 @@ async def open_market(
         try:
             async with (
                 process_pool.start(orders),
-                # An idle connection can end just when it is used again.
+                # No keepalive: the server can close an idle connection just as it is used again.
                 httpx.AsyncClient(
                     base_url=sandbox.url,
                     verify=no_certificates(),
