@@ -50,7 +50,7 @@ from webapp.stores import Record, Store, open_store
 class AccountOrders(Orders):
     """The configuration of a child. With `is_sandbox` the child is the sandbox.
 
-    With `flying` no webhook is answered, and the server reads at most one: see tests.crash.post.
+    If `flying` is set, the server answers no webhook and reads at most one: see tests.crash.post.
     """
 
     sandbox: dict[str, Any]
@@ -194,7 +194,7 @@ def _add_order(server: MCPServer, work: Callable[[str], Awaitable[Json]]) -> Non
 def _add_spoiler(server: MCPServer, folder: Path) -> None:
     @server.tool()
     async def spoil() -> str:
-        """Fail the first time, once the file `go` exists."""
+        """Fail on the first run, as soon as the file `go` exists. Succeed on later runs."""
         receipt = await elicit.payment(Money("9.00", "EUR"), "Tea")
         is_first = not (folder / "work").exists()
         with (folder / "work").open("a") as file:

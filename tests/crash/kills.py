@@ -31,7 +31,7 @@ _LINK = re.compile(r"http://\S+/e/\S+")
 
 
 class Database(Protocol):
-    """The database that holds the store's records: a process of its own, or none."""
+    """The database that holds the store's records: a separate process, or a file."""
 
     @property
     def address(self) -> str:
@@ -39,12 +39,12 @@ class Database(Protocol):
         ...
 
     def kill_and_start(self) -> bool:
-        """Kill all its processes with `kill -9` and start it. Return False if there are none."""
+        """Kill the database with `kill -9` and restart it. Return False if it has no process."""
         ...
 
 
 class NoDatabase:
-    """A file, which only the server has open."""
+    """An SQLite file: there is no database process that could be killed."""
 
     address = ""
 
@@ -84,7 +84,7 @@ class Lives:
         self._database = database
         self._kills = kills
         self._apart_seconds = apart_seconds
-        self._random = random.Random(seed)  # noqa: S311 - to be made again
+        self._random = random.Random(seed)  # noqa: S311 - a run must be reproducible
         self._server: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
         self.over = asyncio.Event()  # set when the current process is killed
         self.killed = 0
@@ -198,7 +198,8 @@ async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
                     await asyncio.gather(person, return_exceptions=True)
                     if call.task.done() and call.task.exception() is None:
                         text = call.task.result()
-                        # While the store is down, a client can use up its rounds and get a link.
+                        # While the store is down, a client can use up its rounds. Its result then
+                        # contains a link to the question.
                         link = _LINK.search(text)
                         if link is None:
                             return text
@@ -245,7 +246,8 @@ async def _all_agree(env: AccountEnv, results: Sequence[str], *, later: int) -> 
     payments = await agreed(env)
     assert len(payments) == len(results), "an order was paid for twice, or not at all"
     statuses = Counter(str(payment.status) for payment in payments)
-    # If the server died after it sent a result and before it stored this, the payment is not spent.
+    # If the server died after it sent a result and before it stored the delivery, the payment is
+    # not "spent".
     assert statuses.keys() <= {"spent", "open", "taken"}, statuses
     assert statuses["spent"] > len(results) / 2, statuses
     assert not any(payment.refunded for payment in payments)

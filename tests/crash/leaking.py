@@ -1,6 +1,6 @@
-"""A server that leaks a secret in the ordered way and dies, for tests/test_leaks.py.
+"""A server that leaks a secret and then dies, for tests/test_leaks.py.
 
-The order's `die` is the way, and `folder` is the secret.
+`Orders.die` says how the secret is leaked, and `Orders.folder` contains the secret.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def leak(text: bytes, line: socket.socket) -> None:
             _LOG.debug("unread %s", orders.folder)
         case "answers":
             await _ask(orders.folder)
-        case "repeats":  # logs the secret before a request shows that the secret is a state
+        case "repeats":  # logs the secret before a request contains it as `state`
             _LOG.info("began %s", orders.folder)
             await _ask("nothing", state=orders.folder)
     await writer.drain()

@@ -1,6 +1,6 @@
 """Many accounts that expire in the same minute, two processes that refresh them, and random kills.
 
-The provider rotates refresh tokens, and revokes a whole token family if an old token comes again.
+The provider rotates refresh tokens, and revokes a whole token family if an old token is reused.
 Each account is requested through both processes at once. A seed decides after how many writes a
 process is killed. The killed process is started again while the other one serves.
 """
@@ -36,7 +36,7 @@ from webapp.settings.sandboxed import with_sandbox
 
 LIFE = 3600  # seconds of an access token
 CLAIM_OVER = 61
-PROGRAMS_AT_MOST = 40  # each with a key, because programs have a rate limit
+PROGRAMS_AT_MOST = 40  # each has its own API key, because the rate limit is per program
 APPLICATION = "shop"  # see tests.crash.account_server
 LAPSED = "ACCOUNT_LAPSED"
 
@@ -86,8 +86,8 @@ class Hub:
 class Figures:
     """The result of one expiry. `cut` are accounts whose request was open at a kill.
 
-    `unanswered` are accounts for which the server waited too long for the provider, which can
-    happen on a busy machine. The provider may have replied too late, as if the server was killed.
+    `unanswered` are accounts for which the server's request to the provider timed out, which can
+    happen on a busy machine. The provider's reply can then be lost, as after a kill.
     """
 
     accounts: int
@@ -188,7 +188,7 @@ class Storm:
         *,
         writes: Sequence[int],
     ) -> None:
-        """Serve at this port. Kill the process after each of these numbers of writes, and last."""
+        """Serve at this port. Kill the process after each number of writes, and once at the end."""
         for number in writes:
             async with self._start(port, later) as server:
                 self._up[port].set()
@@ -240,7 +240,7 @@ class Storm:
     async def _token(
         self, client: httpx.AsyncClient, user: str, port: int, figures: Figures
     ) -> None:
-        """Read the account's token at this process, and note it."""
+        """Request the account's token from the process at `port`. Add the result to `figures`."""
         url = f"http://127.0.0.1:{port}/api/accounts/{self._accounts[user]}/token"
         while True:
             await self._up[port].wait()

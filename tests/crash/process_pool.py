@@ -1,7 +1,8 @@
 """A process that imports and uses everything once, and forks a child for each order.
 
-Its input is a socket. An order comes with the child's own socket as a file descriptor, and is
-answered with a process id. A process id is answered with the exit status of that process.
+The process reads requests from a socket. An order includes a file descriptor, the child's socket,
+and the reply is the child's process id. If the request is a process id, the reply is the exit
+status of that process.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ def _live(serve: Serve, text: bytes, descriptor: int) -> None:
     code = 0
     try:
         asyncio.run(serve(text, socket.socket(fileno=descriptor)))
-    except BaseException:  # noqa: BLE001 - nothing may get back into the nursery's own loop
+    except BaseException:  # noqa: BLE001 - a child must never return into the pool's own loop
         traceback.print_exc()
         code = 1
     os._exit(code)

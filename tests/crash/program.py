@@ -34,8 +34,8 @@ class DyingWay(httpx.AsyncBaseTransport):
         await self._way.aclose()
 
 
-# The question is stored, the work is claimed, its result is stored, or the run has ended, and the
-# program has not read the response.
+# The request whose response the program does not read. When the program dies, the server has
+# already stored the question, the work's claim, the work's result, or the run's end.
 UNREAD = {
     "asked": "/api/questions",
     "claimed": "/runs/once",

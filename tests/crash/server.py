@@ -66,7 +66,7 @@ WRITES: Mapping[str, Write] = {
     "opened": Write(when="after", is_it=lambda r: _is(r, "elicitation", "opened")),
     # The answer is durable, and no waiter was woken: that happens after the write returns.
     "settled": Write(when="after", is_it=lambda r: _is(r, "elicitation", "accepted")),
-    # If another process settled, the first write in this one is the claim of the woken request.
+    # Another process stored the answer. This process's first write is the woken request's claim.
     "woken": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
     "taken from another process": Write(
         when="after", is_it=lambda r: _is(r, "elicitation", "accepted")
@@ -95,19 +95,19 @@ WRITES: Mapping[str, Write] = {
     "ending due": Write(when="after", is_it=lambda r: _is(r, "ending", "due", version=1)),
     # The callback is claimed, and has not begun.
     "ending claimed": Write(when="after", is_it=lambda r: _is(r, "ending", "due", version=2)),
-    # The callback has run, and its end is not stored, or just stored.
+    # The callback has run. Its end is not stored yet ("done"), or was just stored ("stored").
     "ending done": Write(when="before", is_it=lambda r: _is(r, "ending", "done")),
     "ending stored": Write(when="after", is_it=lambda r: _is(r, "ending", "done")),
-    # An approver's vote arrived, and is not durable; or it is durable, and no response was sent.
+    # An approver's vote has arrived. It is not durable, or it is durable and no response was sent.
     "voting": Write(when="before", is_it=lambda r: _is(r, "elicitation", "pending")),
     "voted": Write(when="after", is_it=lambda r: _is(r, "elicitation", "pending")),
-    # The last vote has decided the question, and the inbox still shows the question, or no longer.
+    # The last vote has decided the question. The inbox still shows it, or shows it no longer.
     "inbox closing": Write(when="before", is_it=lambda r: _is(r, "inbox", "decided")),
     "inbox closed": Write(when="after", is_it=lambda r: _is(r, "inbox", "decided")),
-    # The escalation is due and claimed, and is not durable, or just became durable.
+    # The escalation is due and claimed. It is not durable yet, or has just become durable.
     "escalating": Write(when="before", is_it=lambda r: _is(r, "inbox", "waiting")),
     "escalated": Write(when="after", is_it=lambda r: _is(r, "inbox", "waiting")),
-    # The message to the managers is claimed and not sent; or it was sent, and that is not durable.
+    # The message to the managers is claimed but not sent, or was sent but is not stored as sent.
     "message claimed": Write(when="after", is_it=lambda r: _is(r, "notification", "waiting")),
     "message sent": Write(when="before", is_it=lambda r: _is(r, "notification", "ended")),
     # The refund is durable, and the tool has not received it.
@@ -282,7 +282,7 @@ def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
 
 
 async def release(ending: Ending) -> None:
-    """Note each ending once by its idempotency key, as an author's own table does."""
+    """Record each ending once, by its idempotency key, as an author would in a database table."""
     (orders,) = _ORDERS
     if orders.die == "ending begun":
         die()

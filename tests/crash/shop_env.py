@@ -42,7 +42,7 @@ _OPEN: "dict[str, ProcessPool]" = {}
 
 
 class ProcessPool:
-    """Starts servers as separate processes, in the time of a fork."""
+    """Starts each server as a separate process. A start is fast, because it is only a fork."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -62,7 +62,7 @@ class ProcessPool:
 
 @contextmanager
 def open_process_pool(module: str = "tests.crash.process_pool") -> Iterator[ProcessPool]:
-    """Start the process pool of this module, or use the one that an outer block has open."""
+    """Start the process pool of `module`, or reuse the pool that an enclosing block has opened."""
     if module in _OPEN:
         yield _OPEN[module]
         return
@@ -175,7 +175,7 @@ class Person:
     service: httpx.AsyncClient
 
     def is_led_to(self, server: Server) -> None:
-        """Use this process for the public address from now on."""
+        """Send all later requests of the browser and the service to this process."""
         self.browser.event_hooks = self.service.event_hooks = {"request": [Road(server)]}
 
     async def heading(self, link: str) -> str:
@@ -291,7 +291,7 @@ async def calling(
 
 
 async def held(server: Server, call: Calling, *, mode: str) -> str:
-    """Return the link, once a request of the call waits for the answer."""
+    """Wait until a request of the call waits for the answer, and return the link."""
     link = await call.link()
     if mode != "legacy":
         # Wait until the call's second request has taken over the wait.

@@ -19,7 +19,7 @@ WIPED = 601
 
 
 async def connected(account_env: AccountEnv, customer: Customer, *, mode: str, die: str) -> str:
-    """Run a call whose person has agreed, until its server dies at this point. Return the link."""
+    """Call `connect`, agree as the person, and wait until the server dies. Return the link."""
     async with account_env.start(die=die) as server, calling(server, "connect", mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))
@@ -32,7 +32,7 @@ async def connected(account_env: AccountEnv, customer: Customer, *, mode: str, d
 async def typed(
     account_env: AccountEnv, customer: Customer, tool: str, *, mode: str, die: str
 ) -> str:
-    """Run a call whose person types a secret, until its server dies at this point.
+    """Call the tool, type the secret as the person, and wait until the server dies.
 
     Return the link.
     """

@@ -1,7 +1,8 @@
-"""A kill -9 in each window of a call with a callback of `on_end`: its effect is made once.
+"""Kill the server with SIGKILL during a call that has an `on_end` callback.
 
-The callback notes its effect by the idempotency key, as the documentation says. With `--whole` each
-cell is tried 20 times, and the run ends with a table of the counts.
+The callback's effect happens once, wherever the server died. The callback records its effect by
+idempotency key, as the documentation says. With `--whole` each combination of parameters is tried
+20 times, and the run ends with a table of the counts.
 """
 
 from collections.abc import AsyncIterator, Iterable

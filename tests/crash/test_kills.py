@@ -1,4 +1,4 @@
-"""A few random kills on each store, or with --whole a hundred under fifty callers.
+"""Random kills of the server on each store: a few, or with `--whole` 100 kills and 50 callers.
 
 In the short run, the clock moves past the previous process's leases at each restart. In the run
 with `--whole` it does not, so the callers wait for those leases.

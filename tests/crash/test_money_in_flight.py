@@ -30,9 +30,10 @@ BROUGHT_AGAIN = EVENTS * TIMES_AGAIN
 
 
 async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
-    """Pay, and refund two parts. Return the return URL. The provider sends webhooks for each.
+    """Pay, refund two parts of the payment, and return the URL that leads back to our server.
 
-    This function does not wait for the webhooks. `Server.says` reports when they are in flight.
+    The provider sends webhooks for the payment and for each refund. This function does not wait for
+    them. `Server.says` reports when they are in flight.
     """
     await account_env.control(hold=True, duplicates=COPIES - 1)
     back = await customer.press(there)
@@ -44,7 +45,7 @@ async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
 
 
 async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tuple[str, Any]:
-    """Return a link, and a checkout session whose address was lost with the server."""
+    """Return a link and a checkout session. The server died before it read the session's URL."""
     await account_env.withhold(SESSIONS)
     async with account_env.start() as server, calling(server, "buy", mode=mode) as call:
         link = await held(server, call, mode=mode)
@@ -69,7 +70,7 @@ async def ledger(account_env: AccountEnv, *, later: int = LEASE_OVER) -> list[Pa
 
 
 async def had_once(account_env: AccountEnv, *, mode: str, later: int = LEASE_OVER) -> None:
-    """Check that the same call gets the paid work without a question, and check the books."""
+    """Check that a repeated call returns the paid result without a question. Check the books."""
     async with account_env.start(later=later) as server:
         await account_env.bring_again()
         await account_env.carried()
@@ -148,7 +149,7 @@ async def test_next_press_opens_same_checkout_after_its_address_was_lost(
 async def test_next_sweeper_continues_after_sweeper_died_while_reconciling(
     account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
-    """Check a sweeper that first learns which session is ours, then that it is paid."""
+    """The sweeper stores first which session is ours, then that it is paid, and dies at `die`."""
     _, made = await lost(account_env, customer, mode=mode)
     async with account_env.start(reads=COMPLETED, flying=PAID) as server:
         await pay(account_env, customer, made["url"])
@@ -169,7 +170,7 @@ async def test_next_sweeper_continues_after_sweeper_died_while_reconciling(
 async def test_requested_refund_is_made_once_and_tool_continues(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    """Check a refund that the provider made while neither its reply nor webhook was read."""
+    """The provider made the refund, but our server read neither the reply nor a webhook."""
     await refunded(account_env, customer, mode=mode, reads=NOTHING)
     assert await account_env.statuses("payment") == ["refunding"]
     async with (
@@ -189,7 +190,7 @@ async def test_requested_refund_is_made_once_and_tool_continues(
 async def test_next_call_reports_refund_not_seen_by_tool(
     account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
-    """Check a refund that our ledger has, from the provider's reply or from its webhook."""
+    """Our ledger has the refund, from the reply or from a webhook, but the tool never saw it."""
     await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:

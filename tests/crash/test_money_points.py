@@ -20,9 +20,9 @@ pytest_plugins = ("tests.crash.fixtures",)
 async def paid(
     account_env: AccountEnv, customer: Customer, *, mode: str, die: str, tool: str = "buy"
 ) -> str:
-    """Run a call whose person has paid and returned, until its server dies at this point.
+    """Call the tool, pay and return as the person, and wait until the server dies.
 
-    Return the link. Webhooks are held back, so the return URL settles the payment.
+    Return the link. Webhooks are held back, so the request to the return URL settles the payment.
     """
     await account_env.control(hold=True)
     async with account_env.start(die=die) as server, calling(server, tool, mode=mode) as call:
@@ -35,7 +35,7 @@ async def paid(
 
 
 async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tuple[str, str]:
-    """Return a link, and the address of a payment page that was lost with the server."""
+    """Return a link and a payment page's URL. The server died before it read this URL."""
     await account_env.withhold(SESSIONS)
     async with account_env.start() as server, calling(server, "buy", mode=mode) as call:
         link = await held(server, call, mode=mode)

@@ -14,7 +14,7 @@ from webapp.connecting import connect
 
 
 async def killed(shop: Shop, person: Person, *, mode: str, die: str, hangs: bool = False) -> str:
-    """Run a call whose person has answered, until its server dies at this point.
+    """Call the tool, answer as the person, and wait until the server dies.
 
     Return the link.
     """

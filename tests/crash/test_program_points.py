@@ -47,7 +47,7 @@ def start(process_pool: ProcessPool, shop: Shop, key: str) -> "Start":
 
 
 class Start:
-    """Starts the program again."""
+    """Starts the program. Every start runs the same program and the same run."""
 
     def __init__(self, pool: ProcessPool, shop: Shop, key: str) -> None:
         self._pool = pool

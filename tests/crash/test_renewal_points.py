@@ -1,6 +1,7 @@
-"""Two processes, or a kill -9, while an account's token is refreshed: one refresh, one question.
+"""Token refreshes of an account by two processes, or with a kill -9 during the refresh.
 
-The provider rotates refresh tokens and treats the reuse of an old one as theft.
+Concurrent calls cause one refresh, and a lost reply to a refresh costs one question. The provider
+rotates refresh tokens and treats the reuse of an old one as theft.
 """
 
 import asyncio

@@ -212,7 +212,7 @@ def other_port() -> Iterator[int]:
 
 
 async def approve_at_once(here: Approving, *voters: tuple[str, Server]) -> None:
-    """Open the one request as each voter at their process, and then let all approve at once."""
+    """Open the request's page as each voter, at that voter's process, then approve all at once."""
     opened: list[tuple[Person, str, Page]] = []
     for name, server in voters:
         person = await here.env.signed_in(name)

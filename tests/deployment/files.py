@@ -46,7 +46,7 @@ def of_nginx(name: str, text: str = NGINX) -> list[str]:
 
 
 def variables(text: str) -> dict[str, str]:
-    """Return the variables of a file of NAME=value lines, with open values filled in."""
+    """Return the variables of a file of NAME=value lines. Empty values come from `CHOSEN`."""
     lines = [line.partition("=") for line in text.splitlines() if re.match(r"[A-Z_]+=", line)]
     return {name: value or CHOSEN[name] for name, _, value in lines}
 

@@ -146,7 +146,7 @@ class FrontedHost(StartedHost):
             url = f"https://localhost:{port}"
             async with self._started(listener, url=url, folder=folder, extra=settings) as served:
                 back = listener.getsockname()[1]
-                listener.close()  # only the host has the socket, so it closes with the host
+                listener.close()  # now only the host process has the socket open
                 async with self.front(folder, port, back) as log:
                     yield replace(served, proxy_log=log)
 

@@ -34,7 +34,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import DEFAULT_PORT, TABLE, read_settings
 
 PORT = str(DEFAULT_PORT)
-# The time from the signal until the process has ended, whatever its tools and clients do.
+# The longest time from the stop signal until the process has ended.
 ENDING = PolicySettings().grace + timedelta(seconds=GRACE_SECONDS)
 SPARE = timedelta(seconds=5)
 CHOSEN_HERE = {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}

@@ -15,7 +15,8 @@ from tests.hosts.host import Served
 
 UNIT = DEPLOY / "systemd" / "elicit.service"
 LINK = "/e/a-token-of-a-link?code=4711&state=4712"
-# The proxy cuts off slow senders itself, and its requests are never treated as local.
+# These promises cannot be tested behind a proxy: the proxy cuts off slow senders itself, and the
+# server never treats a forwarded request as local.
 FRONTS_OWN = {"local", "slow senders"}
 
 

@@ -64,7 +64,7 @@ class Resolver(asyncio.DatagramProtocol):
 
 @dataclass(slots=True, kw_only=True)
 class Pod:
-    """A fake pod that answers with its name. If it `breaks`, it reads a request and closes."""
+    """A fake pod that answers with its name. With `breaks` it closes the connection instead."""
 
     name: str
     breaks: bool = False
@@ -98,7 +98,7 @@ class Cluster:
 async def fronted(
     folder: Path, *, front: int, pods: int, known: Collection[str], ready: Collection[str]
 ) -> AsyncIterator[None]:
-    """Run nginx. DNS resolves the names of `known` pods, and the service to the `ready` pods."""
+    """Run nginx. DNS knows the `known` pods by name, and the service as the `ready` pods."""
     names = {f"{name}.elicit-pods.default.{NAMES}": [ADDRESSES[name]] for name in known}
     names[ANY] = [ADDRESSES[name] for name in ready]
     loop = asyncio.get_running_loop()

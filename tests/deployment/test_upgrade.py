@@ -1,7 +1,7 @@
-"""Two neighbouring versions on one store: a rolling upgrade and a rollback.
+"""Two consecutive versions of the server on one store: a rolling upgrade and a rollback.
 
-On 2026-07-28 each request of a call can reach another process. On 2025-11-25 a call stays with its
-session, and the person can be routed to either process.
+With protocol revision 2026-07-28, each request of a call can reach another process. With 2025-11-25
+a call stays with its session's process, and the person can be routed to either process.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def other(version: str) -> str:
 
 @asynccontextmanager
 async def asked(caller: CutOffCaller) -> AsyncIterator[tuple[str, AsyncIterator[str]]]:
-    """Start a call of 2025-11-25 that waits. Provide its link and the rest of its stream."""
+    """Start a call with revision 2025-11-25. Provide its link and the rest of its stream."""
     request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}
     request |= {"params": {"name": "order", "arguments": ORDER}}
     async with caller.http.stream(
@@ -101,7 +101,7 @@ class Balancer:
 
     @asynccontextmanager
     async def route(self, phase: int) -> AsyncIterator[Serving]:
-        """Wait until `phase` has begun, and provide the process for one step of it."""
+        """Wait until `phase` has begun, and provide the process for one step of a call."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.phase >= phase)
         serving = self.routes[0]

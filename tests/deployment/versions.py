@@ -65,7 +65,7 @@ def code_of(version: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A public address and a store, with any version."""
+    """A public address and a store, which processes of both versions can serve."""
 
     home: Path
     store: str

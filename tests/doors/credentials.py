@@ -1,4 +1,4 @@
-"""Credentials: others cannot exhaust a valid one's rate, and each works for one purpose only."""
+"""Credentials: invalid ones never rate-limit a valid one, and each works for a single purpose."""
 
 import httpx
 
@@ -13,7 +13,7 @@ ASKED = {"kind": "confirm", "message": "Sell the house?"}
 
 
 async def _flood(world: World) -> None:
-    """Send more invalid keys and tokens to every route than one address may."""
+    """Send invalid keys and tokens until the address is rate-limited, then try other routes."""
     url, forged = world.env.here.url, f"{world.token(ANN)[:-8]}AAAAAAAA"
     async with httpx.AsyncClient(base_url=url, verify=TLS, timeout=300) as client:
         statuses = list[int]()

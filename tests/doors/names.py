@@ -29,7 +29,7 @@ def visit(name: str) -> dict[str, Any]:
 
 
 async def _by_a_program(world: World, door: Door, program: str, name: str) -> Asked:
-    """Ask the same person from a program under this name. The program must not be refused."""
+    """Ask the door's person as `program`, with `elicitation_id` `name`. This must be allowed."""
     if world.subject(door) != ALICE:
         return await world.ask(Door.API, visit(name), program=program)
     acting = (await world.program_named(program)).acting_for(world.token(ALICE, use="api"))

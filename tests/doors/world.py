@@ -57,7 +57,7 @@ def world_tools(register: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class Refused(Exception):
-    """A question was not asked. The text is what the asking side received."""
+    """The server refused to ask a question. The text is the reply to the program or client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ _IN_BLOCK: Final = "`asking` block"
 
 
 def owner_tag(world: World, subject: str) -> str:
-    """Return the tag of this person at the issuer."""
+    """Return the owner tag of a person who signs in at the issuer."""
     return world.env.owner(subject)
 
 

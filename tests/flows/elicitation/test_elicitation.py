@@ -308,7 +308,7 @@ def test_delivered_outcome_cannot_be_claimed_again() -> None:
             states.claim(delivered, run="r1", request_id=request_id, now=NOON + 2 * LEASE)
 
 
-def test_letting_go_releases_key_and_wipes_answer() -> None:
+def test_releasing_key_also_wipes_answer() -> None:
     gone = states.release_key(accepted())
     assert (gone.holds_key, gone.content, gone.due_at) == (False, None, None)
 
@@ -376,7 +376,7 @@ def test_repeated_fall_due_ends_with_no_due_time() -> None:
     assert current.status is Status.EXPIRED
 
 
-def test_record_is_stored_thirty_days_after_its_end() -> None:
+def test_record_is_erased_thirty_days_after_its_end() -> None:
     assert timedelta(days=30) == RECORD_RETENTION
     assert elicitation().erase_at == NOON + LIFE + RECORD_RETENTION
     late = states.settle_late(

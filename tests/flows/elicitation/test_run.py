@@ -34,7 +34,7 @@ def test_questions_stay_in_order_asked() -> None:
     assert ids(current) == ["d0", "d1", "d2", "d3"]
 
 
-def test_asking_again_at_same_place_preserves_every_index() -> None:
+def test_asking_same_step_again_replaces_its_elicitation_in_place() -> None:
     current = run()
     for nth in range(3):
         current = runs.ask(current, asking(nth), open_until=OPEN_UNTIL)

@@ -121,7 +121,7 @@ def test_gate_off_works_on_library_tool_and_static_method() -> None:
     assert mark_of(Tools.apart) == Gate(is_off=True)
 
 
-def test_gate_off_cannot_open_function_marked_with_gate() -> None:
+def test_gate_off_never_removes_the_gate_of_a_marked_function() -> None:
     def tool() -> None: ...
 
     elicit.gate(message="Sure?")(tool)

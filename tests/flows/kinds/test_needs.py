@@ -37,7 +37,7 @@ def test_needs_returns_the_same_function() -> None:
     assert questions_of(tool) == ["Read the terms."]
 
 
-def test_question_of_needs_does_not_count_as_never_asked() -> None:
+def test_question_passed_to_needs_is_not_reported_as_unasked() -> None:
     asker: Any = None
     with asking(asker, is_tool=None) as unasked:
         question = elicit.confirm("Sure?")

@@ -69,7 +69,7 @@ def test_access_token_type_or_generic_jwt_type_is_accepted(kind: str) -> None:
     assert read(token(header={"typ": kind})).subject == "alice"
 
 
-def test_untyped_token_needs_a_claim_of_access_tokens() -> None:
+def test_token_without_typ_needs_a_claim_that_only_access_tokens_have() -> None:
     plain: dict[str, Any] = {"header": {"typ": None}, "client_id": None, "scope": None}
     assert refusal(token(**plain)) == "type"
     assert refusal(token(**plain, azp="an assistant")) == "type"

@@ -259,7 +259,7 @@ class TestTheExchange:
             ({"scope": "repo,,repo, \x00"}, ("repo",)),
         ],
     )
-    def test_reply_without_scopes_grants_requested_scopes(
+    def test_granted_scopes_are_read_from_reply_or_default_to_requested(
         self, members: dict[str, Any], scopes: tuple[str, ...]
     ) -> None:
         grant = exchanged({"access_token": "t", **members})

@@ -1,4 +1,4 @@
-"""Client authentication in every request, at servers that accept one method."""
+"""Client authentication in every request, at servers that each accept a single method."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.support.strict_provider import KEY, secret_for
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 
-# the methods that a server can name, with the setting of an operator who follows the docs
+# Each method that a server's metadata can name, and the `client_auth` that the docs recommend.
 METHODS = {
     "client_secret_basic": "basic",
     "client_secret_post": "basic",  # chosen by the metadata
@@ -45,7 +45,11 @@ MINE = SubjectToken(text="a.persons.token", issuer=ISSUER, subject="ann", claim=
 
 
 class Server:
-    """The authorization server. It refuses every request, and `sent` are those to refuse."""
+    """A fake authorization server, which refuses to authenticate the client.
+
+    With `issues_code` it issues a device code. `sent` lists all requests except those for metadata
+    and keys.
+    """
 
     def __init__(self, method: str, **metadata: Any) -> None:
         self.issues_code = False
@@ -69,7 +73,7 @@ class Server:
         return httpx.Response(401, json={"error": "invalid_client"})
 
     def run(self, talk: Any) -> Any:
-        """Run the talk. Return its result, or the error that it raised."""
+        """Answer the requests of `talk` until it ends. Return its result or the raised error."""
         try:
             request = next(talk)
             while True:
@@ -155,7 +159,7 @@ REQUESTS: dict[str, Callable[[Client, Server], Any]] = {
 
 
 def method_of(request: httpx.Request) -> str:
-    """Return the method with which the request authenticates. It fails if there are two."""
+    """Return the method by which the request authenticates. Fail if there is more than one."""
     values, header = form_of(request), request.headers.get("authorization")
     found = list[str]()
     if header is not None:
@@ -192,7 +196,7 @@ def test_request_authenticates_by_the_method_that_the_server_names(name: str, me
 @pytest.mark.parametrize("before", ["basic", "post", "none", "private_key_jwt"])
 @pytest.mark.parametrize("method", ["private_key_jwt", "none"])
 @pytest.mark.parametrize("send", [refresh, revoke], ids=["refresh", "revoke"])
-def test_account_of_before_uses_the_method_that_the_operator_changed_to(
+def test_existing_account_uses_the_method_that_the_operator_changed_to(
     send: Any, method: str, before: str
 ) -> None:
     server, client = Server(method), a_client(method)
@@ -203,7 +207,7 @@ def test_account_of_before_uses_the_method_that_the_operator_changed_to(
 
 
 @pytest.mark.parametrize(("method", "accepted"), [("basic", "post"), ("post", "basic")])
-def test_account_of_before_stays_with_the_method_that_its_metadata_named(
+def test_existing_account_still_uses_the_method_that_the_metadata_named(
     method: str, accepted: str
 ) -> None:
     server, client = Server("client_secret_" + accepted), a_client(method)
@@ -213,7 +217,7 @@ def test_account_of_before_stays_with_the_method_that_its_metadata_named(
 
 
 @pytest.mark.parametrize("name", [one for one in REQUESTS if one != "/revoke"])
-def test_refused_client_is_the_operators_to_correct(name: str) -> None:
+def test_refused_client_is_reported_as_the_operators_problem(name: str) -> None:
     error = REQUESTS[name](a_client("basic"), Server("client_secret_basic"))
     assert isinstance(error, TokenRefused)
     assert error.refusal.means == "client"
@@ -230,7 +234,7 @@ async def test_introspection_authenticates_by_the_method_that_the_server_names(m
     assert await introspected_by(Server(method), METHODS[method]) == method
 
 
-async def test_endpoints_with_methods_of_their_own_get_these() -> None:
+async def test_revocation_and_introspection_use_methods_of_their_endpoint() -> None:
     others = {
         f"{name}_endpoint_auth_methods_supported": ["client_secret_post"]
         for name in ("revocation", "introspection")
@@ -243,7 +247,7 @@ async def test_endpoints_with_methods_of_their_own_get_these() -> None:
 
 
 async def introspected_by(server: Server, client_auth: str) -> str:
-    """Have a token checked. Return the method by which this server authenticated."""
+    """Check a token by introspection. Return the method by which this server authenticated."""
     server.sent.clear()
     client, clock = a_client(client_auth), Clock()
 

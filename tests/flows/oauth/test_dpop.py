@@ -112,7 +112,7 @@ def test_server_that_always_wants_another_nonce_is_asked_twice_only() -> None:
 @pytest.mark.parametrize(
     "nonce", ["", "x" * 5000, b"\xe9", b"a\tb"], ids=["none", "long", "not ascii", "tab"]
 )
-def test_wrong_nonce_is_not_repeated(nonce: Any) -> None:
+def test_request_is_not_repeated_with_an_invalid_nonce(nonce: Any) -> None:
     _, away, _ = left()
     reply = httpx.Response(400, json={"error": "use_dpop_nonce"}, headers=[("dpop-nonce", nonce)])
     with pytest.raises(TokenRefused):
@@ -125,7 +125,7 @@ def test_token_that_is_not_bound_is_refused() -> None:
         granted(PROVIDER, away, token_reply(token_type="Bearer"))
 
 
-def test_bound_token_is_refused_if_nothing_proves_key() -> None:
+def test_bound_token_is_refused_if_provider_does_not_declare_dpop() -> None:
     provider = replace(PROVIDER, dpop=False)
     _, away, key = left(provider)
     assert key is None

@@ -1,7 +1,7 @@
-"""Replies and tokens whose members have a value of any kind: each is used or refused, not a fault.
+"""Replies and tokens in which one member has an arbitrary JSON value, which is used or refused.
 
-A provider or issuer can send any JSON in any member. The server must answer with an error of its
-own, because any other exception is an internal error that names nothing.
+A provider or issuer can send any JSON in any member. The code must use the value or raise an
+`ElicitError`: any other exception is an internal error that does not name its cause.
 """
 
 import json
@@ -44,7 +44,7 @@ from tests.support.oauth_flow import (
     id_token,
 )
 
-# written as JSON, as some have no Python value
+# Written as JSON text, because some of the values have no Python equivalent.
 VALUES = (
     *("null", "true", "false", "0", "-1", "3.5", "1e308", "-1e308", "9" * 400, "-" + "9" * 400),
     *("9" * 5000, "-62135596801", "253402300800", '""', '" "', '"x"', r'"\u0000"', r'"\ud800"'),
@@ -132,12 +132,12 @@ def a_client(provider: Provider) -> Client:
 
 
 def text_with(members: Mapping[str, Any], name: str, value: str) -> bytes:
-    """Return the members as JSON, with this JSON as the value of one of them."""
+    """Return `members` as JSON text, in which the member `name` has the JSON text `value`."""
     return json.dumps({**members, name: "@@"}).replace('"@@"', value).encode()
 
 
 def survives(talk: Any, reply: Callable[[httpx.Request], httpx.Response]) -> None:
-    """Run the talk to its end or to an error of this package."""
+    """Run the talk until it ends or raises an `ElicitError`. Any other error fails the test."""
     with suppress(StopIteration, ElicitError):
         request = next(talk)
         for _ in range(20):
@@ -189,7 +189,7 @@ TALKS: Mapping[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", TALKS)
-def test_value_of_any_kind_in_a_reply_is_no_internal_error(name: str) -> None:
+def test_any_json_value_in_a_reply_causes_no_internal_error(name: str) -> None:
     keys = {"keys": [KEY.as_dict(private=False)]}
     for member in REPLY:
         for value in VALUES:
@@ -205,7 +205,7 @@ def test_value_of_any_kind_in_a_reply_is_no_internal_error(name: str) -> None:
             survives(TALKS[name](), reply)
 
 
-def test_value_of_any_kind_in_metadata_or_in_a_key_is_no_internal_error() -> None:
+def test_any_json_value_in_metadata_or_a_key_causes_no_internal_error() -> None:
     for member in SAYS:
         for value in VALUES:
             found = httpx.Response(200, content=text_with(SAYS, member, value))
@@ -221,7 +221,7 @@ def test_value_of_any_kind_in_metadata_or_in_a_key_is_no_internal_error() -> Non
 
 
 @pytest.mark.parametrize("name", ["access", "introspection", "logout", "id"])
-def test_value_of_any_kind_in_a_signed_claim_is_no_internal_error(name: str) -> None:
+def test_any_json_value_in_a_signed_claim_causes_no_internal_error(name: str) -> None:
     keys, client = [KEY.as_dict(private=False)], a_client(ACME)
     header = {"alg": "ES256", "kid": "one"}
     about: Any = {"keys": keys, "now": NOON}

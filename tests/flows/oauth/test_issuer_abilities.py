@@ -1,6 +1,6 @@
-"""Abilities that issuers demand or offer: metadata of RFC 8414, PAR, Ed25519, signed userinfo.
+"""Features that issuers require or offer: metadata of RFC 8414, PAR, Ed25519, signed userinfo.
 
-The hostile cases try to get the client secret or the person sent elsewhere.
+In the hostile cases, a reply tries to send the client secret or the person to another site.
 """
 
 from dataclasses import replace
@@ -148,7 +148,7 @@ def test_request_uri_that_server_would_fetch_is_refused(uri: Any) -> None:
     ],
     ids=["404", "503", "page", "redirect", "not for this client"],
 )
-def test_browser_takes_request_along_if_offered_push_does_not_work(reply: httpx.Response) -> None:
+def test_browser_carries_the_request_if_an_optional_push_fails(reply: httpx.Response) -> None:
     departure, _ = left(ACME, httpx.Response(200, json=OFFERED), reply)
     assert parameters_of(departure.url)["code_challenge_method"] == ["S256"]
     with pytest.raises(Failed):
@@ -294,14 +294,14 @@ def test_userinfo_needs_one_of_the_declared_algorithms(only: tuple[str, ...], la
     ],
     ids=["issuer", "audience", "key", "no token", "encrypted"],
 )
-def test_wrongly_signed_userinfo_costs_name_and_not_identity(reply: httpx.Response) -> None:
+def test_wrongly_signed_userinfo_is_ignored_and_label_is_the_id(reply: httpx.Response) -> None:
     # finding: I5
     _, away = departed(ACME)
     assert labelled(away, reply, key_set()) == "sub-1"
 
 
 @pytest.mark.parametrize("reply", [httpx.Response(500), httpx.Response(200, html="<p>")])
-def test_unreadable_userinfo_costs_name_and_not_identity(reply: httpx.Response) -> None:
+def test_unreadable_userinfo_is_ignored_and_label_is_the_id(reply: httpx.Response) -> None:
     # finding: I5
     _, away = departed(ACME)
     assert labelled(away, reply) == "sub-1"

@@ -1,4 +1,4 @@
-"""Revocation of tokens: it succeeded only if the provider confirms it."""
+"""Revocation of tokens, which counts as done only if the provider confirms it."""
 
 from dataclasses import replace
 from typing import Any
@@ -183,7 +183,7 @@ class TestOtherWays:
 
 
 async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str | None) -> None:
-    """Connect, renew and revoke, and check that a refresh is refused afterwards."""
+    """Connect, refresh and revoke an account, and check that another refresh is refused."""
     sandbox = new_sandbox(url=sandbox_env.URL, serves=sandbox_env.MAIN)
     async with sandbox_env.person_at(sandbox, clock=Clock()) as person:
         reply = await person.connect(served, **query)

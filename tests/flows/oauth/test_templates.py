@@ -1,4 +1,4 @@
-"""Tenants and addresses with values: only hosts of the declared patterns."""
+"""Tenant hosts and URL templates: a value can lead only to a host that was declared."""
 
 import pytest
 
@@ -12,7 +12,7 @@ FORCE = ("https://*.my.salesforce.com", "https://*.sandbox.my.salesforce.com")
 @pytest.mark.parametrize(
     "typed", ["acme", "ACME", " acme ", "acme.myshopify.com", "https://acme.myshopify.com/"]
 )
-def test_tenant_is_written_in_one_way(typed: str) -> None:
+def test_every_spelling_of_a_tenant_gives_the_same_host(typed: str) -> None:
     # finding: XO3
     assert tenant_host(typed, SHOPS) == "acme.myshopify.com"
 
@@ -70,7 +70,7 @@ def test_tenant_outside_of_the_pattern_is_refused(typed: str) -> None:
     "pattern",
     ["*", "*.com", "com", "*.*", "a.*.example.com", "*x.example.com", "https://a.b", "A.b"],
 )
-def test_pattern_whose_end_anybody_can_own_is_refused(pattern: str) -> None:
+def test_too_broad_or_malformed_host_pattern_is_refused(pattern: str) -> None:
     assert host_pattern_fault(pattern) is not None
 
 

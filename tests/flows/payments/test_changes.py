@@ -1,4 +1,4 @@
-"""The table of payment events, cell by cell."""
+"""The table of changes: what a provider's statement changes in each state of the ledger."""
 
 import pytest
 

@@ -279,7 +279,7 @@ class Refunds:
         Refunds(body="{payment}"),
     ],
 )
-def test_declaration_with_repeatable_refund_is_refused(refunds: Refunds) -> None:
+def test_declaration_whose_repeated_refund_could_pay_twice_is_refused(refunds: Refunds) -> None:
     with pytest.raises(
         InvalidQuestion, match=r"^refund: a repeated refund request must not refund twice"
     ):

@@ -1,4 +1,4 @@
-"""Mollie: the requests, the meaning of the replies, and the limited value of a webhook."""
+"""Mollie: the requests, the meaning of the replies, and webhooks that only name a payment."""
 
 import dataclasses
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def test_complete_request_is_stored_before_sending() -> None:
     }
 
 
-def test_unreachable_server_sends_no_webhook_url() -> None:
+def test_server_without_public_address_sends_no_webhook_url() -> None:
     stored = msgspec.convert(MollieGateway(mollie(KEY)).prepare(asked(), TRIP), dict[str, Any])
     assert "webhookUrl" not in msgspec.json.decode(stored["request"])
 
@@ -491,6 +491,6 @@ def test_random_reply_raises_only_failed(talk: Callable[[], Talk[Any]], data: Js
 
 
 @given(st.binary(), st.text())
-def test_random_webhook_is_read_or_raises_unverified(body: bytes, query: str) -> None:
+def test_random_webhook_is_ignored_or_raises_unverified(body: bytes, query: str) -> None:
     with suppress(Unverified):
         assert notice(body, query) is None

@@ -1,4 +1,4 @@
-"""The author's own provider, declared in four lines, with a payment from start to end."""
+"""A payment from start to end at an author's own provider, which is declared in four lines."""
 
 import dataclasses
 import itertools
@@ -355,7 +355,7 @@ def test_setting_value_is_filled_into_path_and_body() -> None:
     assert request.content == b'{"shop":"a.b"}'
 
 
-def test_key_without_value_is_left_out_of_body() -> None:
+def test_refund_without_reason_sends_no_reason_member() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     payment_env.pay("ch-1")

@@ -1,4 +1,4 @@
-"""Templates and places of declarations, in isolation."""
+"""Templates of a declaration, and its places, which are paths to values in a reply or event."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_place_leads_to_its_value_or_none(place: str, found: object) -> None:
     assert at(data, place) == found
 
 
-def test_text_at_reads_only_texts_and_whole_numbers() -> None:
+def test_text_at_reads_only_short_texts_integers_and_booleans() -> None:
     assert text_at({"a": "x" * TEXT_AT_MOST}, "a") == "x" * TEXT_AT_MOST
     assert [text_at({"a": value}, "a") for value in (7, True, None)] == ["7", "true", None]
     others: list[Any] = ["x" * (TEXT_AT_MOST + 1), 1.5, {}, []]
@@ -83,7 +83,7 @@ def test_first_matching_rule_wins() -> None:
     assert [first_of(data, rules) for data in found] == [1, 2, 3, None]
 
 
-def test_only_summed_places_may_combine_several_places() -> None:
+def test_only_summed_fields_can_join_several_paths_with_plus() -> None:
     assert place_faults({"told.refunded": "a.b+c", "given": "a", "told.amount": None}) == []
     faults = place_faults({"told.refunded": "a+", "told.amount": "a+b", "x": {"a": 1}})
     assert len(faults) == 3
