@@ -121,7 +121,7 @@ def with_one_bit_changed(text: str) -> Iterator[str]:
 
 
 def with_timestamp(scheme: Scheme, timestamp: str) -> Headers:
-    """Return headers that the sender itself signed, with a time that no sender uses."""
+    """Return headers with this timestamp, which can be malformed, and a valid signature."""
     key = SECRETS[scheme]
     if scheme is STRIPE:
         message = timestamp.encode() + b"." + BODY

@@ -7,12 +7,15 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from msgspec.msgpack import decode, encode
 
 from flows import elicit
 from tests.support.guarded_server import guarded_by_tokens
 from tests.support.mcp_server import RING, eventually, new_server
 from tests.support.users import AS_ROOT, ME, NOBODY, calling
 from tests.support.workers import Workers, in_file, two_workers
+from webapp.http.exchange import PEER_KEY
+from webapp.identity.local_peer import Peer, PeerConnection
 from webapp.workers.envelope import CHALLENGE_BYTES, Envelope, Sealing
 from webapp.workers.relay import make_private
 
@@ -157,15 +160,27 @@ def framed(piece: bytes) -> bytes:
     return len(piece).to_bytes(LENGTH_BYTES, "big") + piece
 
 
-def envelope_of(headers: dict[str, str], *, uid: int = ME) -> Envelope:
-    """Return the envelope that a worker would create for the owner's DELETE request."""
+def envelope_of(workers: Workers, headers: dict[str, str], *, method: str = "DELETE") -> Envelope:
+    """Return the envelope that the second worker would create for this request of the owner."""
+    own = {
+        "host": workers.envs[0].url.removeprefix("http://"),
+        "accept": "application/json, text/event-stream",
+        "content-type": "application/json",
+        **headers,
+    }
+    ends = PeerConnection(client=("127.0.0.1", 40000), server=("127.0.0.1", 40001))
     return Envelope.of(
         {
-            "method": "DELETE",
+            "method": method,
+            "scheme": "http",
             "path": "/mcp",
             "raw_path": b"/mcp",
+            "query_string": b"",
             "http_version": "1.1",
-            "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+            "headers": [(name.encode(), text.encode()) for name, text in own.items()],
+            "client": ends.client,
+            "server": ends.server,
+            PEER_KEY: Peer(uid=ME, connection=ends),
         }
     )
 
@@ -174,7 +189,7 @@ async def test_socket_connection_without_valid_envelope_gets_nothing(make, store
     caplog.set_level(logging.WARNING)
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         socket, other = Socket(workers, 0), Socket(workers, 1)
-        envelope = envelope_of(headers)
+        envelope = envelope_of(workers, headers)
         old, _ = await socket.exchanged()
         sealed = envelope.seal(RING, to=socket.name, challenge=old)
         broken = bytes([sealed[0], *sealed[1:-1], sealed[-1] ^ 1])
@@ -207,17 +222,22 @@ async def test_socket_connection_without_valid_envelope_gets_nothing(make, store
 async def test_frames_after_envelope_are_accepted_only_in_order(make, store):
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         socket = Socket(workers, 0)
-        for _ in range(TIMES):
+        ping = encode((2, b'{"jsonrpc": "2.0", "id": 6, "method": "ping"}', False))
+        for is_complete in (True, *[False] * TIMES):
             reader, writer = await asyncio.open_unix_connection(socket.path)
             challenge = await reader.readexactly(CHALLENGE_BYTES)
-            envelope = envelope_of(headers)
-            envelope.plain["method"] = "POST"
+            envelope = envelope_of(workers, headers, method="POST")
             writer.write(framed(envelope.seal(RING, to=socket.name, challenge=challenge)))
             sealing = Sealing(envelope.key)
-            sealing.seal(b"left out", is_answer=False)
-            writer.write(framed(sealing.seal(b"a piece", is_answer=False)))
-            writer.write_eof()
-            assert b"200" not in await reader.read()
+            if not is_complete:
+                sealing.seal(b"left out", is_answer=False)
+            writer.write(framed(sealing.seal(ping, is_answer=False)))
+            if is_complete:
+                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
+                start = decode(sealing.open(await reader.readexactly(size), is_answer=True))
+                assert start[:2] == [1, 200]
+            else:
+                assert await reader.read(1) == b""
             writer.close()
         await eventually(lambda: not workers.envs[0]._posts.running)
         assert (await workers.answered(0, headers=headers, message=LISTING)).status == 200

@@ -1,7 +1,5 @@
 """Tests that a question ends once, and only by someone who may end it."""
 
-import json
-
 from flows.elicitation.states import Completion, Status
 from tests.doors.rules import (
     ASKING,
@@ -90,7 +88,7 @@ async def _whoever_asks_never_decides(world: World, door: Door) -> None:
         called = await world.call(
             door, "elicitation_result", elicitId=asked.id, action="accept", content={}
         )
-        assert "approve" not in json.dumps(called).lower() or "cannot" in called
+        assert "You cannot answer for the person" in called
     found = await world.env.here.service.elicitations.get(asked.id)
     assert found is not None
     assert not found.status.is_final

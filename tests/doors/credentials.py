@@ -23,7 +23,10 @@ async def _flood(world: World) -> None:
             statuses.append(refused.status_code)
         assert statuses[-1] == 429
         for path in ("/api/inbox", "/mcp", "/e/made-up", "/pair/made-up"):
-            await client.post(path, headers={"authorization": f"Bearer {forged}"}, json={})
+            refused = await client.post(
+                path, headers={"authorization": f"Bearer {forged}"}, json={}
+            )
+            assert refused.is_client_error, path
 
 
 async def _works_during_a_flood(world: World, door: Door) -> None:

@@ -86,7 +86,9 @@ def test_account_of_server_without_openid_connect_is_connected() -> None:
     stored = a_flow(provider).prepare(an_elicitation(provider), TRIP)
     going = an_elicitation(provider, attempt_data=stored)
     metadata = {
-        key: value for key, value in METADATA.items() if key not in ("jwks_uri", "userinfo")
+        key: value
+        for key, value in METADATA.items()
+        if key not in ("jwks_uri", "userinfo_endpoint")
     }
     departure, _ = talked(
         a_flow(provider).begin(going, TRIP), httpx.Response(404), httpx.Response(200, json=metadata)

@@ -35,7 +35,7 @@ from webapp.sandbox import new_sandbox
 STANDARD = replace(PLAIN, revoke=Revocation(url=f"{ISSUER}/revoke"))
 
 
-def refunded(
+def revoked(
     provider: Provider, *replies: httpx.Response, connection: Connection | None = None
 ) -> tuple[bool, list[httpx.Request]]:
     talk = revoke(a_client(provider), connection or a_connection(provider), now=NOON)
@@ -44,7 +44,7 @@ def refunded(
 
 class TestTheStandardWay:
     def test_refresh_token_is_revoked_before_access_token(self) -> None:
-        is_gone, (first, second) = refunded(
+        is_gone, (first, second) = revoked(
             STANDARD, httpx.Response(200), httpx.Response(200, content=b"")
         )
         assert is_gone
@@ -56,23 +56,23 @@ class TestTheStandardWay:
     def test_revocation_sends_client_credentials_as_at_the_exchange(self) -> None:
         provider = replace(openid("acme", ISSUER), revoke=STANDARD.revoke)
         connection = a_connection(provider, refresh_token=None, client_auth="post")
-        _, (request,) = refunded(provider, httpx.Response(200), connection=connection)
+        _, (request,) = revoked(provider, httpx.Response(200), connection=connection)
         assert form_of(request)["client_secret"] == "our:secret/%"
 
     def test_access_token_without_refresh_token_is_revoked_alone(self) -> None:
         connection = a_connection(STANDARD, refresh_token=None)
-        is_gone, requests = refunded(STANDARD, httpx.Response(200), connection=connection)
+        is_gone, requests = revoked(STANDARD, httpx.Response(200), connection=connection)
         assert is_gone
         assert len(requests) == 1
 
     def test_already_revoked_token_counts_as_revoked(self) -> None:
         gone = json_reply(400, error="invalid_token")
-        assert refunded(STANDARD, gone, gone)[0]
-        assert refunded(STANDARD, httpx.Response(200), httpx.Response(400))[0]
+        assert revoked(STANDARD, gone, gone)[0]
+        assert revoked(STANDARD, httpx.Response(200), httpx.Response(400))[0]
 
     def test_unsupported_token_type_does_not_count_as_revoked(self) -> None:
         cannot = json_reply(400, error="unsupported_token_type")
-        assert not refunded(STANDARD, httpx.Response(200), cannot)[0]
+        assert not revoked(STANDARD, httpx.Response(200), cannot)[0]
 
     @pytest.mark.parametrize(
         "reply",
@@ -88,7 +88,7 @@ class TestTheStandardWay:
         ],
     )
     def test_refused_revocation_fails_after_first_request(self, reply: httpx.Response) -> None:
-        is_gone, requests = refunded(STANDARD, reply)
+        is_gone, requests = revoked(STANDARD, reply)
         assert not is_gone
         assert len(requests) == 1
 
@@ -101,7 +101,7 @@ class TestAnIssuer:
     def test_revocation_endpoint_is_read_from_metadata(self) -> None:
         acme = openid("acme", ISSUER)
         yes = httpx.Response(200)
-        is_gone, requests = refunded(acme, ok(**METADATA), yes, yes)
+        is_gone, requests = revoked(acme, ok(**METADATA), yes, yes)
         assert is_gone
         assert requests[1].url == f"{ISSUER}/revoke"
 
@@ -111,13 +111,13 @@ class TestAnIssuer:
     )
     def test_tokens_are_not_sent_to_unsafe_revocation_endpoint(self, address: Any) -> None:
         acme = openid("acme", ISSUER)
-        is_gone, requests = refunded(acme, ok(**{**METADATA, "revocation_endpoint": address}))
+        is_gone, requests = revoked(acme, ok(**{**METADATA, "revocation_endpoint": address}))
         assert not is_gone
         assert len(requests) == 1
 
     def test_metadata_of_another_issuer_receives_no_tokens(self) -> None:
         foreign = ok(**{**METADATA, "issuer": "https://evil.example"})
-        is_gone, requests = refunded(openid("acme", ISSUER), foreign)
+        is_gone, requests = revoked(openid("acme", ISSUER), foreign)
         assert not is_gone
         assert len(requests) == 1
 
@@ -129,7 +129,7 @@ class TestAnIssuer:
 
 class TestOtherWays:
     def test_provider_without_revocation_receives_no_request(self) -> None:
-        assert refunded(PLAIN) == (False, [])
+        assert revoked(PLAIN) == (False, [])
 
     @pytest.mark.parametrize(
         ("status", "is_gone"), [(204, True), (404, True), (401, False), (422, False), (500, False)]
@@ -137,7 +137,7 @@ class TestOtherWays:
     def test_github_token_is_deleted_with_client_credentials(
         self, status: int, is_gone: bool
     ) -> None:
-        done, (request,) = refunded(github, httpx.Response(status))
+        done, (request,) = revoked(github, httpx.Response(status))
         assert done is is_gone
         assert request.method == "DELETE"
         assert str(request.url) == "https://api.github.com/applications/our%20id/token"
@@ -160,7 +160,7 @@ class TestOtherWays:
     def test_slack_revocation_uses_the_access_token_itself(
         self, reply: httpx.Response, is_gone: bool
     ) -> None:
-        done, (request,) = refunded(slack, reply)
+        done, (request,) = revoked(slack, reply)
         assert done is is_gone
         assert str(request.url) == "https://slack.com/api/auth.revoke"
         assert request.headers["authorization"] == "Bearer old-key"
@@ -172,10 +172,10 @@ class TestOtherWays:
     def test_dropbox_error_tag_decides_whether_token_was_revoked(
         self, tag: str, is_gone: bool
     ) -> None:
-        assert refunded(dropbox, json_reply(401, error={".tag": tag}))[0] is is_gone
+        assert revoked(dropbox, json_reply(401, error={".tag": tag}))[0] is is_gone
 
     def test_notion_revocation_sends_json_and_version_header(self) -> None:
-        done, (request,) = refunded(notion, ok(request_id="3c90c3cc"))
+        done, (request,) = revoked(notion, ok(request_id="3c90c3cc"))
         assert done
         assert values_of(request) == {"token": "old-key"}
         assert request.headers["notion-version"]
