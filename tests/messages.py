@@ -1,7 +1,7 @@
-"""The extraction of the texts of the pages into the catalogues of `webapp/catalogues`.
+"""Extract the texts of the pages into the translation catalogues in `webapp/catalogues`.
 
-`python -m tests.messages` (or `make messages`) adds new texts to each catalogue and removes those
-that are gone. `python -m tests.messages fr` begins a catalogue for French.
+`python -m tests.messages` (or `make messages`) adds new texts to each catalogue and removes texts
+that the pages no longer contain. `python -m tests.messages fr` begins a catalogue for French.
 """
 
 import ast
@@ -37,7 +37,7 @@ def english_templates() -> list[Path]:
 
 
 def template_texts() -> Iterator[tuple[str | tuple[str, str], str]]:
-    """Yield the texts of the templates. A text that names the asker is yielded for each asker.
+    """Yield the texts of the templates. Texts that name the asker are yielded for each of `ASKERS`.
 
     The pages of operators are in English, as are the log and the command line.
     """
@@ -159,7 +159,7 @@ def _named(*names: str) -> Finder:
 
 
 def _faults(tree: ast.AST) -> Iterator[str]:
-    """Find the sentences of faults, also those that a variable `message` contains."""
+    """Yield the sentences of faults, including those in a variable `message`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Fault":
             for keyword in node.keywords:
@@ -168,7 +168,7 @@ def _faults(tree: ast.AST) -> Iterator[str]:
 
 
 def _failures(tree: ast.AST) -> Iterator[str]:
-    """Find the messages of failures, without the full stop that the page adds."""
+    """Yield the messages of failures, without the full stop that the page adds."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _FAILURES and node.args:
             for text in _sentences(node.args[0]):
@@ -176,7 +176,7 @@ def _failures(tree: ast.AST) -> Iterator[str]:
 
 
 def _refusals(tree: ast.AST) -> Iterator[str]:
-    """Find the messages of `refused`, also those that its callers give as `otherwise`."""
+    """Yield the messages of `refused`, including those that its callers pass as `otherwise`."""
     for text in _named("refused")(tree):
         if "otherwise" not in text:
             yield text.removesuffix(".")

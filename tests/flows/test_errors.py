@@ -1,4 +1,4 @@
-"""The tree of errors matches the tree in the module's docstring."""
+"""The exception classes match the tree in the docstring of flows/errors.py."""
 
 import re
 
@@ -13,7 +13,7 @@ DRAWN = re.compile(r"^([│ ├└─]*)(\w+)(?:  +\S.*)?$")
 
 
 def drawn() -> dict[str, str | None]:
-    """Return each class in the docstring's tree with the class above it."""
+    """Return the classes in the docstring's tree, each with its parent class."""
     assert errors.__doc__ is not None
     above: dict[str, str | None] = {}
     path: list[str] = []

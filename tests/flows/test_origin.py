@@ -1,4 +1,4 @@
-"""Addresses: accepted only if browsers and this library read the same origin."""
+"""Addresses: accepted only if browsers and this library find the same origin in them."""
 
 import pytest
 from hypothesis import given, settings

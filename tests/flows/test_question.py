@@ -1,4 +1,4 @@
-"""Questions: asked only by the `await`, and invalid questions fail where they are written."""
+"""Questions: only `await` asks one, and an invalid question raises when it is created."""
 
 import asyncio
 import copy

@@ -1,10 +1,11 @@
 """Runs of an agent: `python -m tests.frameworks.agents FRAMEWORK URL EARLY TOOL...`.
 
-There is one run for each TOOL. The model calls the tool and does what it is told: it shows the
-person the link, and calls again when the person is done. It calls EARLY times before that. The
-output has one line of JSON for each run: the text that the model received from each call, how often
-the person was asked in the client, and the error that ended the run, if any. Each process imports
-only one framework, because they need different libraries.
+There is one run for each TOOL. The model calls the tool and follows the text that it receives: it
+shows the person the link, and repeats the call after the person has answered. Before that, it
+repeats the call EARLY times too early. The output has one line of JSON for each run: the text that
+the model received from each call, how often the person was asked in the client, and the error that
+ended the run, if any. Each process imports only one framework, because the frameworks need
+different libraries.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ CALLS_AT_MOST = 8
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 _SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"http://[^\s'\"\\,}]+/e/[^\s'\"\\,}]+")
-# The server's words, and those of openai-agents itself.
+# Texts of the server and of openai-agents itself that ask for another call.
 _LATER = ("Another call is waiting", "Please try again")
 
 
@@ -63,7 +64,7 @@ class Play:
 
 
 def documented(number: int, url: str) -> Callable[..., Awaitable[str]]:
-    """Return `run` of a sample of docs/how-to/client.md, as a reader would copy it."""
+    """Return the function `run` of a sample in docs/how-to/client.md, as a reader would copy it."""
     text = _PAGE.read_text("utf-8").partition("\n## Agent frameworks\n")[2]
     sample = _SAMPLE.findall(text)[number]
     names: dict[str, Any] = {}

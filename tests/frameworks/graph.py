@@ -1,7 +1,7 @@
-"""The node of docs/how-to/client.md in a graph: `python -m tests.frameworks.graph URL KEY`.
+"""The sample node of docs/how-to/client.md: `python -m tests.frameworks.graph URL KEY`.
 
-The process reads a line for each resume, and prints one JSON object for each run of the graph: the
-link of the interrupt, or what the node returned.
+The process runs the node in a graph. It waits for a line on standard input before each resume, and
+prints one JSON object for each run: the link of the interrupt, or the result of the node.
 """
 
 import asyncio

@@ -16,7 +16,8 @@ from tests.support.mcp_server import LIBRARIES, ServerEnv, new_server, server_en
 from tests.support.processes import ended, start
 from webapp.limits import CallLimits
 
-# The person sees a question in a form of the client, or as a link in the chat.
+# In ASKING frameworks, the client shows the question in a form. In SILENT ones, the model shows the
+# person a link in the chat.
 ASKING = (
     "langchain",
     "langchain_mcp_adapters_asking",
@@ -67,7 +68,7 @@ def shop(library: str) -> Any:
 
 
 async def runs_of(framework: str, env: ServerEnv, *tools: str, early: int) -> list[Any]:
-    """Return the results of a run for each tool. One process runs all: its imports take seconds."""
+    """Return the results of a run for each tool, all in one process: its imports take seconds."""
     process = await start(
         *(sys.executable, "-m", "tests.frameworks.agents"),
         *(framework, env.mcp_url, str(early), *tools),
@@ -108,7 +109,7 @@ async def test_model_gets_link_and_early_repeated_calls_do_not_fail_the_run(fram
             *waiting, returned = run["results"]
             assert RETURNS[tool] in returned
             links = ["/e/" in received and "show" in received.lower() for received in waiting]
-            # openai-agents waits only 5 seconds, which the server learns from its first call.
+            # openai-agents waits 5 seconds for a response: the server learns it in the first call.
             lost = 1 if framework == "openai_agents" and tool == "name" else 0
             assert links.count(False) == lost, run
             assert len(waiting) >= 3

@@ -1,4 +1,4 @@
-"""The node of docs/how-to/client.md, in a graph of the real LangGraph."""
+"""The sample node of docs/how-to/client.md, in a graph of the real LangGraph."""
 
 import asyncio
 import json

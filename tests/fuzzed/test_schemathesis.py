@@ -24,7 +24,10 @@ _OPERATES: dict[str, Any] = {"scope": KeyScope.OPERATE}
 
 
 def operations() -> list[str]:
-    """Return the labels of all operations, without the endless stream. The proxy has one method."""
+    """Return the labels of all operations except the endless stream.
+
+    The proxy is listed for one method, PUT.
+    """
     return [
         f"{method.upper()} {path}"
         for path, item in api().openapi_schema.to_schema()["paths"].items()

@@ -57,7 +57,7 @@ the HTTP response to a call at `/mcp`:
 
 
 def document() -> str:
-    """Return the page with both sections, and with its first part as it is now."""
+    """Return the page with both sections written again. The text before them stays unchanged."""
     before, begin, _ = DOCUMENT.read_text("utf-8").partition(BEGIN)
     assert begin, f"{DOCUMENT} has no {BEGIN!r}"
     habits = f"{_HEAD}{_lines(map(_played, PLAYED.items()))}{_KNOWN}{_known(KNOWN)}"

@@ -1,4 +1,4 @@
-"""A habit of providers, the declaration that expresses it, and a server that insists on it."""
+"""A habit of providers, the declaration that expresses it, and a server that enforces it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -47,7 +47,7 @@ METADATA = {
 
 
 class Stage(StrEnum):
-    """The moment at which a server refuses a declaration that does not express its habit."""
+    """The step at which connecting fails if the declaration lacks the lines of a habit."""
 
     NEVER = "nothing changes"
     START = "the log at the start and `elicit doctor` say so"
@@ -58,11 +58,11 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """A row that a simulated server plays.
+    """A row of the table, with the habit that a simulated server has.
 
-    `at` are names of the catalogue, or others that the reports name. `declares` are lines of a
-    table in elicit.toml. `without` says what follows if these lines are missing. If an account is
-    then refused after consent, it has to say why nothing can know that earlier.
+    `at` has names of the catalogue, or other names from the reports. `declares` has lines of the
+    provider's table in elicit.toml. `without` says what happens if these lines are missing. If
+    connecting then fails only after consent, `without` has to say why nothing shows it earlier.
     """
 
     at: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Habit:
         return read_declarations(text, source="elicit.toml").providers["hub"]
 
     def stage(self) -> Stage:
-        """Return when the server refuses the declaration without this row's lines."""
+        """Return the step at which connecting fails without this row's lines."""
         provider = self.undeclared
         try:
             walk(provider, self.plays, scopes=("read", "write"))
@@ -107,7 +107,7 @@ class _Answering(StrictProvider):
 
     def reply(self, request: httpx.Request) -> httpx.Response:
         place, _, _ = str(request.url).partition("?")
-        if place == self.habits.authorize:  # a browser without a session, with prompt=none
+        if place == self.habits.authorize:  # as for prompt=none without a session
             back = f"{RETURN}?error=login_required"
             return httpx.Response(302, headers={"location": back})
         try:
@@ -131,7 +131,7 @@ def report_on(provider: Provider, plays: Habits) -> SetupReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A row whose habit other tests play. `test` is the name of one of them."""
+    """A row whose habit other tests simulate. `test` is the name of one of these tests."""
 
     at: tuple[str, ...] = ()
     declares: str = ""

@@ -1,4 +1,4 @@
-"""Wrong set-ups of providers and issuers, and the texts that report them, by their reader."""
+"""Wrong set-ups of providers and issuers, and the texts that each reader sees."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tests.support.wrong_provider import HUB, ID, SECRET
 _LONG = b'{"issuer": "' + b"x" * (1024 * 1024) + b'"}'
 _UTF_16 = '{"access_token": "a-token", "token_type": "bearer"}'.encode("utf-16")
 DISCOVERY = "/.well-known/openid-configuration"
-# The methods of Microsoft Entra, which accepts public clients too.
+# Microsoft Entra publishes these methods, and accepts public clients too.
 _SECRETS = ["client_secret_post", "private_key_jwt", "client_secret_basic"]
 _NO_METHODS = {"token_endpoint_auth_methods_supported": None}
 _PUBLIC = {
@@ -39,7 +39,7 @@ def answers(status: int, **about: Any) -> Callable[[httpx.Request], httpx.Respon
 class Setup:
     """A set-up, and the expected texts: parts of each text, or None if there must be no text.
 
-    `found` is what the start logs and the doctor says. `model` is None if the account arrives.
+    `found`: log at start and `elicit doctor`. `used`: log at use. `model`: None if connected.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -396,7 +396,7 @@ SETUPS: dict[str, Setup] = {
 class SignInSetup:
     """A set-up of the issuer where people sign in. `call` is the status of a call at `/mcp`.
 
-    Without an `audience`, the access token is opaque. `claim` identifies a person.
+    Without an `audience`, the access token is opaque. `claim` is the value of ELICIT_SUBJECT_CLAIM.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -97,13 +97,13 @@ class Held:
     came_to: str | None = None
 
     async def end(self) -> str:
-        """Finish on the first call, and return the outcome."""
+        """Call `finish` once, and return its outcome at each call."""
         if self.came_to is None:
             self.came_to = await self.finish()
         return self.came_to
 
     async def look(self) -> None:
-        """Run the sweeper, and renew the holder's leases in between."""
+        """Run the sweeper three times, and renew the holder's leases before each run."""
         for _ in range(3):
             self.world.here.clock.tick(seconds=15)
             if self.came_to is None:
@@ -190,7 +190,7 @@ def _call(revision: str, tool: str) -> Holds:
 
 
 async def _poll_until_begun(world: World, client: TaskClient, task: str) -> None:
-    """Poll until the paid work has begun. The last poll, which would wait for its end, is left."""
+    """Poll until the paid work has begun, and cancel the last poll, which waits for the end."""
 
     async def polls() -> None:
         while not world.begun.is_set():
@@ -290,7 +290,7 @@ async def _program(world: World) -> AsyncGenerator[Held]:
 
     async def renew() -> None:
         payment = (await world.payment()).id
-        # Send the client's own claim, which is due by the manual clock.
+        # Renew the claim as the client would: its renewal is due by the manual clock.
         await world.till.at("runs/once", method="POST", json={**STEP, "payment": payment})
 
     async def cancel() -> str:

@@ -1,7 +1,7 @@
 """The table of ways to take a payment back and ways to hold it, with the outcome of each pair.
 
-A cell has three parts: what the way to take the payment back returns, what the holder gets, and the
-final status of the payment. A test checks each cell.
+A cell has three parts: the result of the attempt to take the payment back, the result that the
+holder gets, and the final status of the payment. A test checks each cell.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The ways to take a payment back, each through its real interface, and the outcomes."""
+"""The ways to take a payment back, each through its real interface. Each returns its outcome."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Run every check through every host, and write the table into docs/reference/clients.md."""
+"""Run every check on every host, and write the table into docs/reference/clients.md."""
 
 import sys
 

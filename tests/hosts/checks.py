@@ -38,7 +38,7 @@ _STRANGERS = (
 
 
 class Verdict(StrEnum):
-    """The outcome of a promise in a host."""
+    """The outcome of a check on a host."""
 
     HOLDS = "holds"
     OWN = "the host's own"
@@ -49,7 +49,7 @@ Check: TypeAlias = Callable[[Served], Awaitable[Verdict]]
 
 
 async def pages(at: Served) -> Verdict:
-    """Check that links, forms, redirects and callbacks work work, on both revisions."""
+    """Check that links, forms, redirects and callbacks work, on both revisions."""
     for revision in (LEGACY, MODERN):
         async with at.calls.caller(revision, headers=at.key) as caller, at.person() as person:
             call = caller.call("order", what=f"pages {revision}")
@@ -70,7 +70,7 @@ async def pages(at: Served) -> Verdict:
 
 
 async def host_and_origin(at: Served) -> Verdict:
-    """Check that requests for another host and pages of another site are refused."""
+    """Check that another Host, pages of another site, and calls of any page at /mcp are refused."""
     async with at.browser() as browser:
         call = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         headers = {"accept": "application/json, text/event-stream", **at.key}
@@ -101,7 +101,7 @@ async def sessions(at: Served) -> Verdict:
 
 
 async def identity(at: Served) -> Verdict:
-    """Check that a link opens only for its asker, not for others who know it or look alike."""
+    """Check that a link opens only for its asker, even if others know it or claim to be local."""
     async with at.calls.caller(MODERN, headers=at.key) as caller:
         call = caller.call("order", what="identity")
         link = await _shown(at, caller, call)
@@ -125,7 +125,7 @@ async def identity(at: Served) -> Verdict:
 
 
 async def locality(at: Served) -> Verdict:
-    """Check that programs of the server's user need no key, or that the refusal explains why."""
+    """Check that the user's own programs need no key, or that the refusal names `elicit pair`."""
     text = await _refusal(at, {})
     if text is None:
         return Verdict.HOLDS
@@ -148,7 +148,7 @@ async def limits(at: Served) -> Verdict:
 
 
 async def bounds(at: Served) -> Verdict:
-    """Check that a text that is too long is refused before it is parsed."""
+    """Check that paths, queries and bodies that are too long are refused before they are parsed."""
     async with at.browser() as browser:
         assert (await browser.get(f"{at.url}/e/{'x' * 5000}")).status_code == 414
         assert (await browser.get(f"{at.url}/?{'x' * 9000}")).status_code in (414, 400)
@@ -166,7 +166,7 @@ async def _first_line_for(request: httpx.Request) -> bytes:
     """Post the request and return the first line of the response.
 
     A server may respond to a body that is too long and close the connection while the body is still
-    being sent. A client that writes first and then reads loses such a response if it is slow.
+    being sent. A slow client that reads only after it has written would lose such a response.
     """
     first_line = asyncio.get_running_loop().create_future()
 
@@ -261,7 +261,7 @@ async def drain(at: Served) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A column of the table. A promise that `ends` its host or needs settings gets its own host."""
+    """A column of the table. A promise that `ends` its host or has `settings` gets its own host."""
 
     name: str
     says: str
@@ -317,7 +317,7 @@ async def type_secret(person: Person, link: str) -> None:
 
 
 async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
-    """Return the text of a call that asks, or None if a link was shown."""
+    """Call a tool that asks the person. Return its text, or None if a link was shown."""
     async with at.calls.caller(MODERN, headers=headers) as caller:
         call = caller.call("order", what="nothing")
         shown = asyncio.create_task(caller.link())
@@ -326,7 +326,7 @@ async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
             return None
         shown.cancel()
         text = text_of(await call)
-        return None if _LINK.search(text) else text  # a link as text, after silence
+        return None if _LINK.search(text) else text  # a link in the call's own text
 
 
 async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:
@@ -341,7 +341,7 @@ async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:
 
 @asynccontextmanager
 async def _opened(at: Served, headers: dict[str, str]) -> AsyncIterator[CutOffCaller]:
-    """Connect a client of 2025-11-25 without a library, which opens a session."""
+    """Connect a client of 2025-11-25 that uses no MCP library, and open its session."""
     async with at.browser() as http:
         caller = CutOffCaller(http, f"{at.url}/mcp", LEGACY)
         caller.headers |= headers

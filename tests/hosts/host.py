@@ -34,7 +34,7 @@ MODULE = "tests.hosts.shop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A host that serves: its public address and its process."""
+    """A running host: its public address and its process."""
 
     url: str
     process: Process

@@ -1,4 +1,4 @@
-"""An author's module as each host serves it: a server, and the frameworks that it is mounted in."""
+"""A tool author's module that the hosts serve: a server, alone or mounted in a framework."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable

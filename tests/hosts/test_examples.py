@@ -1,4 +1,4 @@
-"""Tests of the host examples, each run as its server would: lifespan, pages, a call, the end."""
+"""Tests of the host examples: each starts, serves pages, answers a call and shuts down."""
 
 import asyncio
 import sys

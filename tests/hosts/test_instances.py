@@ -1,4 +1,4 @@
-"""Two instances of one server behind nginx: what holds for one process holds for two."""
+"""Two instances of one server behind nginx keep the promises of a single process."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -95,7 +95,7 @@ async def test_python_client_raises_on_404_and_new_session_joins_question(
             )
 
         first = await connected()
-        # Otherwise the client asks for the output schema after the result, without a session.
+        # Otherwise the client requests the output schema after the result, in its lost session.
         await first.client.list_tools()
         call = first.call("order", what="tea")
         link = await first.link()

@@ -93,7 +93,7 @@ class Trials:
         return outcome
 
     def _portions(self, fault: Fault, place: Location) -> Iterator[dict[str, set[str]]]:
-        """Yield a few files at a time, with the tests to run there. No tests mean all."""
+        """Yield a few files at a time, with the tests to run there. An empty set means all."""
         if self._reach:
             yield from self._reach.portions(fault, self._paths)
             return

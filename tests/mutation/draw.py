@@ -118,7 +118,7 @@ def changed(code: str, change: _Change) -> str | None:
 def fault_of(
     module: str, operator: str, mutated: str, sources: Mapping[str, list[str]]
 ) -> Fault | None:
-    """Return the changed lines, with as many neighbours as are needed to find them."""
+    """Return the change as a fault, with as many neighbours as are needed to find its lines."""
     old, new = sources[module], mutated.split("\n")
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changes = [one for one in blocks if one[0] != "equal"]
@@ -143,7 +143,7 @@ def fault_of(
 
 
 def draw(count: int, chance: random.Random, known: Collection[_Lines]) -> list[Fault]:
-    """Draw faults of each package in turn, until each package has its share. None is in `known`."""
+    """Draw faults of each package until it has its share. Skip faults that are in `known`."""
     sources = sources_of()
     drawn: list[Fault] = []
     for package, share in shares(sources, count).items():
@@ -157,7 +157,7 @@ def draw(count: int, chance: random.Random, known: Collection[_Lines]) -> list[F
 def draw_from(
     own: Mapping[str, Sequence[str]], chance: random.Random, sources: Mapping[str, list[str]]
 ) -> Iterator[Fault]:
-    """Yield faults of these modules: a module is drawn by its lines, then a place in the module."""
+    """Yield faults of these modules: draw a module, weighted by its lines, then a place in it."""
     left: dict[str, list[list[_Change]]] = {}
     weights = {module: len(lines) for module, lines in own.items()}
     while weights:

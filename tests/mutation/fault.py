@@ -10,7 +10,7 @@ PLANTED: Final = "Planted"  # the operator of a fault that a person wrote, not a
 FAULTS: Final = Path(__file__).with_name("faults.json")
 OUTCOMES: Final = Path(__file__).with_name("outcomes.json")
 DEAD: Final = ("killed", "timed out")
-_SAME_MODULE: Final = 0.5  # the weight of the same module, compared with a neighbour
+_SAME_MODULE: Final = 0.5  # a match in its own module counts as half a neighbour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class Fault:
     def place(self, sources: Mapping[str, Sequence[str]]) -> Location | None:
         """Return the current location, or None if the lines are gone or ambiguous.
 
-        `sources` are the lines of each module. Lines in another module, or elsewhere in their own
-        module, count only with a neighbour.
+        `sources` are the lines of each module. A single match in the fault's own module needs no
+        matching neighbour. Any other match needs one, and must be better than the next match.
         """
         found: list[tuple[float, Location]] = []
         wanted = [line.strip() for line in self.original]
@@ -75,7 +75,7 @@ class Fault:
         return [*lines[: place.start], *faulty, *lines[place.start + len(self.original) :]]
 
     def _neighbours(self, stripped: Sequence[str], start: int) -> int:
-        """Return the number of unchanged neighbours, counted outward."""
+        """Count the unchanged neighbours, above and below, up to the first changed one."""
         end = start + len(self.original)
         above = reversed(stripped[max(0, start - len(self.before)) : start])
         return _alike(reversed(self.before), above) + _alike(self.after, stripped[end:])

@@ -9,7 +9,7 @@ HALVES: Final = ("flows", "webapp")
 
 
 def sources_of(top: Path = PROJECT) -> dict[str, list[str]]:
-    """Return the lines of every module in which a fault can be."""
+    """Return the lines of every module that can have a fault."""
     return {
         path.relative_to(top).as_posix(): path.read_text("utf-8").split("\n")
         for half in HALVES

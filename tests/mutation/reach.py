@@ -1,12 +1,12 @@
 """Measure which tests run the line of which fault: `python -m tests.mutation.reach MAP PATH ...`.
 
-In a copy of the tree, a call before the statement of each fault names the fault. The tests of each
-path then run once, in a process of their own, which costs what any run of these tests costs. MAP
-names the measured files, and for each fault the tests with their seconds. Another run with the same
+In a copy of the tree, the statement of each fault gets a call before it that records the fault's
+id. The tests of each path then run once, in their own process, and take about as long as usual. MAP
+lists the measured files, and for each fault the tests with their seconds. Another run with the same
 MAP adds its files. Only tests that pass are recorded: a test that fails anyway would seem to kill
 every fault.
 
-Statements that run at import, and lines that only other processes run, name no test.
+MAP has no tests for statements that run at import, or for lines that only other processes run.
 """
 
 import ast

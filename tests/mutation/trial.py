@@ -1,8 +1,9 @@
 """The trial of one fault: in a copy of the tree, by processes that import the copy.
 
-Risks: the tests import the original tree, and every fault survives. So a run starts with a fault
-that always fails (see `prove` in `__main__`). Or a test fails without the fault too, and seems to
-kill the fault. So the killing tests run once more at the end, on the unchanged tree.
+Two mistakes could make the outcomes wrong. If the tests imported the original tree, every fault
+would survive: so a run starts with a fault that always fails (see `prove` in `__main__`). If a test
+fails without the fault too, it seems to kill the fault: so the killing tests run once more at the
+end, on the unchanged tree.
 """
 
 import importlib
@@ -31,7 +32,7 @@ HEAVY: Final = (
     *("itsdangerous", "jinja2", "joserfc.jwt", "litestar.testing", "mcp.server", "msgspec"),
     *("pydantic", "uvicorn"),
 )
-# Libraries with pytest plugins are imported before pytest can rewrite their asserts.
+# Ignores the warning that libraries were imported before pytest could rewrite their asserts.
 QUIETLY: Final = (
     *("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
@@ -71,7 +72,7 @@ class Outcome:
 
 
 class Picked:
-    """A pytest plugin that runs only these tests. If there are none, it runs all but the slow."""
+    """A pytest plugin that runs only these tests, or all but the slow ones if there are none."""
 
     def __init__(self, picked: Collection[str] = ()) -> None:
         self._picked = picked
@@ -212,9 +213,10 @@ class Reach:
 
 
 def likely_files(module: str) -> list[str]:
-    """Return the test files that import the module, and those of its package. Small files first.
+    """Return the test files that import the module, and those of its package.
 
-    A file that imports the module comes before the others, and so does a file of the same name.
+    Files of the package that import the module or have its name come first, then other files that
+    import it, then the rest of the package. In each group, importing and small files come first.
     """
     package = PROJECT / "tests" / package_of(module)
     stem, parts = Path(module).stem, module.removesuffix(".py").removesuffix("/__init__").split("/")

@@ -1,4 +1,4 @@
-"""The two providers of this folder: ours, and one that an attacker could control."""
+"""The two OpenID providers of these tests: `acme` is honest, and an attacker controls `rival`."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -11,7 +11,7 @@ from tests.support.mcp_server import new_browser
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """Return the node that runs the provider, and install the provider."""
+    """Install the provider, and return the path of node, which runs the provider."""
     try:
         return install()
     except Missing as missing:
@@ -39,7 +39,7 @@ def acme(first_process: OpenIdProvider) -> OpenIdProvider:
 
 @pytest.fixture
 def rival(second_process: OpenIdProvider) -> OpenIdProvider:
-    """Return a second provider, which can attack."""
+    """Return the second provider, restarted without sessions and registrations."""
     second_process.configure()
     return second_process
 

@@ -56,7 +56,7 @@ def served() -> object:
 def known_at(
     acme: OpenIdProvider, more: Mapping[str, str] | None = None, **wanted: Any
 ) -> Callable[[str], IdentitySettings]:
-    """Return the settings of a server where people sign in. `more` are further variables."""
+    """Return a function that makes the sign-in settings for a server URL. `more` adds variables."""
 
     def who(url: str) -> IdentitySettings:
         values = Values({**sign_in_for(acme, url, **wanted), **(more or {})})

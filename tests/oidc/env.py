@@ -62,7 +62,7 @@ class OpenIdProvider:
     """The provider's process. A new configuration replaces the previous one and all state."""
 
     def __init__(self, *node: str, program: str = "server.mjs") -> None:
-        """Start the process. `node` is the program and the command that runs it, if any."""
+        """Start the process. `node` is the path of node, after the command that runs it, if any."""
         self._process = open_process(
             *(*node, str(HERE / program)),
             name="the OpenID provider",
@@ -94,7 +94,7 @@ class OpenIdProvider:
         return Client(provider=provider, client_id=OUR_ID, client_secret=OUR_SECRET)
 
     def guest(self, name: str, *, browser: httpx.AsyncClient) -> "Guest":
-        """Return the person with this name, who uses this browser here."""
+        """Return the person with this name and this browser, at this provider."""
         return Guest(name, at=self, browser=browser)
 
     def __enter__(self) -> Self:
@@ -156,7 +156,7 @@ class Guest:
         return end
 
     async def enter(self, url: str, *, user_code: str = "", says: str = "yes") -> str:
-        """Follow the pages to one that does not redirect back, and return its text."""
+        """Follow the pages to the last one, which stays at the provider, and return its text."""
         end = await self._go(url, says, user_code)
         assert isinstance(end, httpx.Response), end
         return end.text
@@ -244,10 +244,10 @@ def sign_in_for(
     resource: Mapping[str, Any] | None = None,
     **wanted: Any,
 ) -> dict[str, str]:
-    """Let people and their assistants sign in at the provider for the server at this address.
+    """Configure the provider so that people and their assistants can sign in there for our server.
 
-    `client` changes the registration of the pages, and `resource` the registration of our
-    resource. Return the environment variables of that server.
+    `url` is the address of the server. `client` changes the registration of its pages, and
+    `resource` the registration of its MCP endpoint. Return the server's environment variables.
     """
     assistant = {
         "client_id": ASSISTANT,

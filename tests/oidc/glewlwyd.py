@@ -36,10 +36,10 @@ SCOPES: Final = ("openid", "email", "offline_access", "tools", "more")
 PASSWORD: Final = "a password of {name}"
 CONNECTS_AT_MOST: Final = 6
 BASIC: Final = "client_secret_basic"
-# It refuses requests with `openid` and without a nonce, and MCP clients send no nonce.
+# Glewlwyd refuses `openid` without a nonce, and MCP clients send no nonce: no `openid` here.
 _POST: Final = Setting(me="/userinfo", person=(None, "alice@acme.example"), scope="tools")
 SETTINGS: Final[Mapping[str, Setting]] = {
-    # It does not decode the client id and secret of HTTP Basic.
+    # Glewlwyd does not decode the client id and secret of HTTP Basic.
     "client_secret_basic": replace(
         _POST,
         declared={"client_auth": "basic_raw"},
@@ -84,7 +84,7 @@ class Glewlwyd(OpenIdProvider):
         settings = Path(self._folder.name, "settings")
         settings.write_text(self._settings(store), "utf-8")
         self._program = subprocess.Popen(["glewlwyd", f"--config-file={settings}"])
-        starting = httpx.HTTPTransport(retries=CONNECTS_AT_MOST)  # it pauses longer each time
+        starting = httpx.HTTPTransport(retries=CONNECTS_AT_MOST)  # each pause is longer
         with httpx.Client(base_url=f"{self._url}/api", transport=starting) as admin:
             self._fill(admin, wanted.get("clients", ()), wanted.get("resources", {}))
 

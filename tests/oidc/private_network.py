@@ -1,9 +1,9 @@
 """`python -m tests.oidc.private_network`: an issuer in a private network with its own CA.
 
 The issuer has a private address and a certificate that only the operator trusts. People sign in
-there, callers bring its tokens, and an account is connected there. A provider that an author's tool
-names at the same address is refused. The script creates a network namespace, so it needs root and
-`ip`. The exit status is 1 if a check failed.
+there, callers send its access tokens, and an account is connected there. A provider at the same
+address that is named only by a tool's argument is refused. The script creates a network namespace,
+so it needs root and `ip`. The exit status is 1 if a check failed.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The settings of oidc-provider in which the tests use it: each client with each kind of keys.
+"""The settings of oidc-provider that the tests use: each client with each kind of keys.
 
 `python -m tests.oidc` tries all of them, and writes the table into docs/how-to/sign-in.md. A test
-tries the diagonal.
+tries the diagonal of the table: each client and each kind of keys at least once.
 """
 
 import json
@@ -32,9 +32,9 @@ _PRIVATE: Final = {
 class Setting:
     """A configuration of the provider, our registration there, and our settings for it.
 
-    `declared` are fields of the provider's table, and `variables` the same for the issuer.
-    `person` is the id and the label of the person who signs in, without an id if the provider
-    makes one up. `scope` is what the person's assistant requests.
+    `declared` has changes of the provider's declaration, and `variables` has the matching
+    environment variables for sign-in. `person` is the expected id and label of the account. The
+    id is None if the provider generates it. `scope` is what the person's assistant requests.
     """
 
     there: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -106,7 +106,7 @@ KEYS: Final[Mapping[str, Setting]] = {
     "ES256, signed userinfo": Setting(client={"userinfo_signed_response_alg": "ES256"}),
 }
 
-# Every client with any secret is right there, and its metadata offers public clients only.
+# This server accepts every client with any secret, but its metadata offers public clients only.
 MOCK_SERVER: Final = Setting(
     declared={"client_auth": "none", "unmentioned": ("openid", "email", "offline_access")},
     variables={"ELICIT_ISSUER_CLIENT_AUTH": "none"},
@@ -116,7 +116,7 @@ MOCK_SERVER: Final = Setting(
     lasts=timedelta(minutes=59, seconds=30),
 )
 
-# It has no revocation endpoint and no OpenID Connect, so nobody signs in there.
+# This server has no revocation endpoint and no OpenID Connect, so nobody signs in there.
 NODE_OAUTH2_SERVER: Final = Setting(lasts=timedelta(minutes=59, seconds=30), revokes=False)
 
 
@@ -170,7 +170,7 @@ async def people_are_known(acme: OpenIdProvider, setting: Setting) -> None:
     if setting.secret is not None:
         more["ELICIT_ISSUER_CLIENT_SECRET"] = setting.secret
     there, client = dict(setting.there), dict(setting.client)
-    if there.get("par") == "required":  # of our client alone: assistants do not push requests
+    if there.get("par") == "required":  # only for our client: assistants do not push requests
         there["par"], client["require_pushed_authorization_requests"] = "offered", True
     who = known_at(acme, more, client=client, resource=setting.resource, **there)
     async with server_env(served(), who=who) as env, new_browser() as browser:

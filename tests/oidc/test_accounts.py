@@ -36,7 +36,7 @@ DEVICE = [registration(grant_types=[oauth_device.GRANT_TYPE, "refresh_token"], r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A question, the browser that opened it, and the address that Continue leads to."""
+    """A question, the browser that opened it, and the address that its Continue button leads to."""
 
     asked: Asking
     person: Person
@@ -356,7 +356,7 @@ async def test_person_can_approve_device_code_on_another_device(
         await poll(acme, code)
 
 
-async def test_device_code_address_with_code_can_be_approved(
+async def test_device_code_is_approved_at_address_that_contains_it(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     code = await device_code(acme)

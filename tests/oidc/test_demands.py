@@ -1,4 +1,4 @@
-"""Accounts and people of a certified provider in each of its settings, and the doctor there."""
+"""Accounts, sign-in and `elicit doctor` at certified providers, in each of their settings."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ from webapp.http.client import Outbound
 
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-async def test_accounts_and_people_of_each_setting_are_known(
+async def test_account_connects_and_person_signs_in_with_each_setting(
     acme: OpenIdProvider, client: Setting, keys: Setting
 ) -> None:
     setting = client.with_keys(keys)
@@ -36,7 +36,7 @@ async def test_accounts_and_people_of_each_setting_are_known(
     await people_are_known(acme, setting)
 
 
-async def test_account_and_person_of_oauth2_mock_server_are_known(node: str) -> None:
+async def test_account_connects_and_person_signs_in_at_oauth2_mock_server(node: str) -> None:
     with OpenIdProvider(node, program="mock_server.mjs") as server:
         await account_works(server, MOCK_SERVER)
         await people_are_known(server, MOCK_SERVER)

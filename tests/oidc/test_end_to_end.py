@@ -36,7 +36,7 @@ async def test_only_the_asking_person_can_open_link_and_answer(
             assert text_of(await soon(call)) == "done"
 
 
-async def test_client_requesting_the_named_scope_gets_accepted_token(
+async def test_token_with_scope_named_in_the_401_response_is_accepted(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     # finding: I3
@@ -63,8 +63,8 @@ async def test_person_signed_in_as_another_can_sign_in_again(
             link = await caller.link()
             person = await env.person()
             refused = await sign_in(person, await person.visit(link), bob)
-            # With the same browser session at the provider, only the prompt makes it ask for the
-            # user.
+            # The browser still has bob's session at the provider: without the prompt, the provider
+            # would not ask who signs in.
             now_alice = Guest("alice", at=acme, browser=bob.browser)
             assert WORDS in (await sign_in(person, refused, now_alice)).text
 

@@ -1,4 +1,4 @@
-"""A paid result that is sent while the store is away: it must never be refunded."""
+"""A paid result that is sent while the store is unavailable: it must never be refunded."""
 
 import asyncio
 import tempfile

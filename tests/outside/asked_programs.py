@@ -1,4 +1,4 @@
-"""An `elicit serve` whose users programs ask over the HTTP API, on SQLite or PostgreSQL."""
+"""An `elicit serve`, and programs that ask its users over the HTTP API, on SQLite or PostgreSQL."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ class AskedPrograms:
     extra: Mapping[str, str] = field(repr=False)
 
     async def key(self, program: str, *scopes: str, in_own_process: bool = False) -> dict[str, str]:
-        """Return the headers of a program with a new key."""
+        """Create an API key for the program, and return its headers."""
         names = ",".join(scopes or ("ask",))
         made = await (run if in_own_process else called)(
             *("api-keys", "new", program, "--scopes", names, "--expires", "90d"),
@@ -49,7 +49,7 @@ class AskedPrograms:
         return data
 
     async def do(self, program: Mapping[str, str], asked: Mapping[str, Any], *also: str) -> None:
-        """Do in a browser what the question's link asks for.
+        """Open the question's link in a browser, and answer the question there.
 
         `also` are the other origins to which the link's pages redirect.
         """

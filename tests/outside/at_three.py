@@ -1,4 +1,4 @@
-"""A page that showed an error number: the log and a command lead to cause, question and payment.
+"""A page shows an error number: the log and `elicit show` lead to cause, question and payment.
 
 docs/how-to/monitoring.md describes the same steps. They run on each store.
 """

@@ -1,4 +1,4 @@
-"""A command refunds a payment whose call ended after its claim: by kill -9, cancel or purge."""
+"""A command refunds a payment whose call claimed it and ended: by kill -9, cancel or purge."""
 
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

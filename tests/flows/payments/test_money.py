@@ -1,4 +1,4 @@
-"""Money: exact in every currency, and inexact amounts are refused when they are created."""
+"""Money: amounts are exact in every currency, and `Money` refuses an amount that is not exact."""
 
 import copy
 import pickle
@@ -161,7 +161,7 @@ def test_zero_or_negative_amount_is_refused(amount: str | int | Decimal) -> None
     ("amount", "currency"),
     [
         ("9.001", "EUR"),
-        ("9.000", "EUR"),  # nine, or nine thousand where the point groups digits
+        ("9.000", "EUR"),  # 9, or 9,000 in countries where the point groups digits
         ("500.0", "JPY"),
         ("1.0000", "KWD"),
         (Decimal("0.001"), "EUR"),

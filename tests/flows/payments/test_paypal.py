@@ -513,7 +513,7 @@ def test_invalid_fetch_reply_raises_failed(bad: dict[str, Any]) -> None:
         (order("COMPLETED", capture()), False),
     ],
 )
-def test_order_is_closed_without_a_capture_request(answer: dict[str, Any], is_closed: bool) -> None:
+def test_closing_an_order_sends_no_capture_request(answer: dict[str, Any], is_closed: bool) -> None:
     result, [request] = run(lambda g: g.close(begun(), "ORDER1"), reply(answer))
     assert (result, request.method) == (is_closed, "GET")
 

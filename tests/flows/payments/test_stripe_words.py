@@ -1,4 +1,4 @@
-"""Statuses of the pinned Stripe version: all that its library lists have a meaning in our code."""
+"""Statuses of the pinned Stripe version: our code handles each status that the library lists."""
 
 import ast
 import inspect

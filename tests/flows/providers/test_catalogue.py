@@ -1,4 +1,4 @@
-"""The catalogue: each provider is played by a server that insists on what its source says."""
+"""The catalogue: a simulated server enforces the requirements that each provider documents."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ GITHUB = {"auth": "post", "who": {"id": 7, "login": "ada"}, "scopes": "a,b"}
 ME = {"id": 7, "email": MAIL}
 NONE = {"scope_parameter": None}
 COMMA = {"separator": ","}
-# The habits that the sources describe, written independently of the declarations.
+# The behaviour that each provider documents, written independently of our declarations.
 HABITS: dict[str, Habits] = {
     "google": issuer(
         "accounts.google.com",
@@ -385,7 +385,7 @@ APIS = {
 }
 
 
-def test_every_provider_of_the_catalogue_is_played() -> None:
+def test_every_provider_of_the_catalogue_is_simulated() -> None:
     assert [each.provider.name for each in LISTINGS] == list(CATALOGUE)
     assert HABITS.keys() == CATALOGUE.keys()
     assert len(CATALOGUE) >= 40

@@ -1,4 +1,4 @@
-"""Habits of real providers: a simulated server insists on each of them."""
+"""Habits of real providers: a simulated server enforces each of them."""
 
 import re
 from dataclasses import replace
@@ -38,7 +38,7 @@ def test_declared_habit_is_accepted_by_a_server_that_insists_on_it(habit: str) -
 
 
 @pytest.mark.parametrize("habit", PLAYED)
-def test_nothing_is_refused_after_consent_that_could_have_been_refused_before(habit: str) -> None:
+def test_habit_that_is_refused_only_after_consent_states_why(habit: str) -> None:
     row, stage = PLAYED[habit], PLAYED[habit].stage()
     assert stage is not Stage.AFTER or row.without, "say why nothing shows it earlier"
     assert row.declares or stage is Stage.NEVER
@@ -66,7 +66,7 @@ def test_habits_name_tests_that_exist() -> None:
     assert {row.test for row in KNOWN.values()} <= names
 
 
-def test_id_token_without_nonce_is_accepted_where_userinfo_says_who_it_is() -> None:
+def test_id_token_without_nonce_is_accepted_if_userinfo_names_the_person() -> None:
     # finding: XO2
     walked = walk(replace(OPEN, nonce=False), IDENTITY, refreshes=False)
     assert (walked.grant.person.id, walked.grant.person.label) == ("7", "a@hub.example")
@@ -74,7 +74,7 @@ def test_id_token_without_nonce_is_accepted_where_userinfo_says_who_it_is() -> N
         walk(OPEN, IDENTITY)
 
 
-def test_nonce_false_needs_userinfo_before_the_person_leaves() -> None:
+def test_nonce_false_without_userinfo_endpoint_is_refused_before_redirect() -> None:
     metadata = {name: METADATA[name] for name in METADATA if name != "userinfo_endpoint"}
     with pytest.raises(Failed, match="whose account it is"):
         walk(replace(OPEN, nonce=False), replace(IDENTITY, metadata=metadata))

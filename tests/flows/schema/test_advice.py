@@ -136,7 +136,7 @@ ADVICE: dict[Any, str] = {
 
 
 @pytest.mark.parametrize("hint", ADVICE, ids=str)
-def test_type_that_no_form_can_show_is_explained_in_python(hint: Any) -> None:
+def test_error_for_unsupported_type_says_what_to_write(hint: Any) -> None:
     with pytest.raises(InvalidSchema) as refused:
         schema_of(new_model("Model", x=(hint, ...)))
     assert ADVICE[hint] in str(refused.value)
@@ -150,7 +150,7 @@ def test_type_that_a_form_can_show_is_asked(hint: Any) -> None:
 
 
 @pytest.mark.parametrize("hint", [Literal[Size.SMALL], Level, NaiveDatetime])
-def test_field_of_a_dataclass_or_a_typed_dict_is_named_too(hint: Any) -> None:
+def test_error_names_field_of_dataclass_and_typed_dict(hint: Any) -> None:
     for made in (make_dataclass("Model", [("x", hint)]), new_typed_dict("Model", {"x": hint})):
         with pytest.raises(InvalidSchema, match=r"^Model\.x: "):
             schema_of(made)

@@ -105,9 +105,9 @@ def refusal(headers: Headers, body: bytes = BODY, **options: Any) -> str:
 
 
 def refusal_of_a_url(headers: Headers, *, now: datetime = NOON) -> str:
-    """Return the reason for which `certificate_url` refuses the headers before a fetch.
+    """Return the reason why `certificate_url` refuses the headers, before any fetch.
 
-    Check that the verification of the delivery fails for the same reason.
+    Check that the delivery is refused for the same reason.
     """
     with pytest.raises(Unverified) as refused:
         certificate_url(PAYPAL, body=BODY, headers=headers, now=now)

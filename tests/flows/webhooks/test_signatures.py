@@ -1,4 +1,4 @@
-"""Webhook signatures: compatible with the vendors' own libraries in both directions."""
+"""Webhook signatures: our code accepts the vendors' signatures, and their libraries accept ours."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Unsigned notices: an id of the right form is read, and nothing else."""
+"""Unsigned notices: only an id of the expected form is read from the body."""
 
 import pytest
 from hypothesis import given

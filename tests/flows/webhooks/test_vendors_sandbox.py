@@ -1,4 +1,4 @@
-"""Signatures of the sandbox: the vendor's own library accepts them, and rejects every change."""
+"""Signatures of the sandbox: the vendor's own library accepts them, and rejects changed ones."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ keys = st.binary(min_size=24, max_size=64).filter(any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """A scheme, and the vendor's own library to verify what is signed with it."""
+    """A signature scheme, and the vendor's own library that verifies its signatures."""
 
     scheme: Scheme
     secret: str
@@ -38,10 +38,10 @@ class Vendor:
     signs: Callable[[str, str, datetime], str]  # the library's signing function
     # The vendor's own way to sign, if it differs from the scheme's.
     sign: Callable[[bytes, str, datetime], Headers] | None = None
-    refuses_clock: Callable[[timedelta], bool] = bool  # True for refused clock errors
+    refuses_clock: Callable[[timedelta], bool] = bool  # True if the library refuses the error
 
     def signed(self, body: bytes, now: datetime, *, secret: str | None = None) -> Headers:
-        """Sign in the sandbox, as the vendor does."""
+        """Return the headers with the signature that the sandbox makes, as the vendor would."""
         return (self.sign or SIGNERS[self.scheme])(body, secret or self.secret, now)
 
 
@@ -106,7 +106,7 @@ def vendor_accepts(
         stripe.SignatureVerificationError,
         WebhookVerificationError,
         ValueError,  # a value that is not text, base64 or a number
-        TypeError,  # not ASCII, if two texts are compared in constant time
+        TypeError,  # a comparison in constant time of text that is not ASCII
         KeyError,
     )
     try:
@@ -149,7 +149,7 @@ def is_another_spelling(changed: str, value: str) -> bool:
 def test_vendor_and_our_code_accept_each_others_signatures(
     vendor: Vendor, id: str, text: str, data: st.DataObject
 ) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)  # their libraries read the clock themselves
+    now = datetime.now(UTC).replace(microsecond=0)  # the vendors' libraries read the real clock
     secret, body = data.draw(vendor.secrets), event(id)
     headers = vendor.signed(body, now, secret=secret)
     assert vendor.accepts(body, headers, secret)
