@@ -116,7 +116,6 @@ class Copy:
 
     def __init__(self, top: Path) -> None:
         self.top = top / "tree"
-        self._log = top / "told"
         self._log = top / "log"
         shutil.copytree(PROJECT, self.top, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
