@@ -28,7 +28,7 @@ def test_memory_of_pending_waiter_is_measured():
     assert figure.our_side.endswith(" B")
 
 
-def test_registering_and_waking_is_measured_with_few_and_with_many():
+def test_registering_and_waking_is_measured_with_few_and_many_waiters():
     assert is_measured(register_and_wake(seconds=0, few=10, many=200, times=100))
 
 

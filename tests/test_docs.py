@@ -91,7 +91,7 @@ def test_guide_lists_exactly_the_named_parameters_of_each_verb():
     assert sorted(reported) == sorted(named)
 
 
-def test_index_lists_every_page_once_and_begins_with_those_of_a_new_reader():
+def test_index_lists_every_page_once_and_starts_with_pages_for_new_readers():
     page = (PROJECT / "docs" / "index.md").read_text("utf-8")
     listed = LINK.findall(page.partition("## All pages\n")[2])
     assert listed[:2] == ["tutorials/first-server.md", "explanation/what-runs-again.md"]
@@ -101,7 +101,7 @@ def test_index_lists_every_page_once_and_begins_with_those_of_a_new_reader():
 
 
 def test_pages_show_no_directive_to_a_reader_on_github():
-    # Only the site can run a directive. The docstrings of api.md are nowhere else.
+    # GitHub shows a directive as text. api.md needs directives to insert the docstrings.
     with_directives = {name for name, text in PAGES.items() if "```{" in text}
     assert with_directives == {"docs/reference/api.md"}
 

@@ -1,4 +1,4 @@
-"""Tests of the tests' time limits: only a hang reaches one, even on a busy machine."""
+"""Tests that time limits in tests are long: only a hang reaches one, even on a busy machine."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The public names: what their docstrings say, and the strict check of code that uses them."""
+"""Tests of the public names: their docstrings, type checks of samples, and former names."""
 
 import ast
 import importlib
@@ -38,7 +38,7 @@ def found_at(path: str) -> Any:
 
 
 def public_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield each callable that docs/reference/api.md shows, and those of the test kit."""
+    """Yield each callable that docs/reference/api.md shows, `elicit_person` and `Money`."""
     for kind, path, is_given, options in DIRECTIVE.findall(API):
         found = found_at(path)
         if kind == "function" or (kind == "class" and "Args:" in (found.__doc__ or "")):
@@ -109,7 +109,7 @@ def test_each_verb_and_each_public_name_is_on_the_page() -> None:
     assert missing == []
 
 
-def test_each_action_of_the_tests_person_has_a_docstring() -> None:
+def test_each_public_attribute_of_asked_person_has_a_docstring() -> None:
     public = {name: value for name, value in vars(AskedPerson).items() if not name.startswith("_")}
     assert [name for name, value in public.items() if not inspect.getdoc(value)] == []
 
@@ -140,7 +140,7 @@ def test_former_names_still_work_and_warn(module: ModuleType, former: str, name:
 
 
 @pytest.mark.parametrize("kind", [testing.UnexpectedQuestion, testing.StillOpen])
-def test_question_of_an_error_has_its_former_name(kind: type[AssertionError]) -> None:
+def test_former_name_of_question_in_error_still_works_and_warns(kind: type[AssertionError]) -> None:
     error = kind.__new__(kind)
     error.question = question = object()  # type: ignore[attr-defined]
     with pytest.warns(DeprecationWarning, match="question"):

@@ -60,7 +60,7 @@ SAYS = {
 }
 TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters"}
 COMMAND = re.compile(r"`(elicit [^`]+)`")
-# Programs of others, whose command lines are not checked.
+# Third-party programs. Their command lines are not checked.
 OTHERS = frozenset(
     {
         *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),

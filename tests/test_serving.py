@@ -13,7 +13,7 @@ from webapp.http.exchange import Receive, Scope, Send
 
 
 async def empty_app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer the lifespan messages, and no requests."""
+    """Answer lifespan messages. Fail on a request."""
     assert scope["type"] == "lifespan"
     for step in ("startup", "shutdown"):
         await receive()

@@ -1,4 +1,4 @@
-"""A comparison of the threat table and its explanation with the tests that attack."""
+"""Tests that the threat table and its explanation agree with the attack tests."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ NOT_STOPPED = "tests/attacks/test_not_stopped.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row: the texts of three cells, the files in them, and the tests of the fourth cell."""
+    """A row: its id, the texts of its cells, the linked files, and the tests of the last cell."""
 
     id: str
     cells: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The words of the code: how docstrings begin, and which names in prose and reprs must exist."""
+"""Tests of docstrings, comments, reprs and names: their first words, and names that must exist."""
 
 import ast
 import builtins
@@ -56,7 +56,7 @@ SOURCES = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_trees() -> Iterator[None]:
-    """Free the trees: every full garbage collection of the other tests would visit their nodes."""
+    """Free the syntax trees. Otherwise they slow down each garbage collection in later tests."""
     yield
     tree_of.cache_clear()
 
@@ -229,7 +229,7 @@ def exists(dotted: str) -> bool:
                 if found is None:
                     return False
                 if isinstance(found, ast.ImportFrom):
-                    return True  # the imported module has the rest
+                    return True  # the rest of the name is in the imported module
                 body = found.body if isinstance(found, ast.ClassDef) else []
             return True
     return Path(PROJECT / "/".join(parts)).is_dir()

@@ -32,8 +32,8 @@ class Paying:
     gateway: Gateway
     outbound: Outbound
     secret: str
-    pays: str  # the button that pays now, and the button whose payment settles later
-    pays_later: str
+    pays: str  # the button of a payment that settles immediately
+    pays_later: str  # the button of a payment that settles later
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Paying:
         return gateway_env.with_stored(before, departure.attempt_data)
 
     async def repeated(self, elicitation: Elicitation) -> str:
-        """Repeat a request whose reply was lost, and return its session."""
+        """Repeat the request that creates a session, and return the id of the session."""
         assert elicitation.attempt is not None
         stored = await self.run(self.gateway.repeat(elicitation, elicitation.attempt))
         assert stored.session is not None

@@ -24,7 +24,7 @@ PROGRAM: ContextVar[str] = ContextVar("program", default="")
 
 @dataclass
 class Schedule:
-    """The order of turns. `planned` has its first turns."""
+    """The order of turns. `planned` names the programs of the first turns."""
 
     planned: tuple[str, ...] = ()
     taken: list[str] = field(default_factory=list)
@@ -62,7 +62,10 @@ class Schedule:
         return True
 
     def departures(self, preemptions_at_most: int) -> list[tuple[str, ...]]:
-        """Return the plans that differ from this schedule in one place after its own plan."""
+        """Return plans for other schedules. Each takes another turn at one step after `planned`.
+
+        Plans with more than `preemptions_at_most` preemptions are left out.
+        """
         plans = []
         spent = 0
         for step, (able, name) in enumerate(zip(self.choices, self.taken, strict=True)):
@@ -92,7 +95,7 @@ class TurnStore(MemoryStore):
         super().__init__(shares_with=shares_with)
         self.schedule = schedule
         self.clock = clock
-        self.is_slow = is_slow  # the reply to a write takes a turn too
+        self.is_slow = is_slow  # wait for another turn after each write
         self.history: list[tuple[datetime, Record]] = []
 
     def process(self) -> "TurnStore":
@@ -128,7 +131,7 @@ class World(Protocol):
     violations: list[str]
 
     def is_quiet(self) -> None:
-        """Check the state while nothing can run until the clock moves."""
+        """Check the state when no program can run before the clock moves."""
         ...
 
     async def play(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A small environment for tests of the service: processes, requests of calls, a manual clock."""
+"""A small environment for tests of the service: processes, tool calls and a manual clock."""
 
 import json
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ MINUTES = timedelta(minutes=5)
 
 
 def plain_settings(**changes: Any) -> Settings:
-    """Return the settings of a server on this machine whose payment webhooks arrive."""
+    """Return settings for a server on this machine that does not poll payment providers."""
     plain: dict[str, Any] = {"url": URL, "ring": RING, "store": "memory:", "uid": 1000}
     return Settings(**{**plain, "asks": False, **changes})
 
@@ -159,7 +159,7 @@ def call_of(
     title: str | None = None,
     client_title: str | None = None,
 ) -> Call:
-    """Return one request of a tool call. `title` is the tool's."""
+    """Return one request of a tool call. `title` is the title of the tool."""
     return Call(
         service,
         Caller(

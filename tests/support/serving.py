@@ -1,8 +1,8 @@
 """ASGI applications on a real port under uvicorn, in the test's own event loop, or without a port.
 
 Their responses are searched for leaks (support/leaks.py). The socket is bound before the
-application is created, so that the application can know its address. A failed start raises where it
-is awaited, and nothing is left running.
+application is created, so that the application can know its address. If the application does not
+start, `serving` raises and leaves nothing running.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def serving_at(
     """Serve the app that `make` creates from its address.
 
     Set `lifespan="on"` for an app that has a lifespan: then a failure of its start is logged and
-    raised. With "auto", uvicorn takes such a failure for an app without a lifespan.
+    raised. With "auto", uvicorn ignores the failure, as if the app had no lifespan.
     """
     with bound(host, port=port) as listener:
         shown = f"[{host}]" if ":" in host else host
@@ -131,8 +131,8 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for listener in sockets or ():
             loop.remove_reader(listener)
-        # asyncio needs three turns from an accepted socket to a connection that uvicorn knows. It
-        # leaves the connection open if its server is closed in between.
+        # After asyncio accepts a socket, it needs three turns until uvicorn knows the connection.
+        # If the server is closed during these turns, the connection stays open.
         for _ in range(3):
             await asyncio.sleep(0)
         for open_one in (*self.servers, *(sockets or ())):

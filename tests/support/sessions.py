@@ -1,4 +1,4 @@
-"""Signed-in browsers: their cookies and the keys of these cookies."""
+"""Helpers that sign browsers in and return their cookies."""
 
 from collections.abc import Mapping
 from http.cookies import SimpleCookie

@@ -9,13 +9,13 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import DEFAULT_HOST, BadSettings, read_settings
 
 SECRET = "a secret of at least thirty-two bytes"
-# Clients in tests answer immediately, and such answers count as a person's.
+# Accept immediate answers as a person's, because clients in tests answer immediately.
 AT_ONCE = PolicySettings(min_answer=timedelta())
 PUBLIC = {"ELICIT_URL": "https://elicit.example", "ELICIT_SECRET": SECRET}
 
 
 def problems_in(environment: Mapping[str, str], *, host: str = DEFAULT_HOST) -> list[str]:
-    """Return all problems. Their text must not contain the secret of these tests."""
+    """Return all problems. Fail if their text contains the secret of these tests."""
     with pytest.raises(BadSettings) as refused:
         read_settings(environment, host=host)
     assert "hunter2" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""New instances of every store that several processes can share, by address."""
+"""New stores of each kind that several processes can share. Each is given as an address."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

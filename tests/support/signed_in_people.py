@@ -50,7 +50,7 @@ async def signed_in_env(
 
 @asynccontextmanager
 async def asked_by_alice(revision: str = LEGACY) -> AsyncIterator[tuple[SignedInEnv, str]]:
-    """Provide a call of Alice that waits for a visit, and its link."""
+    """Start a call by Alice that waits for a visit. Yield the environment and the link to visit."""
     async with (
         signed_in_env() as here,
         here.env.caller(revision, headers=here.bearer("alice")) as caller,

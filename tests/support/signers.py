@@ -1,4 +1,4 @@
-"""A signer for each webhook scheme. It shares no code with the verifier, and so no faults."""
+"""A signer for each webhook scheme. Signers share no code, and so no bugs, with the verifier."""
 
 from collections.abc import Callable
 from datetime import datetime

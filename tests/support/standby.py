@@ -30,7 +30,7 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """The database address with the primary first, like an address from before the failover."""
+        """The database address. It lists the original primary first, even after a failover."""
         hosts = ",".join(cable.host for cable in self.cables)
         return f"postgresql://{USER}@{hosts}/{DATABASE}"
 

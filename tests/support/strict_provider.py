@@ -1,7 +1,7 @@
-"""A provider that insists on its habits: it refuses each request that differs from them.
+"""A simulated provider that refuses each request that differs from its `Habits`.
 
-It knows nothing of a declaration. A test says in `Habits` what the vendor's page says, and a
-declaration is right if an account can be connected, refreshed and read.
+The provider does not read a declaration. A test copies the rules of the vendor's page into
+`Habits`. The declaration is right if an account can be connected, refreshed and read.
 """
 
 import base64
@@ -53,7 +53,8 @@ class Habits:
     error: Mapping[str, str] = field(
         default_factory=dict[str, str]
     )  # in the callback, instead of a code
-    authorize: str | None = None  # and two more addresses, if a test checks them
+    # The addresses that requests must have. None: not checked.
+    authorize: str | None = None
     token: str | None = None
     refresh: str | None = None
     person: tuple[str, str] | None = None  # method and address
@@ -66,7 +67,7 @@ class Habits:
 
 
 class Refused(AssertionError):
-    """The provider does not accept a request. `code` is the standard's error for that."""
+    """The provider does not accept a request. `code` is the matching OAuth error."""
 
     code = "invalid_request"
 
@@ -97,7 +98,7 @@ class StrictProvider:
         self.requests: list[httpx.Request] = []
 
     def authorized(self, url: str) -> CallbackParams:
-        """Return the parameters with which the browser comes back. Raises RefusedOnPage."""
+        """Return the parameters of the redirect back to the server. Raises RefusedOnPage."""
         try:
             return self._authorized(url)
         except Refused as error:

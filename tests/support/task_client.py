@@ -1,4 +1,4 @@
-"""A client with tasks, without a library: its messages are as on the wire."""
+"""A client that supports tasks. It writes its JSON-RPC messages itself, without an MCP library."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ DECLARED: Mapping[str, Any] = {
 def tasks_env(
     server: Any, *, policies: PolicySettings | None = None, **more: Any
 ) -> AbstractAsyncContextManager[ServerEnv]:
-    """Serve a server whose calls become tasks for any question, however short its timeout."""
+    """Serve a server on which each call that asks becomes a task, even for a short timeout."""
     return server_env(server, policies=always(policies or PolicySettings()), **more)
 
 
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 class TaskClient:
-    """A client with tasks. `asked` are the server's requests; `answers` answer them in turn."""
+    """A client with tasks. It puts the server's requests in `asked` and replies from `answers`."""
 
     def __init__(
         self,

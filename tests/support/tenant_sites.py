@@ -1,4 +1,4 @@
-"""Providers with tenants or details, and a transport that simulates them."""
+"""Providers with tenants or stored account details, and a transport that simulates them."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ FORCE = Provider(
 
 
 class Sites(Network):
-    """The providers of this module. Each host has tokens of its own."""
+    """A transport that simulates the providers of this module. Each host issues its own tokens."""
 
     def __init__(self) -> None:
         super().__init__()

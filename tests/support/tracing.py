@@ -1,7 +1,7 @@
 """Traces of this process, collected in memory while a test uses `traces`.
 
-OpenTelemetry allows only one provider for each process. The provider therefore stays set, and
-without a `traces` test it samples no spans.
+OpenTelemetry allows only one tracer provider for each process, so the provider stays set. It
+samples spans only inside `traces`.
 """
 
 from collections.abc import Generator, Sequence

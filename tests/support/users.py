@@ -1,7 +1,7 @@
 """Requests over connections of another user of this machine, without an HTTP library.
 
 A socket belongs to the user who created it, so root creates a socket as another user. Each
-connection sends one request, because HTTP clients would add traffic of their own.
+connection sends exactly one request. An HTTP library could send other requests too.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
 """The library and the protocol revision that a parametrized test runs with.
 
-A test that does not name `library` itself runs on the diagonal: it sees each revision once, and the
-library changes from test to test. With `--whole`, as in `make soak`, it runs on each library.
+A test with a library and a revision runs once with each revision, each time with another library.
+A test with only a library runs with each library if it names `library` itself. If only a fixture of
+the test uses the library, it runs with one library, which changes from test to test. With
+`--whole`, as in `make soak`, every test runs with all combinations.
 """
 
 import zlib
@@ -23,7 +25,7 @@ B = TypeVar("B")
 def with_stores(cases: Sequence[A], stores: Sequence[B], *, whole: bool) -> Iterable[tuple[A, B]]:
     """Return each case with each store if `whole`, otherwise each case with the next store.
 
-    There are at least as many cases as stores, so that each store is used.
+    Fail if there are fewer cases than stores, because a store would not be used.
     """
     assert len(cases) >= len(stores)
     return product(cases, stores) if whole else zip(cases, cycle(stores))
@@ -39,9 +41,9 @@ def run_each_way(
 ) -> None:
     """Parametrize a test with the libraries and revisions that its fixtures use.
 
-    With `every`, a test that uses both runs with each pair, otherwise with two of the four. The
+    With `every`, a test that uses both runs with all four pairs, otherwise with two of them. The
     choice depends on the test's name, so that the suite as a whole covers all pairs. `revisions`
-    are the two names that the tests use for them.
+    are the names that the tests use for the two revisions.
     """
     is_whole = metafunc.config.getoption("--whole")
     is_odd = bool(zlib.crc32(metafunc.definition.originalname.encode()) % 2)
@@ -61,10 +63,11 @@ def run_each_way(
 
 
 def off_the_library_diagonal(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Return the cells of `every_way` tests to leave out.
+    """Return the items of `every_way` tests to leave out.
 
-    Each value of the other parameters keeps both revisions, with a library for each. The libraries
-    are swapped from value to value. A test without other parameters keeps all four pairs.
+    For each combination of the other parameters, two items stay: one for each revision, each with
+    another library. The next combination swaps the libraries. A test without other parameters
+    keeps all four items.
     """
     matrices: dict[object, dict[str, list[pytest.Function]]] = defaultdict(
         lambda: defaultdict(list)

@@ -60,8 +60,8 @@ def bytes_of(work: Work) -> int:
 def is_at_most(work: Work, *, times: float, baseline: Work) -> bool:
     """Return True if `work` takes at most `times` as long as `baseline`.
 
-    The baseline is repeated for as long as the work takes. A short baseline would find moments in
-    which a busy machine does not disturb it, and long work would find none.
+    The baseline is repeated until it takes as long as the work. On a busy machine, a shorter
+    baseline could run undisturbed, but the longer work could not.
     """
     least = _seconds_of(work)
     least_baseline = _seconds_of(baseline, for_at_least=least)

@@ -1,4 +1,4 @@
-"""An OpenID provider without a network, which a test sets up wrongly, and a server that uses it."""
+"""An OpenID provider without a network that a test can misconfigure, and a server that uses it."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ Reply = Callable[[httpx.Request], httpx.Response]
 
 @dataclass(kw_only=True)
 class WrongProvider(httpx.AsyncBaseTransport):
-    """The provider. Its fields are how it is set up, and `replies` replaces one of its answers."""
+    """The provider. Its fields configure it. `replies` overrides its replies, by path."""
 
     client_id: str = ID
     secret: str = SECRET
@@ -202,7 +202,7 @@ async def served(
     identity: IdentitySettings | None = None,
     clock: Clock,
 ) -> AsyncIterator[OAuthEnv]:
-    """Serve an application whose accounts, or whose sign-in, are at the provider."""
+    """Serve an application that uses the provider for accounts or for sign-in."""
     with bound("127.0.0.1") as place:
         port: int = place.getsockname()[1]
     settings = Settings(

@@ -20,13 +20,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """Return a node that runs the clients, and install the packages."""
+    """Install the packages, and return the path of a Node.js that runs the clients."""
     return _installed(FOR_CLIENTS)
 
 
 @pytest.fixture(scope="session")
 def newer_node() -> str:
-    """Return a node that runs the conformance suite, and install the packages."""
+    """Install the packages, and return the path of a Node.js that runs the conformance suite."""
     return _installed(FOR_CONFORMANCE)
 
 

@@ -1,7 +1,7 @@
 """The official TypeScript clients as processes, which the tests control over pipes.
 
-The clients call one of our servers. They never answer as a person: a test receives what a client is
-asked, and continues as the person would, or sets the client's answers in advance.
+The clients call one of our servers. They do not simulate a person. A test receives the questions of
+a client and acts as the person itself, or sets the client's answers in advance.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ async def calling(
 ) -> AsyncIterator[Caller]:
     """Connect a client. It gives `answers` (contents or actions) one by one, then accepts.
 
-    `answers_after` is the time in seconds until each of them.
+    `answers_after` is the delay in seconds before each of these answers.
     """
     given = [
         {"afterSeconds": answers_after, "action": each}

@@ -61,7 +61,7 @@ ENUMS = _object(
 
 
 def everything(*, with_verbs: bool) -> MCPServer:
-    """Return the server. `with_verbs`, its tools ask with our verbs."""
+    """Return the server. Its tools ask with our verbs if `with_verbs`, else with the protocol."""
     server = MCPServer("everything", log_level="WARNING")
     _add_plain_tools(server)
     _add_input_tools(server)

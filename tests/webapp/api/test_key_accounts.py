@@ -110,7 +110,7 @@ async def test_two_tenants_of_one_user_are_two_accounts(site: ProgramSite, api: 
     asked = await site.program.asked({"kind": "api_key", "provider": "desk", "tenant": "blue"})
     person = site.person()
     page = await person.visit(asked["url"])
-    assert "answer.tenant" not in page.text  # the program named it
+    assert "answer.tenant" not in page.text  # the program has already named the tenant
     data = {"csrf": page.csrf, "answer.user": "ada", "answer.key": KEY}
     assert (await person.browser.post(asked["url"], data=data)).status_code == 303
     blue = (await site.program.read(asked["id"], wait=1))["account"]
@@ -131,11 +131,11 @@ async def test_another_user_cannot_type_a_key_for_the_question(site: ProgramSite
     ann = await site.person().visit(asked["url"])
     data = {"csrf": ann.csrf, "answer.key": KEY}
     assert (await bob.browser.post(asked["url"], data=data)).status_code == 403
-    # The start of the server tries made-up keys.
+    # Only KEY is searched for: at its start, the server sends requests with made-up keys.
     assert not any(KEY in value for one in api.requests for value in one.headers.values())
 
 
-async def test_each_verb_refuses_the_other_kind_of_provider_by_name(site: ProgramSite) -> None:
+async def test_oauth_at_key_provider_and_scopes_for_api_key_are_refused(site: ProgramSite) -> None:
     oauth = await site.program.ask({"kind": "oauth", "provider": "acme"})
     assert oauth.status_code == 400
     assert "elicit.api_key" in oauth.json()["detail"]

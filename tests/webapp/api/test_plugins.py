@@ -1,4 +1,4 @@
-"""Plugins with questions over the HTTP API, and custom application code in a block."""
+"""Hooks of a plugin, for questions over the HTTP API and for questions in an `asking` block."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The account proxy: a program's request goes to the account, and the response comes back."""
+"""The account proxy: it sends a program's request to the provider and returns the response."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The API's document and its page, and the paths that stay available to the author."""
+"""The OpenAPI document, its page, and the paths below /api that an author can use."""
 
 import re
 from collections.abc import AsyncIterator
@@ -89,7 +89,7 @@ def documented_needs() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def test_documented_credentials_are_those_of_all_routes() -> None:
+def test_documented_credentials_match_declared_credentials_of_routes() -> None:
     # finding: XS12
     declared = dict[str, tuple[str, ...]]()
     for route in api().routes:
@@ -106,7 +106,7 @@ def test_documented_credentials_are_those_of_all_routes() -> None:
     assert documented_needs() == declared
 
 
-def test_route_without_credentials_does_not_compile() -> None:
+def test_route_without_declared_credentials_raises_runtime_error() -> None:
     # finding: XS12
     @get("/api/questions/everything", sync_to_thread=False)
     def everything() -> str:

@@ -1,4 +1,4 @@
-"""Payments claimed by a program's run: they get the treatment of payments claimed by a call."""
+"""Payments claimed by a program's run: the rules are those of payments claimed by a call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -117,7 +117,7 @@ async def test_two_shops_are_connected_listed_called_and_disconnected(
     assert (await site.proxied(blue["id"], f"{blue['api']}/items")).status_code == 200
 
 
-async def test_user_types_the_shop(site: ProgramSite) -> None:
+async def test_tenant_typed_by_user_is_completed_to_host_name(site: ProgramSite) -> None:
     account = await connected(site, "shop", typed="Green")
     assert account["tenant"] == "green.shops.example"
 
@@ -146,7 +146,7 @@ async def test_two_workspaces_of_one_person_are_two_accounts(
     assert (await site.proxied(second["id"], f"{second['api']}/items")).status_code == 200
 
 
-async def test_company_of_callback_is_in_the_address_of_the_api(
+async def test_realm_id_of_callback_is_inserted_into_api_address(
     site: ProgramSite, network: Sites
 ) -> None:
     account = await connected(site, "books", realmId="9130357")
@@ -157,7 +157,7 @@ async def test_company_of_callback_is_in_the_address_of_the_api(
     await disconnected(site, account)
 
 
-async def test_instance_of_token_reply_is_the_host_of_the_api(
+async def test_instance_url_of_token_reply_becomes_api_host(
     site: ProgramSite, network: Sites
 ) -> None:
     network.extra = {"instance_url": "https://acme.my.force.example"}

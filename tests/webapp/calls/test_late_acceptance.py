@@ -1,4 +1,4 @@
-"""An answer that arrives late, when the question was asked again: one call uses it, once."""
+"""An answer that arrives after the question was asked again: only one call uses it, once."""
 
 import asyncio
 from datetime import timedelta
@@ -35,7 +35,7 @@ class Asking:
         return call
 
     async def left(self) -> Elicitation:
-        """Return the question that another request shows before its client disconnects."""
+        """Make a request that shows the question and disconnects, and return this question."""
         presenter = Holding()
         call = self.new_call(presenter)
         body = asyncio.create_task(self.answered(call))

@@ -1,4 +1,4 @@
-"""Claims by a request that is being abandoned: the next request gets them."""
+"""Claims of a cancelled request: they are released, so that the next request can claim."""
 
 import asyncio
 from datetime import timedelta
@@ -15,7 +15,7 @@ from webapp.stores.sqlite import MemoryStore
 
 
 class Slow:
-    """A store that has not answered yet, and then reports that the answer was claimed."""
+    """A store whose claims succeed after `answers` is set."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
@@ -34,7 +34,7 @@ class Slow:
 async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> None:
     # finding: T4
     slow = Slow()
-    used = CallUse(slow, request_id="leg")  # type: ignore[arg-type]  # all of it that is used
+    used = CallUse(slow, request_id="leg")  # type: ignore[arg-type]  # has all used methods
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(used.claim(current, run="run"))
     await slow.began.wait()
@@ -47,9 +47,9 @@ async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> Non
     assert slow.released == ["e1"]
 
 
-async def test_claim_that_ends_in_the_turn_of_a_cancellation_is_released() -> None:
+async def test_claim_that_completes_in_same_loop_turn_as_cancellation_is_released() -> None:
     slow = Slow()
-    used = CallUse(slow, request_id="leg")  # type: ignore[arg-type]  # all of it that is used
+    used = CallUse(slow, request_id="leg")  # type: ignore[arg-type]  # has all used methods
     current: Any = type("Row", (), {"id": "e1", "take": None})
     taking = asyncio.create_task(used.claim(current, run="run"))
     await slow.began.wait()

@@ -1,4 +1,4 @@
-"""Paid results that may be lost on their way: returned again without another payment."""
+"""Paid results whose response may be lost: a repeated call gets them without another payment."""
 
 import pytest
 from mcp.server.mcpserver.exceptions import ToolError

@@ -1,4 +1,4 @@
-"""`elicit accounts import`: lines that are stored, refused with a sentence, or left alone."""
+"""`elicit accounts import`: lines that are imported, refused with a reason, or change nothing."""
 
 import json
 from collections.abc import AsyncIterator
@@ -74,7 +74,7 @@ async def only(service: Service) -> Connection:
     return row
 
 
-async def test_imported_account_is_whole_and_shared_with_no_tool(service: Service) -> None:
+async def test_imported_account_has_all_fields_and_is_shared_with_no_tool(service: Service) -> None:
     # finding: XO9
     assert await imported(service, line(), "", line(user="bob", subject=None, issuer=None)) == [
         "imported",
@@ -91,7 +91,7 @@ async def test_imported_account_is_whole_and_shared_with_no_tool(service: Servic
     assert (row.scopes, row.tools, row.holds_key) == (("repo",), (), True)
 
 
-async def test_second_import_changes_nothing_and_never_overwrites(service: Service) -> None:
+async def test_second_import_overwrites_account_only_with_replaces(service: Service) -> None:
     await imported(service, line())
     before = await only(service)
     assert await imported(service, line()) == ["unchanged"]
@@ -117,7 +117,7 @@ async def test_account_that_the_person_connected_stays_in_use(service: Service) 
     assert not rows["2"].holds_key
 
 
-async def test_lapsed_and_disconnected_accounts_are_imported_again(service: Service) -> None:
+async def test_disconnected_account_is_imported_again(service: Service) -> None:
     await imported(service, line())
     row = await only(service)
     await service.kinds.accounts.keys.disconnect(row.owner, row.id)
@@ -160,7 +160,7 @@ async def test_lapsed_and_disconnected_accounts_are_imported_again(service: Serv
         (line(details={"a": "1"}).replace('"a"', '"a": "2", "a"'), "two members of the same name"),
     ],
 )
-async def test_bad_line_is_refused_with_a_sentence_and_the_rest_is_imported(
+async def test_invalid_line_is_refused_with_reason_and_next_line_is_imported(
     service: Service, text: str, why: str
 ) -> None:
     done = await service.kinds.accounts.importing.run(
@@ -172,7 +172,7 @@ async def test_bad_line_is_refused_with_a_sentence_and_the_rest_is_imported(
     assert len(await stored(service)) == 1
 
 
-async def test_expired_token_with_refresh_token_tenant_and_key_are_imported(
+async def test_expired_token_tenant_details_and_api_key_are_imported(
     service: Service,
 ) -> None:
     lines = (

@@ -1,4 +1,4 @@
-"""The small commands, and the errors of the parser itself."""
+"""Commands without a test module of their own, and the errors of the argument parser."""
 
 import os
 import re
