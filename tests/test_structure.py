@@ -20,7 +20,7 @@ def parsed(path: str) -> ast.Module:
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_trees() -> Iterator[None]:
-    """Free the trees: every full garbage collection of the other tests would visit their nodes."""
+    """Free the syntax trees. Otherwise they slow down each garbage collection in later tests."""
     yield
     parsed.cache_clear()
 
@@ -59,7 +59,7 @@ MUST_NOT_IMPORT = {
     "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.api": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.mcp": ("webapp.routes", "webapp.api", *CONCRETE_STORES),
-    # This runs in any process, so it must be light.
+    # Any program can import the client, so it must import little.
     "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
 # A package imports only from packages before it. docs/explanation/architecture.md describes each.
@@ -193,7 +193,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def named_in(node: ast.AST) -> Iterator[str]:
-    """Yield the names and the text constants of code, without sentences."""
+    """Yield the names and the string constants of a node, except strings with spaces."""
     for name in ("id", "attr", "arg", "name", "asname", "module"):
         yield str(getattr(node, name, None) or "").lower()
     if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
@@ -394,7 +394,7 @@ def test_runtime_pins_are_among_other_pins_and_have_hashes() -> None:
         for name in ("constraints.txt", "constraints-dev.txt", "constraints-docs.txt")
     )
     for lines in others:
-        # A dependency of only some platforms at run time can be needed by all for the tests.
+        # Ignore the platforms of a pin: tests can need it on more platforms than the server.
         few, many = ({re.sub(r" ; .*?(?= +--hash)", "", pin) for pin in of} for of in (run, lines))
         assert few < many
         assert all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in lines)

@@ -148,7 +148,7 @@ class ProviderLine:
 
 
 class FrailStore(MemoryStore):
-    """A memory store whose disk can be full, for all its openings at once."""
+    """A memory store that a test can make unavailable, for all its siblings at once."""
 
     def __init__(self, *, shares_with: "FrailStore | None" = None) -> None:
         super().__init__(shares_with=shares_with)
@@ -168,7 +168,7 @@ class FrailStore(MemoryStore):
 
 
 class AwayStore(FrailStore):
-    """A store whose openings all fail from the moment at which a result is about to be sent."""
+    """A store that becomes unavailable, for all its siblings, when a result is about to be sent."""
 
     def __init__(self, *, shares_with: "AwayStore | None" = None) -> None:
         super().__init__(shares_with=shares_with)
@@ -232,7 +232,7 @@ class Shop:
         self.is_for_good = False
         self.is_bought_again = False
         self.processing: Literal["wait", "return"] = "wait"
-        self.title: str | None = None  # the tool's, from the next restart on
+        self.title: str | None = None  # the tool's title; a change applies from the next restart on
         self.provider: str | None = None  # the payment provider, or None for the checkout
         self.body: Body = _paid_text
         self.bodies = 0
@@ -295,7 +295,7 @@ class Shop:
     # The provider.
 
     async def tell(self, body: bytes | dict[str, Any], **about: Any) -> httpx.Response:
-        """Deliver an event with a new signature. `to` is a process other than the serving one."""
+        """Sign an event and deliver it to the serving process, or to the process `to`."""
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = signing.stripe(text, secret=self.sandbox.webhook_secret, now=self.clock())
         return await self.deliver(text, headers, **about)
@@ -452,7 +452,7 @@ class Payer(Person):
         return urljoin(url, there.headers["location"])
 
     async def pay(self, link: str, *, button: str = "card") -> str:
-        """Pay from our link, and return the address of the return URL."""
+        """Open our link and pay. Return the return URL."""
         return await self.press_there(await self.go_on(link), button)
 
     async def come_back(self, url: str) -> Page:
