@@ -55,8 +55,6 @@ SAYS = {
     "greet": "Hello, Ada.",
     "publish_minutes": r"The minutes are published\.",
     "plan_a_party": "The party is on Ada, at Ada.",
-    "refund": r"(?s).*\[approvers\.finance\].*",
-    "ship": r"(?s).*\[approvers\.finance\].*",
 }
 TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters"}
 COMMAND = re.compile(r"`(elicit [^`]+)`")

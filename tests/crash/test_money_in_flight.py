@@ -190,7 +190,7 @@ async def test_requested_refund_is_made_once_and_tool_continues(
 async def test_next_call_reports_refund_not_seen_by_tool(
     account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
-    """Our ledger has the refund, from the reply or from a webhook, but the tool never saw it."""
+    """The ledger has the refund, from the reply or from a webhook, but the tool never saw it."""
     await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:

@@ -141,3 +141,4 @@ async def test_oauth_at_key_provider_and_scopes_for_api_key_are_refused(site: Pr
     assert "elicit.api_key" in oauth.json()["detail"]
     unknown = await site.program.ask({"kind": "api_key", "provider": "acme", "scopes": ["x"]})
     assert unknown.status_code == 400
+    assert "scopes" in unknown.json()["detail"]

@@ -211,6 +211,6 @@ async def test_claimed_payment_is_refunded_only_with_also_spent(
 async def test_refunded_payment_cannot_be_claimed(here: AskingEnv, till: Program) -> None:
     asked = await till.paid(here)
     await refunded(till, asked["payment"]["id"])
-    await till.post(asked["id"], "taken")
+    assert (await till.post(asked["id"], "taken")).status_code == 409
     (answer,) = await listed(till)
     assert answer["status"] == "refunded"

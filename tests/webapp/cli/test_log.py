@@ -60,4 +60,4 @@ async def test_aborted_upload_is_a_short_log_line(tmp_path: Path) -> None:
         server.process.terminate()
         lines = (await ended(server.process)).err.splitlines()
     assert all(len(line) < 200 and "request.aborted" in line for line in lines), lines
-    assert len(lines) <= 3
+    assert 1 <= len(lines) <= 3
