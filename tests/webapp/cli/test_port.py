@@ -1,4 +1,4 @@
-"""The owner of the pages' port: one of our processes, another program, or an ended process."""
+"""The port of the pages: it is free, or our own process or another program uses it."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""`elicit serve`: it starts, prints its address, refuses bad input in a sentence, and stops."""
+"""`elicit serve`: it starts, prints its address, reports bad input in one sentence, and stops."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ async def greet() -> str:
 """
 
 
-async def test_each_worker_has_the_commands_plugins(tmp_path):
+async def test_each_worker_loads_the_plugins_of_the_command(tmp_path):
     tools = author(tmp_path) / "my_tools.py"
     tools.write_text(tools.read_text() + ASKS)
     (tmp_path / "my_rules.py").write_text(RULES)
@@ -216,7 +216,7 @@ async def test_server_of_the_setting_is_served_without_an_argument(tmp_path, mor
     extra = {"ELICIT_SERVER": " my_tools:mcp"}
     async with serving(*more, home=tmp_path, extra=extra) as server:
         assert server.output.startswith("author's tools is served.")
-        assert "\n  sandbox " not in server.output  # only the demo always has one
+        assert "\n  sandbox " not in server.output  # only the demo always runs a sandbox
 
 
 async def test_replay_with_several_workers_is_refused(tmp_path):

@@ -125,7 +125,7 @@ def test_relative_data_folder_is_ignored(home: str | None) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt its orphans")
-async def test_forked_command_does_what_a_started_command_does(tmp_path: Path) -> None:
+async def test_command_run_by_the_fork_server_behaves_like_a_new_process(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "elsewhere.py").write_text("mcp = 'no server'")
     extra = {

@@ -1,4 +1,4 @@
-"""A store that does not open: every command reports the same sentence with the store's name."""
+"""A store that does not open: every command reports the same error, without the password."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Lists as people read them on a terminal, and as programs read them elsewhere."""
+"""The output of list commands: columns on a terminal, tab-separated lines in a pipe, or JSON."""
 
 import argparse
 import json

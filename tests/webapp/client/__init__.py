@@ -1,1 +1,1 @@
-"""Tests of the client, over the HTTP API."""
+"""Tests of the Python client, which uses the HTTP API."""

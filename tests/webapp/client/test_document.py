@@ -1,4 +1,4 @@
-"""The code of docs/how-to/client.md, which does what the page says."""
+"""The code samples of docs/how-to/client.md run, and do what the page says."""
 
 import ast
 import asyncio
@@ -56,7 +56,7 @@ async def reader(shop: Programs) -> Reader:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install a fake library, with the one name that a sample imports from it."""
+    """Return a function that installs a fake library with the names that a sample imports."""
 
     def put(name: str, **members: object) -> None:
         package = name.partition(".")[0]
@@ -100,7 +100,7 @@ async def test_user_code_is_requested_until_correct(reader: Reader) -> None:
     ]
 
 
-async def test_program_without_memory_lists_links_again(
+async def test_program_that_stored_no_links_lists_its_open_questions(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # finding: XQ5

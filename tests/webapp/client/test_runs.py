@@ -441,7 +441,7 @@ async def test_program_polls_payment_more_often_if_it_does_not_wait_for_processi
     assert set(waits) == {seconds}
 
 
-async def test_page_of_a_program_at_a_server_with_tools_names_no_assistant(
+async def test_program_question_on_server_with_tools_names_the_application(
     shop: Programs, here: AskingEnv
 ) -> None:
     async def work(_: Elicit) -> bool:

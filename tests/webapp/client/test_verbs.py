@@ -1,4 +1,4 @@
-"""The functions of the client in a program, over the HTTP API, with their results."""
+"""The results of the client's functions, which a program calls over the HTTP API."""
 
 import sys
 from dataclasses import dataclass
@@ -483,7 +483,7 @@ async def known_city(city: str) -> None: ...
 
 
 @pytest.mark.parametrize("verb", [elicit.form, elicit.secret])
-async def test_check_of_a_program_is_refused(shop: Programs, here: AskingEnv, verb: Any) -> None:
+async def test_check_is_refused_in_a_program(shop: Programs, here: AskingEnv, verb: Any) -> None:
     async with shop.elicit():
         with pytest.raises(InvalidQuestion, match="check=known_city does not work over the HTTP"):
             await verb("Which city?", check=known_city)

@@ -408,7 +408,7 @@ async def test_custom_id_is_free_after_questions_of_its_former_owners_are_erased
 
 
 async def named_by(here: Service, name: str, *, server: str = "s", tool: str) -> Elicitation:
-    """Return a question of Alice's, to which a tool of a server gave this name as its alias."""
+    """Store and return a question of Alice, asked by `tool` of `server` with the alias `name`."""
     fresh = question_in_store(here, join=f"{server} {tool}")
     fresh = replace(fresh, asked=replace(fresh.asked, server=server, tool=tool))
     await here.elicitations.write(fresh)
@@ -518,7 +518,7 @@ async def test_custom_id_outside_pattern_finds_nothing(here: Service, odd: str) 
 
 
 class Browsed:
-    """A request that came back from the author's service, by default from this machine's user."""
+    """A browser's request that returns from the author's website. `uid` is the browser's user."""
 
     def __init__(self, token: str, cookies: dict[str, str], *, uid: int = UID) -> None:
         self.query_params = {"elicitation": token}
@@ -679,7 +679,7 @@ async def test_deeply_nested_content_is_refused_or_readable(here: Service, there
 
 
 @pytest.mark.parametrize("content", [{"list": (1, 2)}, {1: "one"}])
-async def test_answer_is_equal_here_and_in_another_process(
+async def test_awaited_answer_equals_the_stored_answer(
     here: Service, content: dict[object, object]
 ) -> None:
     presenter = Holding()

@@ -46,7 +46,7 @@ ALIAS = "order-7"
 
 @dataclass(frozen=True)
 class Scenario:
-    """The programs that run, and the steps that prepare them."""
+    """The programs that run at the same time, and the steps that run before them."""
 
     programs: tuple[str, ...]
     prepared: tuple[str, ...] = ("visit",)
@@ -77,7 +77,7 @@ class Table:
         self.run_id: str | None = None
 
     def is_quiet(self) -> None:
-        """Check that every unfinished program has a reason to sleep, since none can run."""
+        """Report programs that sleep although they should continue. No program can run now."""
         names = {
             self.calls[name].request_id: name
             for name in self.presenters
@@ -258,12 +258,12 @@ class Table:
             self.tasks[name].cancel()
 
     async def abort(self) -> None:
-        """Cancel the completing program while its write is being answered."""
+        """Cancel the program `complete`, for example between its write and the reply."""
         await self.schedule.turn()
         self.tasks["complete"].cancel()
 
     async def glance(self, service: Service) -> None:
-        """Let every request read the store, as a request does when its client answered."""
+        """Wake every waiting request, so that it reads the store as if its client had answered."""
         for _ in range(3):
             await self.schedule.turn()
             service.elicitations.waiters.wake_all()
@@ -400,12 +400,12 @@ def test_every_order_reports_each_change_once_across_two_processes() -> None:
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_call_leaving_while_claiming_outcome_leaves_outcome_to_next_call() -> None:
+def test_outcome_of_call_cancelled_while_claiming_goes_to_the_next_call() -> None:
     _, wrong = explored(LEAVING)
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_outcome_seen_before_writer_was_notified_is_used_up() -> None:
+def test_outcome_used_before_its_write_returned_is_not_kept_for_next_call() -> None:
     _, wrong = explored(SEEN_EARLY)
     assert not wrong, "\n".join(wrong[:5])
 

@@ -1,4 +1,4 @@
-"""Hooks of plugins: where and in which order they run, what they can change and not bypass."""
+"""Hooks of plugins: their order, what they can change, and the checks they cannot bypass."""
 
 import asyncio
 import logging
@@ -66,7 +66,7 @@ AT_ONCE = timedelta()  # the time limit of a hook that hangs
 
 
 class Guards:
-    """The checks behind all hooks, which count their calls."""
+    """The checks that no hook can bypass. They record their calls."""
 
     def __init__(self, *, has_capacity: bool = True) -> None:
         self.has_capacity = has_capacity
@@ -97,7 +97,7 @@ async def ask(
     guards: Guards | None = None,
     patience: timedelta = timedelta(minutes=1),
 ) -> Question[Any]:
-    """Return the question as the hooks left it. The errors of hooks and checks are raised."""
+    """Return the question after all hooks have run. Raise the errors of hooks and checks."""
     worded, admitted = await Plugins(plugins, patience=patience).asking(
         form() if question is None else question,
         tool=TOOL,
@@ -115,7 +115,7 @@ async def answer(
     note: str = "Elm Street",
     patience: timedelta = timedelta(minutes=1),
 ) -> Json:
-    """Return the content to be written. The errors of hooks and checks are raised."""
+    """Return the answer after all hooks have run. Raise the errors of hooks and checks."""
     return await Plugins(plugins, patience=patience).answering(
         ASKED, {"note": note}, OnPage(), schema=SCHEMA, verify=(guards or Guards()).verify
     )
@@ -130,7 +130,7 @@ async def notified(*plugins: object, patience: timedelta = timedelta(minutes=1))
 
 
 def traced(name: str, seen: list[str]) -> object:
-    """Return a plugin with a hook at each place, which records that it ran."""
+    """Return a plugin with a hook for each moment of each stage. The hooks record their calls."""
 
     def note(moment: str, stage: HookStage) -> Any:
         async def hook(self: object, value: HookFacts, *call_on: Any) -> HookFacts | None:
@@ -155,7 +155,7 @@ def traced(name: str, seen: list[str]) -> object:
 
 
 def order_of(stage: str, *, writes: bool = False) -> list[str]:
-    """Return the expected order for two plugins."""
+    """Return the order in which the hooks of the plugins a and b should run at a stage."""
     first, last = (
         [f"{one} before {stage}" for one in "ab"],
         [f"{one} after {stage}" for one in "ba"],
@@ -253,7 +253,7 @@ async def test_describe_hook_can_change_message_and_timeout() -> None:
     assert worded.digest == question.digest
 
 
-async def test_single_plugin_can_replace_author_for_stage() -> None:
+async def test_replace_hook_sets_message_and_a_second_one_is_refused() -> None:
     class InAuthorsPlace:
         @in_place_of("describe")
         async def say(self, question: ProposedQuestion) -> ProposedQuestion:
@@ -584,7 +584,7 @@ async def test_around_hook_must_call_its_stage_exactly_once(
 
 
 class Swallows:
-    """A hook that turns the stage's error into an acceptance."""
+    """A hook that catches the stage's error and returns as if the stage had succeeded."""
 
     @around("admit")
     async def swallow(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
@@ -672,7 +672,7 @@ async def test_cancelled_call_stays_cancelled_although_hook_swallows_cancellatio
 
 
 def returning(stage: str, moment: str, **other: Any) -> object:
-    """Return a plugin that passes on the value with other fields."""
+    """Return a plugin whose hook returns its value with the fields in `other` changed."""
 
     async def hook(self: object, value: Any, *call_on: Any) -> Any:
         if call_on:

@@ -1,4 +1,4 @@
-"""Any sequence of events on questions leaves the service in the state of a simple model.
+"""After any sequence of events, the service has the state that a simple model predicts.
 
 The model knows statuses, claims with their ends, and deliveries. A crash loses everything except
 the store.

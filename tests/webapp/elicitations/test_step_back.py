@@ -1,4 +1,4 @@
-"""A store that lost its last writes: one process handles the loss, and none trusts its memory."""
+"""A store that lost its last writes: one process handles the loss, and all clear their caches."""
 
 from datetime import datetime
 from typing import ClassVar
@@ -21,7 +21,7 @@ CLAIM_OVER_SECONDS = 31
 
 
 class Acting(Service):
-    """A service that records each time since which data may be lost, and fails `failures` times."""
+    """A service that records `back.survived` at each attempt. The first `failures` of them fail."""
 
     since: ClassVar[list[datetime]]
     failures: ClassVar[int]

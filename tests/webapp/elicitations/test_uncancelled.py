@@ -1,4 +1,4 @@
-"""Work in a task of its own, whose caller can be cancelled."""
+"""Work that runs in its own task and continues if its caller is cancelled."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from webapp.elicitations.retry import Uncancelled
 
 
 class Work:
-    """Work that ends when it is told to."""
+    """Work that ends once `may_end` is set."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()

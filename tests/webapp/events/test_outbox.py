@@ -52,7 +52,7 @@ async def test_event_of_decision_names_approver_and_no_asker(here: Service) -> N
 
 
 async def paid(service: Service, **about: Any) -> Payment:
-    """Return a payment of an existing question."""
+    """Store a payment for a new question, and return the payment."""
     question = await asked(service, kind="payment")
     row = payment(
         "shop",

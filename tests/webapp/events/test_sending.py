@@ -259,7 +259,7 @@ async def test_recent_event_of_other_process_is_left_to_writer_for_a_while(
     assert receiver.types == ["question.asked"]
 
 
-async def test_event_killed_after_request_is_resent_with_same_id(
+async def test_event_is_resent_with_same_id_if_sender_was_killed_after_request(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     # The receiver has the event, but the sending process gets no response.
@@ -330,7 +330,7 @@ async def test_unreadable_event_does_not_delay_others(
     assert receiver.types == ["question.cancelled"]
 
 
-async def test_event_killed_before_request_is_sent_by_another_process(
+async def test_event_whose_process_was_killed_before_request_is_sent_by_another(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     async with serving_events(store, clock, receiver) as killed:
@@ -360,7 +360,7 @@ async def test_receiver_which_answered_410_gets_no_more_events_until_resumed(
     assert len(receiver.requests) == 2
 
 
-async def test_new_url_under_name_of_removed_receiver_receives_events(
+async def test_new_url_under_name_of_receiver_which_answered_410_receives_events(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     receiver.answers = [httpx.Response(410)]

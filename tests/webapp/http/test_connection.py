@@ -25,7 +25,7 @@ SSE = [(b"content-type", b"text/event-stream")]
 
 
 def watched(app: ASGIApp) -> ASGIApp:
-    """Wrap an app so that its requests are exchanges that are watched."""
+    """Wrap an app so that each of its requests runs in a watched exchange."""
 
     async def watching(scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope}
@@ -35,7 +35,7 @@ def watched(app: ASGIApp) -> ASGIApp:
 
 
 class Witness:
-    """An app's connections and their reported ends, for the test to await."""
+    """A wrapper of an app that records each client connection and how the connection ended."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -61,7 +61,7 @@ class Witness:
 
 
 class Line:
-    """A server's side of one exchange, which the test drives as uvicorn does."""
+    """The `receive` and `send` of one exchange, which behave like those of uvicorn."""
 
     def __init__(self, *requests: Message) -> None:
         self._requests = list(requests)

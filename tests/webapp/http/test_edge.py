@@ -14,7 +14,7 @@ URL = "https://tools.example.com"
 
 
 class Door:
-    """An edge before applications that count the requests which reached them."""
+    """An edge in front of three applications. `came` counts the requests that reach each one."""
 
     def __init__(self, *, url: str = URL, hsts: timedelta | None = None) -> None:
         self.came = Counter[str]()
@@ -75,7 +75,7 @@ async def test_first_segment_of_the_path_decides(path: str, reached: str) -> Non
         assert door.came == {reached: 1}
 
 
-async def test_path_below_the_root_decides() -> None:
+async def test_segment_after_the_root_path_selects_the_application() -> None:
     door = Door(url=f"{URL}/tools")
     await door.ask("/tools/mcp")
     await door.ask("/tools/tools/mcp")
@@ -89,7 +89,7 @@ async def test_refused_request_reaches_no_application() -> None:
     assert not door.came
 
 
-async def test_path_that_begins_like_one_for_programs_is_limited() -> None:
+async def test_rate_limit_applies_to_paths_that_only_begin_like_program_paths() -> None:
     door = Door()
     for path in ("/mcpx", "/staticfiles", "/webhooks-x"):
         await door.ask(path)
@@ -99,7 +99,7 @@ async def test_path_that_begins_like_one_for_programs_is_limited() -> None:
     assert door.came == {"other": 3, "mcp": 2}
 
 
-async def test_response_of_the_edge_itself_says_that_the_host_is_for_https() -> None:
+async def test_responses_and_refusals_of_the_edge_have_the_hsts_header() -> None:
     door = Door(hsts=timedelta(days=1))
     await door.ask("/", host="evil.example")
     await door.ask("/")

@@ -42,7 +42,7 @@ async def test_handler_of_host_is_restored_afterwards() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
+def test_handler_of_host_runs_after_overlapping_contexts_exit_out_of_order() -> None:
     async def first(begun: asyncio.Event) -> None:
         with on_end_signal(lambda: None):
             begun.set()

@@ -1,4 +1,4 @@
-"""The facts of a request hold only for the request that they were read from."""
+"""Facts of a request are reused only for that request. Bodies are read before a refusal."""
 
 import asyncio
 from typing import Any
@@ -106,7 +106,7 @@ def test_facts_that_something_else_put_into_the_scope_are_not_used() -> None:
     key = next(key for key, value in scope.items() if isinstance(value, Exchange))
 
     class Forged(Exchange):
-        """A type of somebody else, with other headers for the same request."""
+        """A foreign subclass of Exchange, with other headers for the same request."""
 
     forged_headers = Forged(request(), _nothing, _dropped)
     forged_headers.facts.headers = {}
@@ -115,7 +115,7 @@ def test_facts_that_something_else_put_into_the_scope_are_not_used() -> None:
         assert facts_of(scope).headers[b"host"] == ["127.0.0.1:8765"]
 
 
-def test_decision_of_one_server_is_not_that_of_another() -> None:
+def test_is_local_is_decided_separately_for_each_server() -> None:
     scope = request()
     begun(scope)
     assert LocalPeers(uid=1000, public_url=URL).is_local(scope)
@@ -123,7 +123,7 @@ def test_decision_of_one_server_is_not_that_of_another() -> None:
     assert not LocalPeers(uid=1000, public_url="http://127.0.0.1:9000").is_local(scope)
 
 
-async def test_response_starts_with_every_change_of_its_exchange() -> None:
+async def test_response_headers_contain_every_change_of_the_exchange() -> None:
     sent = list[Message]()
     exchange = begun(request(), sent)
     exchange.added = [(b"x-added", b"1")]
@@ -148,7 +148,7 @@ async def test_redirect_to_another_host_gets_no_root_path() -> None:
     assert sent[0]["headers"] == headers
 
 
-async def test_exchange_of_another_request_is_started_again() -> None:
+async def test_exchange_is_reused_only_with_its_own_send_function() -> None:
     scope = request()
     exchange = begun(scope)
     assert exchange_of(scope, _nothing, exchange.send) is exchange

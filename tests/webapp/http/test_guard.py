@@ -127,7 +127,7 @@ async def test_foreign_host_is_refused_with_421_and_right_address(host: str, pat
     assert HERE in problem["detail"]
 
 
-async def test_any_host_path_accepts_address_of_process_and_refuses_foreign_origin() -> None:
+async def test_any_host_path_accepts_other_hosts_but_no_foreign_origin() -> None:
     guard = {"public_url": PUBLIC, "any_host_paths": frozenset({"/metrics"})}
     assert (await ask(guard, "/metrics", [("Host", "10.0.0.7:8765")])).passed is not None
     for path in ("/metrics/x", "/", "/mcp"):
@@ -232,7 +232,7 @@ async def test_tool_call_with_browser_fetch_metadata_is_refused(site: str) -> No
     assert (await ask(named, "/mcp", [*sent, ("Origin", "https://app.example")])).passed
 
 
-async def test_requests_of_programs_and_node_are_accepted() -> None:
+async def test_tool_calls_of_programs_including_fetch_of_node_are_accepted() -> None:
     # finding: S15
     for sent in ([], [("Sec-Fetch-Mode", "cors")], [("Sec-Fetch-Site", "none")]):
         for host in ("127.0.0.1:8765", "localhost:8765"):
@@ -521,7 +521,7 @@ async def test_client_of_real_connection_cannot_set_its_address() -> None:
 @pytest.mark.parametrize(
     ("url", "port"), [("http://127.0.0.1", 80), ("https://tools.example.com", 443)]
 )
-async def test_default_port_is_treated_like_other_ports(url: str, port: int) -> None:
+async def test_default_port_is_optional_and_other_ports_are_refused(url: str, port: int) -> None:
     # finding: A2
     host, guard, post = urlsplit(url).netloc, {"public_url": url}, {"method": "POST"}
     for named in (host, f"{host}:{port}"):

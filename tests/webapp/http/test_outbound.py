@@ -147,7 +147,7 @@ async def test_every_request_asks_for_identity_encoding(
 
 
 class Packed(httpx.AsyncByteStream):
-    """A few kilobytes that decompress to gigabytes. `reads` counts the started reads."""
+    """A small body that decompresses to 64 MB. `reads` counts how often reading was started."""
 
     def __init__(self) -> None:
         self.reads = 0

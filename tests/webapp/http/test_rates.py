@@ -1,4 +1,4 @@
-"""Rate limits: how often a key may come, and bounded memory for counting."""
+"""Rate limits: the number of calls for each key is limited, and so is the memory for counting."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The application's path below its host, as each host and proxy reports it."""
+"""The path inside the application, computed from the path that the host or proxy reports."""
 
 from typing import Any
 

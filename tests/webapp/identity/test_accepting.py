@@ -1,4 +1,4 @@
-"""Accepted connections: the user behind each is found, even if the client has already closed."""
+"""Accepted connections: which user opened each of them, and limits on their number and time."""
 
 import asyncio
 import os
@@ -178,7 +178,7 @@ async def bytes_received(port: int, sent: bytes, *, until: bytes | None = None) 
 
 
 class Sent:
-    """The server's end of a connection from another machine, which records the response."""
+    """A fake transport of a connection from another machine. `answer` records the response."""
 
     def __init__(self) -> None:
         self.answer, self.is_closed, self.is_paused = b"", False, False

@@ -268,7 +268,7 @@ async def test_clock_set_back_does_not_block_next_fetch(
     assert there.fetches == 2
 
 
-async def test_keys_from_future_are_fetched_again_and_not_trusted_longer(
+async def test_keys_fetched_before_clock_was_set_back_are_fetched_again(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -293,9 +293,7 @@ async def test_keys_from_future_are_fetched_again_and_not_trusted_longer(
         ["no", "metadata"],
     ],
 )
-async def test_metadata_of_other_or_missing_issuer_is_refused(
-    there: There, issuer: Issuer, says: Any
-) -> None:
+async def test_invalid_issuer_metadata_is_refused(there: There, issuer: Issuer, says: Any) -> None:
     there.replies[OPENID] = says
     with pytest.raises(Failed):
         await issuer.keys("one")

@@ -1,4 +1,4 @@
-"""Local callers: only the same user of this machine, as far as a server can verify."""
+"""Local callers: a request is local only if the server verifies that its own user sent it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Approvers that a program, an `asking` block and the client name, by the rules of a tool."""
+"""Approvers named by a program, an `asking` block or the client, with the rules of a tool."""
 
 import re
 from collections.abc import AsyncIterator
@@ -77,7 +77,7 @@ async def test_program_receives_the_reason_of_a_decline(here: AskingEnv, shop: P
     assert (answer["status"], answer["why"]) == ("declined", "No receipt")
 
 
-async def test_asker_cannot_decide_through_any_door(here: AskingEnv, shop: Program) -> None:
+async def test_asker_cannot_decide_on_page_or_over_the_api(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(FOR_FINANCE)
     ann = await here.browser("ann")
     address = await request_of(here, ann)
@@ -102,7 +102,7 @@ async def test_unknown_approver_is_refused_at_once(shop: Program) -> None:
     assert "has no approver" in form.json()["detail"]
 
 
-async def test_program_has_a_day_by_default_and_its_own_timeout(shop: Program) -> None:
+async def test_request_of_program_expires_after_a_day_or_its_own_timeout(shop: Program) -> None:
     def seconds(asked: dict[str, Any]) -> float:
         begin, end = (datetime.fromisoformat(asked[name]) for name in ("asked_at", "expires_at"))
         return (end - begin).total_seconds()
@@ -164,7 +164,7 @@ async def test_unknown_approver_raises_in_client_and_block(
             await block
 
 
-async def test_program_asks_for_a_person_who_signs_in() -> None:
+async def test_program_asks_approver_on_behalf_of_a_signed_in_person() -> None:
     async with people_env(approvers=(FINANCE,)) as env, program_at(env.here) as shop:
         acting = shop.acting_for(env.acting("alice"))
         asked = await acting.asked(FOR_FINANCE)

@@ -1,4 +1,4 @@
-"""The stored inbox: two rows of two owners, and every crash between their writes."""
+"""The inbox of approvers: a question and its inbox item, and crashes between their writes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ AUDITED = PolicySettings(audit=True)
 
 
 class Dying(MemoryStore):
-    """A store whose process is killed right before it writes a row of this kind."""
+    """A store whose process is killed right before it writes a row of the kind `at`."""
 
     def __init__(self, *, at: str, status: str | None = None) -> None:
         super().__init__()

@@ -362,7 +362,7 @@ async def test_open_questions_of_server_are_limited(clock: Clock, store: MemoryS
         await give_up(*there, fourth)
 
 
-async def test_answered_questions_of_absent_people_do_not_count_as_open(
+async def test_answered_questions_do_not_count_toward_the_limit_of_the_server(
     clock: Clock, store: MemoryStore
 ) -> None:
     policies = PolicySettings(pending_at_most=2)
@@ -447,7 +447,7 @@ async def test_timeout_is_cut_to_maximum_and_logged_once(
     assert vars(cut[0])["seconds"] == 120
 
 
-async def test_question_ended_in_same_process_uses_no_place_in_row(
+async def test_question_ended_in_same_process_is_removed_from_the_open_questions(
     clock: Clock, store: MemoryStore
 ) -> None:
     async with process(store, clock) as service:

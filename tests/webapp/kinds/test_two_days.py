@@ -1,4 +1,4 @@
-"""An approval by two people over two days, escalated once, for each door that can ask for it.
+"""An approval by two people over two days, escalated once, asked by a tool, task or program.
 
 Each process opens the store again, as after a restart. tests/crash/test_vote_points.py kills the
 processes.
@@ -45,7 +45,7 @@ async def reopened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
     @asynccontextmanager
     async def opening() -> AsyncIterator[Store]:
-        store = await open_store(address)  # with the server's clock check, a manual clock is wrong
+        store = await open_store(address)  # without the check that refuses a manual clock
         yield store
         await store.aclose()
 

@@ -443,7 +443,7 @@ def test_comment_is_one_visible_line(typed: str, shown: str | None) -> None:
     assert comment_in(typed) == shown
 
 
-async def test_invisible_comment_is_not_the_required_one() -> None:
+async def test_invisible_comment_does_not_count_as_the_required_comment() -> None:
     strict = replace_approver(TWO, needs=1, comment="required")
     async with approving(shop(), approvers=(strict,)) as here, here.asking() as caller:
         await caller.result("ship", order="o8")
@@ -467,6 +467,6 @@ async def test_too_long_comment_is_refused_and_stays_in_its_field() -> None:
             assert f'id="{field}-error"' in refused.text
             assert refused.text.count(typed) == 1
             assert (await here.asked()).status is Status.PENDING
-        # A browser sends each line break of a text of 500 characters as two.
+        # A browser sends each line break as two characters. The limit of 500 counts it as one.
         await press(frank, link, "approve", reason="\r\n".join(["y" * 249] * 2) + "\r\n")
         assert (await here.asked()).status is Status.ACCEPTED

@@ -1,4 +1,4 @@
-"""The log: an event and its ids, and no confidential data."""
+"""Log lines contain the event and its ids, and no confidential data."""
 
 import json
 import logging
@@ -275,7 +275,7 @@ def test_line_with_id_links_to_operators_search() -> None:
     assert "see=" not in events.format(record)
 
 
-async def test_recent_lines_are_limited_masked_and_sought_by_id() -> None:
+async def test_recent_lines_are_limited_masked_and_found_by_id() -> None:
     class Call:
         hidden = ("a secret of the person",)
 

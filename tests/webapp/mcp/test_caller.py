@@ -112,7 +112,7 @@ async def test_caller_without_a_subject_is_unknown_and_registers_nothing(library
     assert not one.is_known
 
 
-async def test_kit_and_ending_have_the_callers_id(server, revision):
+async def test_ending_in_the_test_kit_has_the_id_of_the_caller(server, revision):
     # finding: XA1
     @server.tool()
     async def who() -> str:

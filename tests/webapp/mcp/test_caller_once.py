@@ -1,4 +1,4 @@
-"""The caller is decided once for each request, and again if the request or its token changed."""
+"""The caller is identified once per request, and again if the request or its token changed."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from webapp.mcp.callers import caller_of, sender_of
 
 
 class Deciding:
-    """An Identity that counts its decisions."""
+    """A fake Identity that counts how often it identifies a caller."""
 
     def __init__(self) -> None:
         self.decisions = 0
@@ -54,7 +54,7 @@ def caller(identity: Any, scope: Scope | None) -> Caller:
     return caller_of(scope, identity=identity, issuer="server:x", client="its own name")
 
 
-def test_caller_of_a_request_is_decided_once() -> None:
+def test_caller_of_a_request_is_identified_once() -> None:
     identity: Any = Deciding()
     scope = request()
     assert sender_of(scope, identity=identity, issuer="server:x") is not None
@@ -64,7 +64,7 @@ def test_caller_of_a_request_is_decided_once() -> None:
     assert identity.decisions == 1
 
 
-def test_verified_client_keeps_its_name_and_unverified_client_gets_its_own() -> None:
+def test_verified_client_is_named_by_its_id_and_others_by_their_own_name() -> None:
     for client, expected in (("verified", "verified"), ("", "its own name")):
         identity: Any = Deciding()
         user = user_of(client)
@@ -81,7 +81,7 @@ def test_verified_client_keeps_its_name_and_unverified_client_gets_its_own() -> 
         assert identity.decisions == 1
 
 
-def test_caller_is_decided_again_if_the_request_or_its_token_changed() -> None:
+def test_caller_is_identified_again_if_the_request_or_its_token_changed() -> None:
     identity: Any = Deciding()
     scope = request()
     sender_of(scope, identity=identity, issuer="server:x")

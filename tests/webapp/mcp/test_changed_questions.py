@@ -19,7 +19,7 @@ from webapp.limits import CallLimits
 
 Ask: TypeAlias = Callable[[str], Awaitable[Any]]
 LOGIN = "https://example.org/login"
-# No request waits, so a question that the body has left out cannot come late.
+# Requests do not wait, so a question that the body no longer asks cannot be asked later.
 AT_ONCE = CallLimits(retry=timedelta(), request_at_least=timedelta(), link=timedelta())
 
 
@@ -114,7 +114,7 @@ async def test_changed_question_is_an_error_once_the_first_is_answered(library, 
             result = await caller.send_call("counts", after=result)
 
 
-async def test_answered_question_that_comes_late_is_no_change(library):
+async def test_answered_question_that_is_asked_later_than_before_is_no_change(library):
     server, starts, seen = new_server(library), count(1), list[int]()
 
     async def slow(start: int) -> None:
@@ -167,7 +167,7 @@ async def test_error_in_a_task_group_is_the_result_of_the_tool(server, revision,
         assert (result.meta or {}).get("code") == f"ELICITATION_{code}", result
 
 
-async def test_error_of_a_task_that_the_tool_caught_does_not_replace_its_own(server, revision):
+async def test_error_of_the_tool_is_reported_after_it_caught_an_error_of_a_task(server, revision):
     @server.tool()
     async def ask() -> str:
         try:

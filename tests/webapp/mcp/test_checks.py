@@ -199,7 +199,7 @@ async def test_client_that_repeats_wrong_answer_is_asked_a_few_times_only(server
     fills = [WRONG] * 20
     async with caller_of(server, revision, declares=FORM, fills=fills) as (env, caller):
         result = await caller.result("book")
-        while not result.is_error:  # on 2026-07-28 the rounds of a call end first
+        while not result.is_error:  # on 2026-07-28 a call ends after fewer rounds
             assert "not answered" in text_of(result)
             result = await caller.result("book")
         assert result.meta["details"] == [{"path": "room", "message": TAKEN}]
@@ -285,7 +285,7 @@ async def waits_for_other(_: Booking) -> None:
     await waiting[-1].wait()
 
 
-async def test_trusted_code_and_model_get_same_errors(server, revision):
+async def test_trusted_code_receives_the_errors_of_the_check(server, revision):
     @server.tool()
     async def book() -> str:
         question = elicit.form("Which?", Booking, check=free_room, elicitation_id="room-8")
@@ -320,7 +320,7 @@ async def test_form_begins_with_initial_values(server, revision):
         assert text_of(await soon(call)) == "Late, sorry"
 
 
-async def test_task_asks_again_under_another_name(server):
+async def test_task_repeats_a_refused_form_as_a_new_input_request(server):
     @server.tool()
     async def book() -> str:
         return (await elicit.form("Which room?", Booking, check=free_room)).room
@@ -337,7 +337,7 @@ async def test_task_asks_again_under_another_name(server):
         assert await client.text(task) == "garden"
 
 
-# The author's code, wherever the answer arrives.
+# The author's check runs, whichever process receives the answer.
 
 
 async def faults_of(
@@ -348,9 +348,9 @@ async def faults_of(
     imports: bool = False,
     clock: Clock | None = None,
 ) -> tuple[list[Fault], list[Check]]:
-    """Return what the process of a page finds, and the rows with which it asked another process.
+    """Return the faults that the process of the page finds, and its `Check` rows.
 
-    The other process has asked the question and ended, or `imports` it or `serves` its server.
+    Another process runs the check if it has asked the question (`imports`) or serves `serves`.
     """
     clock, store, request = clock or Clock(), MemoryStore(), question.request
     async with process(store, clock) as page, process(store.sibling(), clock) as tool:
@@ -423,7 +423,7 @@ def test_check_that_hangs_accepts_nothing():
         (asks, "NoAsker"),
     ],
 )
-async def test_failing_check_accepts_nothing_and_is_logged_with_number(check, logged, caplog):
+async def test_failing_check_accepts_nothing_and_is_logged_with_its_error_id(check, logged, caplog):
     caplog.set_level(logging.ERROR)
     question = elicit.form("Which room?", Booking, check=check)
     (fault,), _ = await faults_of(question, WRONG)
@@ -449,7 +449,7 @@ async def test_long_error_of_check_is_shortened():
     assert len(fault.message) == FAULT_CHARACTERS
 
 
-def test_check_belongs_to_identity_of_the_question():
+def test_check_changes_the_digest_of_the_question():
     plain = elicit.form("Which room?", Booking)
     assert len({plain.digest, ROOM.digest}) == 2
     assert ROOM.digest == elicit.form("Which room?", Booking, check=free_room).digest
@@ -510,7 +510,7 @@ def test_check_that_no_process_can_find_is_refused(check, message, verb):
         verb("Which room?", Booking, check=check)
 
 
-def test_model_of_check_is_at_top_level():
+def test_model_of_check_must_be_at_top_level():
     with pytest.raises(InvalidQuestion, match="Inner must be a class at the top level"):
         _ = elicit.form("Who?", nested_model(), check=free_room)
 
