@@ -679,15 +679,15 @@ async def test_deeply_nested_content_is_refused_or_readable(here: Service, there
 
 
 @pytest.mark.parametrize("content", [{"list": (1, 2)}, {1: "one"}])
-async def test_awaited_answer_equals_the_stored_answer(
-    here: Service, content: dict[object, object]
+async def test_awaited_answer_equals_the_answer_that_another_process_reads(
+    here: Service, there: Service, content: dict[object, object]
 ) -> None:
     presenter = Holding()
     with asking(Verbs(call_of(here, presenter=presenter))):
         waiting = asyncio.ensure_future(late_url().outcome())
     id = await holding(presenter)
     await here.completing.complete(id, content)  # type: ignore[arg-type]
-    stored = await here.elicitations.get(id)
+    stored = await there.elicitations.get(id)
     assert stored is not None
     assert (await waiting).content == stored.content
 

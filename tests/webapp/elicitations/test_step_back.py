@@ -88,7 +88,7 @@ async def test_question_ended_in_lost_writes_is_read_again_after_reconnect(store
 
 
 # finding: XB3
-async def test_webhook_applied_in_lost_writes_is_applied_again(store, clock):
+async def test_applied_webhooks_are_forgotten_if_writes_were_lost(store, clock):
     async with process(store, clock) as service:
         service.webhooks.applied["~1"] = None
         await _apply(service.elicitations, None)

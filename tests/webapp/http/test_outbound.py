@@ -310,7 +310,7 @@ async def test_private_address_embedded_in_public_address_is_not_contacted(
 async def test_literal_address_is_checked_like_host_name(client: httpx.AsyncClient) -> None:
     outbound = Outbound(client, allow_loopback=False)
     for host in ("127.0.0.1", "[::1]", "10.0.0.1", "2130706433", "0x7f000001", "127.1"):
-        with pytest.raises(Failed):
+        with pytest.raises(Failed, match="public internet"):
             await outbound.run(talk(f"https://{host}/"))
 
 
@@ -330,7 +330,7 @@ async def test_allowing_loopback_does_not_allow_other_private_addresses(
 ) -> None:
     for address in set(INWARD) - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}:
         outbound = Outbound(client, allow_loopback=True, resolve=resolving(address))
-        with pytest.raises(Failed):
+        with pytest.raises(Failed, match="public internet"):
             await outbound.run(talk())
 
 
