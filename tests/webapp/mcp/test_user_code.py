@@ -157,7 +157,7 @@ async def test_call_of_anonymous_client_without_forms_is_refused(revision):
 
 
 @pytest.mark.every_way
-async def test_token_of_an_issuer_without_sign_in_uses_a_user_code(library, revision):
+async def test_person_known_by_token_confirms_by_user_code_without_a_sign_in(library, revision):
     typed = asyncio.Queue[str]()
     async with by_token(revision, library=library, typed=typed) as (env, caller):
         call = caller.call("visit")
@@ -223,12 +223,12 @@ async def test_no_link_is_returned_if_its_user_code_cannot_be_sent(revision):
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])
-async def test_result_tool_handles_any_user_code_input(revision, tries):
+async def test_result_tool_refuses_a_user_code_with_an_invalid_elicit_id(revision, tries):
     async with by_token(revision, declares=None) as (_, caller):
         assert (await caller.result("elicitation_result", **tries)).is_error
 
 
-async def test_once_of_an_anonymous_caller_is_not_stored(library, revision):
+async def test_result_of_once_is_not_stored_for_an_anonymous_caller(library, revision):
     server = shop(new_server(library))
     keys: list[str] = []
 

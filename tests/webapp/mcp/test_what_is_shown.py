@@ -76,7 +76,7 @@ def with_tools(server: Any) -> Any:
 
     @server.tool()
     @elicit.gate
-    def travel(  # noqa: PLR0917 - a tool's own, called by their names
+    def travel(  # noqa: PLR0917 - arguments of a tool, passed by name
         zeal: int,
         by: Literal["rail", "road"],
         to: Step,
@@ -116,7 +116,8 @@ async def test_defaults_and_coerced_values_are_shown_at_the_gate(server, revisio
         assert [form.message for form in caller.forms] == [
             "Run run?\ncommand: ls\nagain: 2\nat: 2031-05-28T00:00:00"
         ]
-        assert [{"command": "ls", "again": 2, "at": datetime(2031, 5, 28)}] == RAN  # noqa: DTZ001 - as it came
+        # The client sent no time zone, so the tool receives a datetime without one.
+        assert [{"command": "ls", "again": 2, "at": datetime(2031, 5, 28)}] == RAN  # noqa: DTZ001
 
 
 @pytest.mark.every_way

@@ -102,7 +102,7 @@ async def test_sign_out_ends_the_session_in_every_tab(revision):
         assert (await thief.visit(link)).heading == "Sign in to see it"
 
 
-async def test_denied_sign_in_at_the_issuer_signs_no_person_in(revision):
+async def test_person_who_declines_at_the_issuer_is_not_signed_in(revision):
     async with asked_by_alice(revision) as (here, link):
         alice = await here.env.person()
         here.issuer.denies = True

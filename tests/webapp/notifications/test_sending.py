@@ -1,4 +1,4 @@
-"""Notifications: from a stored row, at least once, only about open questions, and not too many."""
+"""Notifications: stored first, sent at least once, only about open questions, at a limited rate."""
 
 import asyncio
 import logging
@@ -153,7 +153,7 @@ async def test_two_processes_send_each_message_once(
         assert sorted(address for address, _ in sent.sent) == sorted((MAIL, CHAT, BOSS))
 
 
-async def test_message_whose_process_died_is_sent_again_after_the_claim(
+async def test_message_is_sent_again_after_the_claim_of_a_dead_process_expires(
     store: MemoryStore, clock: Clock, sent: Deliveries
 ) -> None:
     class Killed(BaseException):
@@ -270,7 +270,7 @@ async def test_question_is_in_the_message_only_if_the_operator_allows_it(
         assert "open until 2026-" in message.body or "open until 20" in message.body
 
 
-async def test_message_is_in_the_language_of_its_table_or_the_first_of_the_pages(
+async def test_message_is_in_its_tables_language_or_the_first_page_language(
     clock: Clock, sent: Deliveries
 ) -> None:
     for language, languages, german in (
@@ -316,7 +316,7 @@ async def test_amount_of_a_payment_is_never_in_the_message(
         assert "9" not in message.body.replace("127.0.0.1:8765", "").partition("Asked at")[0]
 
 
-async def test_questions_cost_nothing_more_without_a_table_for_them(
+async def test_question_without_a_matching_table_stores_no_notification(
     store: MemoryStore, clock: Clock, sent: Deliveries
 ) -> None:
     async with notifying(store, clock, sent, FINANCE) as service:

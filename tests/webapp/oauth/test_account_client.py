@@ -1,4 +1,4 @@
-"""The clients of an account: the key reaches its provider's hosts, whatever an author sets."""
+"""An account's HTTP clients send its key to the provider's hosts only, whatever an author sets."""
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime
@@ -30,7 +30,7 @@ AWAY = [
 
 
 class Net(Transport):
-    """A network that redirects /away to `away`, and records what it is sent."""
+    """A network that redirects /away to `away`, and records each request."""
 
     def __init__(self, away: str = f"{EVIL}/steal") -> None:
         self.sent: list[httpx.Request] = []
@@ -51,7 +51,7 @@ class Net(Transport):
 
     @property
     def with_key(self) -> list[str]:
-        """The paths of requests that contained the key in any place, each with its origin."""
+        """The addresses, without the query, of the requests that contained the key anywhere."""
         return [
             f"{one.url.scheme}://{one.url.netloc.decode()}{one.url.path}"
             for one in self.sent
@@ -159,7 +159,7 @@ def test_hook_that_moves_or_copies_request_gets_no_key(
     assert net.with_key == []
 
 
-async def test_author_who_sends_the_key_himself_sends_it_to_no_other_host(carrier: str) -> None:
+async def test_key_that_an_author_adds_to_requests_reaches_no_other_host(carrier: str) -> None:
     net = Net()
     account = account_at(net, carrier)
     token = account.access_token
@@ -175,7 +175,7 @@ async def test_author_who_sends_the_key_himself_sends_it_to_no_other_host(carrie
     assert net.with_key == [f"{HUB}/away"]
 
 
-async def test_password_that_an_author_sends_himself_reaches_no_other_host() -> None:
+async def test_password_that_an_author_passes_as_auth_reaches_no_other_host() -> None:
     net = Net()
     async with account_at(net, "user and password").client() as api:
         await api.get(f"{EVIL}/a", auth=("ada", KEY))
@@ -215,7 +215,7 @@ async def test_redirect_within_provider_has_key(carrier: str) -> None:
 
 
 @pytest.mark.parametrize("proxied", ["https://api.acme.example", "https://evil.example"])
-def test_clients_of_mounts_and_proxies_send_what_is_allowed_only(
+def test_on_wire_sees_every_request_even_if_a_proxy_is_configured(
     carrier: str, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An HTTPS proxy gets a tunnel; the transport that would use it is wrapped like any other.
@@ -244,7 +244,7 @@ async def test_explicit_other_authentication_is_used_instead_of_key(carrier: str
     assert net.sent[0].headers["authorization"].startswith("Basic ")
 
 
-async def test_nothing_that_an_author_sees_of_a_request_contains_the_key(carrier: str) -> None:
+async def test_requests_that_an_author_can_inspect_do_not_contain_the_key(carrier: str) -> None:
     net = Net()
     seen = list[str]()
 

@@ -1,4 +1,4 @@
-"""Accounts and the clients of one person: every client may use one until it is limited to some."""
+"""Every client of a person can use an account, until the person limits it to some clients."""
 
 from functools import partial
 from typing import Any
@@ -81,7 +81,7 @@ async def test_allowing_adds_client_to_limited_account() -> None:
                 await again.account()
                 assert not again.has_asked, client_id
         assert network.exchanges == 1
-        # This client is added to the limit.
+        # A client that connects the limited account again is added to its permitted clients.
         await connect(service, "repo", "gist", client_id="four")
         (found,) = await stored(service)
         assert found.only is not None

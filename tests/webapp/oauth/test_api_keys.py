@@ -76,7 +76,7 @@ async def test_user_name_and_password_are_sent_as_basic_to_typed_tenant() -> Non
 
 
 async def typed_page(person: AskedPerson, tool: str, **fields: str) -> httpx.Response:
-    """Type the fields on the page of the tool's question, and return the answer of the page."""
+    """Submit these fields on the page of the tool's question, and return the response."""
     found: list[httpx.Response] = []
 
     async def types(link: str, browser: httpx.AsyncClient) -> None:
@@ -148,7 +148,7 @@ async def test_key_is_not_sent_to_another_host(provider: Provider) -> None:
     assert KEY not in str(last.headers.multi_items()) + str(last.url.raw_path)
 
 
-async def test_invalidated_key_is_asked_again_and_revoked_key_too() -> None:
+async def test_person_is_asked_again_after_the_key_was_invalidated_or_revoked() -> None:
     api = Api()
     async with elicit_person(server_of(ACME), outside=api) as person:
         person.types_key(KEY)
@@ -184,7 +184,7 @@ async def test_call_that_asks_for_a_key_twice_gets_the_same_account(revision: st
 
 
 @pytest.mark.parametrize("revision", [MODERN, LEGACY])
-async def test_key_invalidated_in_a_call_is_asked_again_once_in_the_same_call(
+async def test_call_that_invalidates_a_key_asks_for_another_key_once(
     revision: str,
 ) -> None:
     api, server = Api(), new_server("mcp")
@@ -260,7 +260,7 @@ async def test_accounts_page_shows_key_account_and_disconnects_it() -> None:
         assert (ended.status, ended.access_token) == ("disconnected", "")
 
 
-async def test_another_tool_is_allowed_the_account_or_gets_another_key() -> None:
+async def test_another_tool_gets_the_account_after_the_person_allows_it() -> None:
     api = Api()
     async with elicit_person(server_of(ACME), outside=api) as person:
         person.types_key(KEY)
@@ -272,7 +272,7 @@ async def test_another_tool_is_allowed_the_account_or_gets_another_key() -> None
         assert account.tools == ("who", "other")
 
 
-def test_verbs_name_each_other_for_the_wrong_provider() -> None:
+def test_wrong_verb_for_a_provider_names_the_right_verb() -> None:
     with pytest.raises(InvalidQuestion, match=r"elicit\.api_key"):
         _ = elicit.oauth(ACME)
     with pytest.raises(InvalidQuestion, match=r"elicit\.oauth"):
@@ -318,12 +318,14 @@ def test_faulty_key_declarations_are_refused(change: dict[str, Any], fault: str)
         ({"headers": (("X-Acme-Key", "1"),)}, "key.header"),
     ],
 )
-def test_key_goes_with_no_part_of_oauth(change: dict[str, Any], fault: str) -> None:
+def test_key_provider_with_oauth_settings_or_no_person_is_refused(
+    change: dict[str, Any], fault: str
+) -> None:
     with pytest.raises(InvalidQuestion, match=fault):
         replace(ACME, **change)
 
 
-def test_url_with_a_key_is_written_without_it() -> None:
+def test_printed_url_does_not_contain_the_key() -> None:
     request = httpx.Request("GET", "https://api.acme.example/v1/me?page=2")
     Carrier(query="api_key").put(request, KEY)
     assert f"api_key={KEY}".encode() in request.url.raw_path

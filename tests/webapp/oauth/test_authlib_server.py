@@ -1,4 +1,4 @@
-"""authlib's own authorization server as a provider of accounts, and as the issuer of people."""
+"""authlib's authorization server as an account provider, and as the issuer that signs people in."""
 
 import logging
 from dataclasses import replace

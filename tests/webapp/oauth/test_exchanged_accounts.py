@@ -1,6 +1,6 @@
-"""Accounts without asking: a person's own access token is exchanged, at every door.
+"""Accounts without a question: the person's own access token is exchanged.
 
-An issuer and a provider on ports of this machine play both sides.
+The tests call over MCP and over the HTTP API. The issuer and the provider are local servers.
 """
 
 import json
@@ -427,7 +427,7 @@ async def test_tool_without_permission_does_not_get_the_exchanged_account() -> N
         (stopped,) = await env.here.connections()
         assert stopped.tools == ()
         assert len(crm.asked) == 1
-        # A call that read the row before changes nothing.
+        # A call of the unshared tool does not share the account again.
         await connections.let(stopped, row.tools[0], None)
         (stopped,) = await env.here.connections()
         assert stopped.tools == ()

@@ -20,7 +20,7 @@ async def test_next_call_refreshes_an_invalidated_token_once() -> None:
         clock.tick(minutes=5)
         account = await again(service, "first")
         await asyncio.gather(*(account.invalidate() for _ in range(FIFTY)))
-        assert network.refreshes == 0  # invalidate itself asks nobody
+        assert network.refreshes == 0  # invalidate() itself sends no request
         later = await asyncio.gather(*(again(service, number) for number in range(FIFTY)))
         assert {one.access_token for one in later} == {"key-1.1-of-octocat"}
         assert network.refreshes == 1
@@ -29,7 +29,7 @@ async def test_next_call_refreshes_an_invalidated_token_once() -> None:
         assert network.refreshes == 1
 
 
-async def test_refreshed_token_cannot_be_invalidated_at_once() -> None:
+async def test_token_issued_a_moment_ago_cannot_be_invalidated() -> None:
     # finding: XA1
     async with connected() as (service, network, clock):
         for number in range(1, FIFTY):

@@ -1,4 +1,4 @@
-"""Accounts that end without use: refreshed in time by one process, and a warning before the end."""
+"""Accounts that expire if unused: one process refreshes them in time, or the server warns."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -86,7 +86,7 @@ async def sweep_for(service: Service, clock: Clock, days: int) -> None:
 
 
 async def events_of(service: Service, prefix: str = "account.") -> list[str]:
-    """Return the events of the last 30 days; earlier ones are erased."""
+    """Return the types of the events of the last 30 days. Earlier events are erased."""
     found = await service.elicitations.all(OutgoingEvent)
     return [each.type for each in found if each.type.startswith(prefix)]
 
@@ -202,7 +202,7 @@ async def test_provider_that_is_down_is_asked_again_and_the_person_is_warned() -
 
 
 @pytest.mark.parametrize("hours", [1, 30])
-async def test_short_lifetimes_are_left_alone(hours: int) -> None:
+async def test_refresh_token_with_a_short_lifetime_is_not_refreshed_early(hours: int) -> None:
     network, clock = Tokens(unused=timedelta(hours=hours)), Clock()
     async with serving_hub(network, clock) as service:
         await connect(service, "repo")
@@ -212,7 +212,7 @@ async def test_short_lifetimes_are_left_alone(hours: int) -> None:
 
 
 async def test_process_that_dies_after_the_request_causes_no_second_refresh() -> None:
-    # The write after the provider's reply is lost, as by kill -9.
+    # The write after the provider's reply is lost, as if the process had been killed.
     class Dying(MemoryStore):
         dies = False
 
@@ -232,7 +232,7 @@ async def test_process_that_dies_after_the_request_causes_no_second_refresh() ->
         store.dies = False
     assert network.refreshes == ["refresh-1"]
     async with serving_hub(network, clock, store=store) as other:
-        for _ in range(60):  # an hour: also after the dead process's claim is over
+        for _ in range(60):  # one hour, which is longer than the dead process's claim
             clock.tick(minutes=1)
             await fall_due(other)
         assert network.refreshes == ["refresh-1"]

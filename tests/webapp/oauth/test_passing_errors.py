@@ -118,7 +118,7 @@ async def test_last_attempt_that_fails_ends_the_question() -> None:
         assert network.exchanges == ATTEMPTS_AT_MOST
 
 
-async def test_error_after_the_questions_time_ends_it() -> None:
+async def test_error_after_the_question_has_expired_ends_the_question() -> None:
     network, clock = Network(), Clock()
     async with serving_accounts(network, clock=clock) as service:
         asked = Asking(service, "repo")

@@ -1,4 +1,4 @@
-"""The server's own accounts at providers: no person is asked, and one process gets each token."""
+"""The server's own accounts at providers: no person is asked, and processes share each token."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -172,7 +172,7 @@ async def test_named_account_is_refused() -> None:
         ({"token": None}, "token: required"),
     ],
 )
-def test_declaration_about_a_person_is_refused(more: dict[str, Any], says: str) -> None:
+def test_invalid_service_account_declaration_is_refused(more: dict[str, Any], says: str) -> None:
     about: dict[str, Any] = {"token": "https://robot.example/token", **more}
     with pytest.raises(InvalidQuestion, match=says):
         Provider(
@@ -184,7 +184,7 @@ def test_declaration_about_a_person_is_refused(more: dict[str, Any], says: str) 
         )
 
 
-async def test_row_of_another_client_is_not_used() -> None:
+async def test_token_stored_for_another_client_id_is_not_used() -> None:
     store = MemoryStore()
     async with serving(network := Robots(), store=store) as service:
         await account(service)

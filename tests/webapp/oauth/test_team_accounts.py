@@ -81,7 +81,7 @@ class TeamEnv(PeopleEnv):
     """People of an issuer, in teams according to the claims of their tokens."""
 
     async def tell(self, subject: str, revision: str = LEGACY, **claims: Any) -> str:
-        """Call the tool as this person, whose client shows links, and return the result."""
+        """Call the tool as this person, from a client without elicitation. Return the text."""
         return await self.tell_with(self.token(subject, **claims), revision)
 
     async def tell_with(self, token: str, revision: str = LEGACY) -> str:
@@ -145,7 +145,7 @@ async def env(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[T
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_account_that_one_member_connected_serves_the_others(
+async def test_account_that_one_member_connected_can_be_used_by_the_others(
     env: TeamEnv, revision: str
 ) -> None:
     # finding: XO9
@@ -207,7 +207,7 @@ async def test_person_who_left_the_team_is_asked_again_at_the_next_call(env: Tea
     for who in ("bob", "ann"):  # also the person who connected it
         assert "octocat" not in await env.tell(who, **SALES)
     assert "octocat of engineering" in await env.tell("bob", **ENGINEERS)
-    # Ann's session names no team, and she can still end what she connected.
+    # Ann's session names no team, but she can still disconnect the account that she connected.
     page = await env.accounts(ann)
     assert "You connected it for the team" in page
     (row,) = await env.here.connections()
@@ -218,8 +218,8 @@ async def test_person_who_left_the_team_is_asked_again_at_the_next_call(env: Tea
     assert "octocat" not in await env.tell("bob", **ENGINEERS)
 
 
-async def test_answer_that_was_given_to_a_member_does_not_serve_after_leaving(env: TeamEnv) -> None:
-    # Ann connected it, but her call never received the answer.
+async def test_unread_answer_is_not_used_after_the_person_has_left_the_team(env: TeamEnv) -> None:
+    # Ann connected the account, but her call never received the answer.
     await env.connects("ann", await env.tell("ann", **ENGINEERS))
     assert "octocat" not in await env.tell("ann", **SALES)
 
@@ -328,7 +328,7 @@ async def test_users_of_the_application_can_be_listed_as_members() -> None:
         assert row.server == APPLICATION or row.team == "engineering"
 
 
-async def test_token_is_renewed_only_for_a_call_of_a_member() -> None:
+async def test_account_of_a_team_is_found_only_for_its_members() -> None:
     async with living(team_env()) as env:
         await env.connects("ann", await env.tell("ann", **ENGINEERS))
         (row,) = await env.here.connections()
@@ -361,7 +361,7 @@ async def test_member_allows_another_tool_to_use_the_account_of_the_team() -> No
         await give_up(outside)
 
 
-async def test_answer_of_a_question_about_the_team_is_not_taken_over_after_leaving() -> None:
+async def test_same_call_after_leaving_the_team_does_not_use_the_teams_answer() -> None:
     identity = IdentitySettings(teams=(team_of("tests"),))
     async with serving_accounts(Network(), identity=identity) as service:
         first = Asking(service, "repo", teams=("engineering",))
@@ -430,7 +430,7 @@ async def test_team_of_another_server_on_the_same_store_does_not_see_the_account
 
 
 class Revoking(Network):
-    """A provider that notes revocations, and names nobody if `person` is empty."""
+    """A provider that counts revocations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -457,7 +457,7 @@ async def test_refused_grant_does_not_revoke_the_same_account_of_another_holder(
         with pytest.raises(Failed):
             await asked.account()
         assert network.revocations == 0
-        # An account that nobody has connected is revoked.
+        # The grant for an account that nobody has connected is revoked.
         network.person = {**OCTOCAT, "id": 2, "login": "monalisa"}
         asked = Asking(service, "repo", subject="ann", account="hubot", teams=others, arguments=2)
         _, state = await opened(service, asked)

@@ -220,7 +220,7 @@ async def test_provider_of_the_catalogue_is_found_by_its_name_also_after_a_resta
         assert not asked.has_asked
 
 
-async def test_declaration_of_a_tool_goes_before_the_catalogue() -> None:
+async def test_provider_declared_by_a_tool_overrides_the_catalogue() -> None:
     own = replace(BOOKS, name="zendesk", label="Our desk")
     credentials = {"zendesk": ("our-id", "our-secret-that-is-long")}
     async with serving_accounts(Sites(), providers={}, credentials=credentials) as service:

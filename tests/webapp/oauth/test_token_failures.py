@@ -123,7 +123,7 @@ async def test_failed_exchange_without_response_is_logged(caplog: pytest.LogCapt
         asked = Asking(service, "repo")
         _, state = await opened(service, asked)
         await come_home(service, state)
-        await give_up(asked)  # the person could try again
+        await give_up(asked)  # the person can still try again
     (line,) = lines(caplog, "exchange.failed")
     assert "did not answer" in line["why"]
 
@@ -145,7 +145,7 @@ async def test_failed_exchange_is_counted_by_reason(reply: httpx.Response, reaso
         asked = Asking(service, "repo")
         _, state = await opened(service, asked)
         await come_home(service, state)
-        await give_up(asked)  # after a passing failure, the person could try again
+        await give_up(asked)  # after a temporary failure, the person can still try again
     sample = f'provider="github",reason="{reason}",step="exchange"' + "} 1.0"
     assert sample in metrics.page({}).decode()
 
@@ -214,7 +214,7 @@ async def test_refused_redirect_address_stops_only_person_who_brought_code() -> 
 OTHER_GRANT = ENDED["not this grant"]
 
 
-async def test_unauthorized_client_at_exchange_blames_operator_from_second_person() -> None:
+async def test_unauthorized_client_at_exchange_blames_operator_if_two_people_fail() -> None:
     # finding: XO1
     network, clock = Network(), Clock()
     refusing(network, OTHER_GRANT)
@@ -344,7 +344,7 @@ async def test_page_of_refused_client_says_settings_are_wrong_with_error_id(
 
 @asynccontextmanager
 async def refused_refresh() -> AsyncIterator[tuple[OAuthEnv, Any]]:
-    """Open an environment whose provider now refuses our client secret, with its person."""
+    """Yield an environment whose provider has begun to refuse our client secret, and its person."""
 
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         await send(

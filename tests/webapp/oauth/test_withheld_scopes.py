@@ -1,4 +1,4 @@
-"""Scopes that a provider does not grant: the person is asked once, and the tool is told."""
+"""Scopes that a provider does not grant: the person is asked once, and `missing` lists them."""
 
 import logging
 from dataclasses import replace
@@ -34,7 +34,7 @@ async def test_scope_that_is_never_granted_is_asked_for_once() -> None:
         assert network.exchanges == 1
 
 
-async def test_missing_scope_is_asked_for_again_if_the_tool_says_so() -> None:
+async def test_missing_scope_is_asked_for_again_if_the_tool_passes_again() -> None:
     network = Network()
     async with serving_accounts(network) as service:
         await connect(service, "repo", "gist")
@@ -75,7 +75,7 @@ async def test_scope_that_a_refresh_drops_is_asked_for_again() -> None:
         await give_up(asked)
 
 
-async def test_waiting_question_that_asks_again_is_not_answered_by_less() -> None:
+async def test_waiting_question_with_again_is_not_answered_by_fewer_scopes() -> None:
     async with serving_accounts(Network()) as service:
         first = Asking(service, "repo", "gist", arguments=1)
         again = Asking(service, "repo", "gist", again=True, arguments=2)

@@ -1,4 +1,4 @@
-"""Wrong set-ups of API keys, service accounts and exchanges: the start and the doctor name them."""
+"""Wrong settings of keys, service accounts and exchanges are reported at start and by doctor."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -93,7 +93,10 @@ def exchanging(reply: Reply) -> Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A provider, its answers by path, and the texts of start and doctor: None if all is right."""
+    """A provider, its replies by path, and the texts that start and doctor report.
+
+    `found` is None if the settings are correct.
+    """
 
     provider: Provider
     replies: Mapping[str, Reply] = field(default_factory=dict[str, Reply])

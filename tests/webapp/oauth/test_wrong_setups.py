@@ -1,4 +1,4 @@
-"""Wrong set-ups of providers: the start, the doctor, the log, the model and the person say so."""
+"""Wrong provider settings are reported at start, by doctor, and to the model and the person."""
 
 import logging
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ def _reads(text: str, parts: Sequence[str] | None) -> None:
         assert all(part in plain for part in parts), text
 
 
-async def test_provider_that_repeats_secret_gets_it_into_no_log_and_no_finding(
+async def test_secret_repeated_by_the_provider_is_in_no_log_and_no_finding(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -100,7 +100,7 @@ async def test_provider_that_repeats_secret_gets_it_into_no_log_and_no_finding(
     assert SECRET not in found + str([vars(one) for one in caplog.records])
 
 
-async def test_answer_that_proves_nothing_is_in_log_at_start(
+async def test_inconclusive_reply_of_the_provider_is_logged_at_start(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -114,7 +114,7 @@ async def test_answer_that_proves_nothing_is_in_log_at_start(
 
 
 @pytest.mark.parametrize("setup", SIGN_INS.values(), ids=SIGN_INS)
-async def test_wrong_sign_in_is_named_wherever_it_matters(
+async def test_wrong_sign_in_setup_is_reported_to_operator_model_and_person(
     clock: Clock, caplog: pytest.LogCaptureFixture, setup: SignInSetup
 ) -> None:
     # finding: I10

@@ -25,7 +25,7 @@ def _rendered(views: dict[str, View], pages: Renderer) -> Rendered:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test of the browser each page in turn. Tests without a browser loop over them."""
+    """Run a test with `usual_view` once for each page. Tests without a browser loop over pages."""
     if "usual_view" in metafunc.fixturenames:
         views = page_states()
         metafunc.parametrize("usual_view", list(views.values()), ids=list(views))

@@ -54,7 +54,7 @@ def test_headline_names_the_brand():
     assert _shown(usual(StartPayment)).text("h1") == "Pay 9.00 € to Acme Research?"
 
 
-def test_page_without_a_brand_has_no_footer_and_our_mark():
+def test_page_without_a_brand_has_no_footer_and_no_logo():
     page = _shown(usual(Done), Brand())
     assert page.named("footer") == page.named("img") == []
 

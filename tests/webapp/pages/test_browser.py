@@ -36,7 +36,7 @@ LOOK = """() => ({
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def screen(browser: Browser) -> AsyncIterator[tuple[Page, Site]]:
-    """Open one page in which a test shows all views: a page for each takes ten times as long."""
+    """Open one browser page for all views. A page for each view takes ten times as long."""
     site = Site(html="")
     async with visit(browser, site, reduced_motion="reduce") as page:
         yield page, site
@@ -206,7 +206,7 @@ async def test_pauses_between_failed_live_requests_double_up_to_five_minutes(
             pass
         assert pauses[:6] == [20_000, 40_000, 80_000, 160_000, 300_000, 300_000]
         await expect(page.get_by_role("status")).to_contain_text("check here")
-        # After a connection that was opened, the pauses start again.
+        # After a successful connection, the pauses start again with the shortest one.
         site.live_status, site.events = 200, "retry: 1\ndata: opened\n\n"
         await expect(page.get_by_role("status")).to_contain_text("moves on by itself")
         site.live_status = 502

@@ -197,7 +197,7 @@ def test_each_section_of_page_has_unique_name(
     assert len(named) == 12
 
 
-def test_manual_removal_address_is_complete_and_only_external_link(
+def test_manual_removal_address_is_complete_and_the_only_external_link(
     overview: ConnectionsPage, one: Connected, gone: Disconnected, shown: Shown
 ) -> None:
     for view in (

@@ -1,9 +1,9 @@
 """The figures in docs/how-to/pages.md: every page keeps the limits, and the table is up to date.
 
-Axe takes most of the time, so it runs on the diagonal: on each state of each English page in both
-color schemes, and on the first state of each page in one more language and one of its schemes.
-With `--whole`, it runs on each state in each language and scheme, as `python -m tests.page_figures`
-does.
+Axe takes most of the time, so by default it checks a selection: each state of each English page in
+both color schemes, and the first state of each page in one other language and one color scheme.
+With `--whole`, axe checks each state in each language and color scheme, as
+`python -m tests.page_figures` does.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,8 @@ async def test_every_page_is_accessible_readable_and_fits_each_screen(
     assert found.moving == []
     assert heads_of(found) in table()
     (row,) = (line for line in table().splitlines() if line.startswith(f"| {name} |"))
-    # Pixels depend on the fonts of a machine, and the lowest contrast on the pages that axe checks.
+    # Sizes in pixels depend on the fonts of the machine. The lowest contrast depends on the pages
+    # that axe checks.
     varying = ("px",) if is_whole or name == "English" else ("px", ".")
     assert stable_cells(row_of(name, found), varying) == stable_cells(row, varying)
 

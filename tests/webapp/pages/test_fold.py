@@ -1,4 +1,4 @@
-"""The first screen of a page that asks: its main button is there, and large enough for a finger."""
+"""The main button of each question page is on the first screen, and large enough for a finger."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ async def test_main_button_is_visible_without_scrolling(
 
 @pytest.mark.parametrize("screen", SCREENS, ids=["phone", "desktop"])
 @pytest.mark.parametrize("kind", [StartConfirm, Decide])
-async def test_approval_button_follows_values_that_are_not_on_screen(
+async def test_approval_button_is_below_arguments_that_fill_the_screen(
     kind: type[View], screen: tuple[int, int], pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP5
@@ -80,7 +80,7 @@ async def test_focused_field_is_not_behind_buttons(pages: Renderer, browser: Bro
             await page.keyboard.press("Tab")
 
 
-async def test_browser_scrolls_what_has_focus_above_buttons_in_several_rows(
+async def test_scroll_padding_is_at_least_as_high_as_the_button_bar(
     pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP5

@@ -97,7 +97,7 @@ def test_secret_of_any_length_is_a_password_field(more: Mapping[str, Any], shown
         ("2031-05-28 14:30", "Asia/Kathmandu", "2031-05-28T14:30:00+05:45"),
         ("2031-05-28T14:30:12", "UTC", "2031-05-28T14:30:12+00:00"),
         ("2031-05-28T14:30+03:00", "Europe/Berlin", "2031-05-28T14:30:00+03:00"),
-        # Clocks are set back: the first of the two.
+        # Clocks are set back, so this time occurs twice: the first one is sent.
         ("2031-10-26T02:30", "Europe/Berlin", "2031-10-26T02:30:00+02:00"),
     ],
 )
@@ -158,7 +158,7 @@ def test_default_time_is_shown_in_utc() -> None:
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("with_script", [True, False])
-async def test_time_zone_is_the_browsers_or_chosen(
+async def test_time_zone_is_preset_by_the_browser_or_chosen_by_the_person(
     with_script: bool, pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP10

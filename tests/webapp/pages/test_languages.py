@@ -82,7 +82,7 @@ def texts_of(value: object) -> set[str]:
 
 
 def rest_of(text: str, known: set[str]) -> str:
-    """Return the text without those that are known."""
+    """Return the text without the known texts."""
     text = " ".join(text.split())
     for one in sorted(known, key=len, reverse=True):
         text = text.replace(one, " ") if WORD.search(one) else text
@@ -116,7 +116,7 @@ def test_template_has_no_text_outside_of_gettext() -> None:
         text = re.sub(r"{#.*?#}|{%.*?%}|{{.*?}}", "", text, flags=re.DOTALL)
         if found := WORD.findall(re.sub(r"<[^>]*>", "", text)):
             left[path.name] = found
-    # The sign of a notice is a name, and not shown.
+    # The block `sign` of a notice names an icon, and is not shown as text.
     signs = {"good", "over", "time", "person", "trouble", "class", "wide"}
     assert {name: found for name, found in left.items() if set(found) - signs} == {}
 
@@ -231,7 +231,7 @@ def test_page_in_german() -> None:
     assert "Ihr Assistent sieht Ihre Karte nie." in text
 
 
-def test_sentence_that_names_who_asks_is_inflected() -> None:
+def test_german_sentence_that_names_the_asker_is_inflected() -> None:
     view = Ended(server="my tools", ending="declined")
     assert "An Ihren Assistenten wurde nichts" in PAGES.render(view, GERMAN)
     assert "An die Anwendung wurde nichts" in PAGES.render(replace(view, for_user=True), GERMAN)
@@ -272,11 +272,13 @@ def schema_faults(schema: Any) -> Any:
             "Der Server konnte nicht verarbeiten, was Ihr Browser gesendet hat.",
         ),
         ("The author's own words.", "The author's own words."),
-        ("Decline", "Decline"),  # a text of a template is no text of the code
+        ("Decline", "Decline"),  # only a template has this text
         ("%(label)s did not say whose account it is" * 20, None),
     ],
 )
-def test_text_of_the_code_is_translated_and_any_other_stays(text: str, shown: str | None) -> None:
+def test_text_of_the_code_is_translated_and_other_text_is_unchanged(
+    text: str, shown: str | None
+) -> None:
     assert GERMAN.translated(text) == (text if shown is None else shown)
 
 
@@ -332,12 +334,12 @@ def test_language_is_the_one_that_the_browser_prefers(accepted: str, tag: str) -
     assert negotiated(accepted, LANGUAGES).tag == tag
 
 
-def test_first_language_is_for_browsers_that_ask_for_no_language_that_exists() -> None:
+def test_first_language_is_used_if_no_language_of_the_browser_is_supported() -> None:
     assert negotiated("fr", (GERMAN, ENGLISH)).tag == "de"
     assert negotiated("en", (GERMAN,)).tag == "de"
 
 
-def test_languages_of_a_server() -> None:
+def test_languages_default_to_english_and_have_no_duplicates() -> None:
     assert languages_of(())[0] is ENGLISH
     assert [one.tag for one in languages_of(("de", "en", "de"))] == ["de", "en"]
 

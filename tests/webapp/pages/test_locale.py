@@ -1,4 +1,4 @@
-"""Prices in each locale: exact, with no header able to break them or to exhaust memory."""
+"""Prices are exact in each locale, and no `Accept-Language` breaks them or exhausts memory."""
 
 import decimal
 import unicodedata
@@ -144,7 +144,7 @@ def test_very_long_header_is_cut_before_parsing(accepted: str) -> None:
     assert str(Locales().best("sv," + accepted)) == "sv"
 
 
-def test_range_cut_in_middle_is_ignored() -> None:
+def test_language_range_cut_by_the_length_limit_is_ignored() -> None:
     accepted = "x" * (MOST_CHARACTERS - 6) + ",sv-SE;q=0"
     assert accepted[:MOST_CHARACTERS].endswith(",sv-SE")
     assert Locales().best(accepted) is None

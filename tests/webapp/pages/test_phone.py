@@ -1,4 +1,4 @@
-"""The QR code with which a person goes on with a phone."""
+"""The QR code that opens the page of a question on a phone."""
 
 import re
 

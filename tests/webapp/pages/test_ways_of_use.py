@@ -11,7 +11,7 @@ from webapp.pages.views_operator import OperatorRecord
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The browser focuses a field with autofocus before the first frame, so moving the focus waits.
+# The browser focuses an autofocus field before the first frame, so the script waits for a frame.
 CONTROLS = """async () => {
     await new Promise((drawn) => requestAnimationFrame(drawn));
     const all = "a[href], button, input, select, textarea, summary, [tabindex='0']";
@@ -59,10 +59,10 @@ async def test_tab_key_reaches_every_control_in_order_and_shows_the_focus(
     is_whole = request.config.getoption("--whole")
     site = Site(html="")
     async with visit(browser, site, reduced_motion="reduce") as page:
-        site.html = pages.render(usual(OperatorRecord))  # it has all style sheets
+        site.html = pages.render(usual(OperatorRecord))  # this page has all style sheets
         await page.goto(f"{ORIGIN}/e/abc")
         first = first_states()
-        # The states of a page that are not loaded come first, because they use these style sheets.
+        # States that only replace the HTML come first, while these style sheets are loaded.
         for name, view in sorted(every_state().items(), key=lambda state: state[0] in first):
             site.html = pages.render(view)
             if is_whole or name in first:
@@ -102,7 +102,7 @@ async def test_controls_have_borders_or_underlines_with_forced_colors(
     pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP19
-    site = Site(html=pages.render(usual(OperatorRecord)))  # it has all style sheets
+    site = Site(html=pages.render(usual(OperatorRecord)))  # this page has all style sheets
     async with visit(browser, site, forced_colors="active") as page:
         await page.goto(f"{ORIGIN}/e/abc")
         shown = [(name, pages.render(view)) for name, view in every_state().items()]
@@ -111,7 +111,7 @@ async def test_controls_have_borders_or_underlines_with_forced_colors(
 
 
 async def test_every_control_works_without_javascript(pages: Renderer, browser: Browser) -> None:
-    site = Site(html=pages.render(usual(OperatorRecord)))  # it has all style sheets
+    site = Site(html=pages.render(usual(OperatorRecord)))  # this page has all style sheets
     async with visit(browser, site, java_script_enabled=False) as page:
         await page.goto(f"{ORIGIN}/e/abc")
         shown = [(name, pages.render(view)) for name, view in every_state().items()]

@@ -24,7 +24,7 @@ from webapp.pages.views_openers import (
 )
 from webapp.pages.views_own import Home
 
-AWAY = "away"  # the class of a form that another site receives, which must not get a CSRF token
+AWAY = "away"  # class of a form that is sent to another site, and so has no CSRF token
 INVISIBLE = re.compile(  # control, bidirectional and tag characters
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
     r"\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
@@ -62,7 +62,7 @@ def test_page_has_no_inline_code_and_no_external_resources(all_pages: Rendered) 
         assert page.text("script") == "", name
         for tag, attributes in page.elements:
             assert not any(key == "style" or key.startswith("on") for key in attributes), name
-            # An external link to press.
+            # A link to another site.
             if tag == "a" and attributes.get("rel") == "noopener noreferrer":
                 assert attributes["href"].startswith("https://"), name
                 continue
@@ -171,7 +171,7 @@ def test_stacked_combining_marks_are_limited(start: StartUrl, shown: Shown) -> N
         ("https://[bad", "https://[bad"),
     ],
 )
-def test_next_address_is_shown_as_browser_will_open_address(
+def test_next_address_is_shown_as_the_browser_will_open_it(
     origin: str, named: str | None, start: StartUrl, shown: Shown
 ) -> None:
     page = shown(replace(start, origins=(origin,)))
@@ -215,7 +215,9 @@ def test_elapsed_time_is_shown_in_words(
     assert f", {words}." in shown(view).text("p")
 
 
-def test_expired_time_is_zero_and_other_day_is_named(start: StartUrl, shown: Shown) -> None:
+def test_expired_time_is_zero_and_expiry_on_another_day_shows_its_date(
+    start: StartUrl, shown: Shown
+) -> None:
     late = shown(replace(start, expires_at=NOW - timedelta(seconds=3)))
     assert [e["data-left"] for e in late.named("span") if "data-left" in e] == ["0"]
     assert "0 seconds" in late.text("dd")
@@ -303,7 +305,7 @@ def test_inbox_with_older_requests_does_not_say_nothing_is_waiting(shown: Shown)
 
 
 @pytest.mark.parametrize("view", [Waiting, Finishing, StartDecision, CodePage])
-def test_main_button_of_page_that_moves_by_itself_does_not_check(
+def test_page_that_updates_itself_shows_its_check_link_as_secondary_button(
     view: type[View], shown: Shown
 ) -> None:
     # finding: XP19

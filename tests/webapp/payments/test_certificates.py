@@ -1,4 +1,4 @@
-"""Verified certificates: usable after restarts and while senders name invented certificates."""
+"""Verified certificates stay usable after a restart, and while others name invented ones."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Correct payments at a declared provider, whatever happens in whatever order.
+"""Payments at a declared provider stay correct in any order of events and failures.
 
 A service sells through the provider that the documentation declares. The provider's events are
 lost, late, repeated and out of order, and the provider is sometimes down.

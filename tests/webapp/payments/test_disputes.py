@@ -113,7 +113,7 @@ async def test_refund_or_chargeback_known_at_payment_is_in_the_first_ledger_row(
     assert payment.version == 1  # the payment was written only once
     assert payment.refunded == gone.get("refunded", 0)
     assert payment.status is (REFUNDED if payment.refunded == 900 else OPEN)
-    # A claim on a part counts as that part.
+    # A claim on part of the amount counts with that part only.
     assert claimed_of(payment) == gone.get("charged_back", 0)
 
 
@@ -197,7 +197,7 @@ async def rows_of(notices: list[dict[str, Any]], *, folder: Path) -> list[Paymen
             assert (await tell(payment_env, event, id=f"msg_{number}")).status_code == 200
         await payment_env.sweep()
         rows = await payment_env.service.kinds.payments.ledger.all()
-    # Places, owners and event ids differ in each run, so leave them out.
+    # Ids, owners, versions and event ids differ in each run, so leave them out.
     same = {"id": "", "owner": "", "elicitation_id": "", "join": "", "version": 0}
     unheard = [{id: replace(claim, heard=()) for id, claim in row.claims.items()} for row in rows]
     return [replace(row, claims=claims, **same) for row, claims in zip(rows, unheard, strict=True)]

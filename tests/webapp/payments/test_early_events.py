@@ -140,7 +140,7 @@ async def claims_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
 
 
 def lost(acme: Acme) -> bytes:
-    """Return the event that a bank has taken the money of the first payment."""
+    """Return the event that reports a lost dispute of the first payment."""
     event = acme.event(payment="pay-co-1")
     return event.replace(b"checkout.updated", b"claim.lost")
 
@@ -264,7 +264,7 @@ async def test_disputed_permanent_purchase_is_not_reusable_after_its_question_wa
             return await elicit.payment(price, "Report", provider="acme", once=True)
 
     buying_it = asyncio.ensure_future(buy())
-    while not (rows := await payment_env.store.list("elicitation")):  # noqa: ASYNC110 - it is at work
+    while not (rows := await payment_env.store.list("elicitation")):  # noqa: ASYNC110
         await asyncio.sleep(0)
     asked = await payment_env.service.elicitations.get(rows[0].id)
     assert asked is not None

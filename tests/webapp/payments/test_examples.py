@@ -1,4 +1,4 @@
-"""The declarations of examples/payments, as an operator uses them: each sells something."""
+"""Each declaration in examples/payments sells something when it is set up as its comments say."""
 
 import json
 import re

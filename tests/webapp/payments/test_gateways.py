@@ -141,7 +141,7 @@ def by_hand(kind: str, capture: str) -> bytes:
 
 
 class Telling(PayPal):
-    """PayPal that also answers about captures, and about orders that are gone."""
+    """A simulated PayPal that also has captures, and an order that no longer exists."""
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         start = "/v2/payments/captures/"

@@ -1,4 +1,4 @@
-"""Payments of results whose delivery the store has lost: they are left to the operator."""
+"""Payments whose delivery record the store has lost: the operator decides about them."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -81,7 +81,7 @@ async def is_left_to_the_operator(shop: Shop) -> PaymentRow:
 
 
 async def delivered_in_what_is_lost(shop: Shop, buy: Buying) -> None:
-    """Pay before the loss, and use the payment in the time that the store loses."""
+    """Pay, then use the payment in the period whose writes the store loses."""
     await paid_in_vain(shop, buy)
     copies = await marked(shop)
     assert await buy.again() == "paid 9.00 EUR"
