@@ -250,7 +250,7 @@ async def test_unopened_link_is_in_the_result_after_twenty_seconds(server):
         await is_reached_on_the_page(it, "visit", result)
 
 
-async def test_link_accepted_unread_is_also_in_a_patient_clients_result(
+async def test_result_has_the_link_that_a_patient_client_accepted_immediately(
     server,
 ):
     patient = PolicySettings(patient_clients=frozenset({"mcp"}))
@@ -405,7 +405,7 @@ async def test_client_seen_to_show_forms_is_still_trusted_when_its_person_is_awa
         assert is_link(await soon(call))
         (record,) = await it.env.service.clients.all()
         assert record.forms is not None
-        assert len(record.forms.unanswered) == 1  # one does not count, two in a row do
+        assert len(record.forms.unanswered) == 1  # two in a row would count
         again = it.caller.call("surname")
         await it.shows.says("accept", {"response": "Smith"})
         assert text_of(await soon(again)) == "hello Smith"

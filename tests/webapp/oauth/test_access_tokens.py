@@ -246,7 +246,7 @@ async def test_process_suspended_beyond_claim_does_not_refresh_again_with_old_to
         clock.tick(hours=2)
         store.suspends = True
         slept = Asking(laptop, "repo", arguments="slept")
-        await store.is_asleep.wait()  # its claim is written, and its request is not sent
+        await store.is_asleep.wait()  # the claim is written, but the request is not sent yet
         clock.tick(seconds=CLAIM.total_seconds())
         assert (await again(other)).access_token == "key-1.1-of-octocat"
         store.wakes.set()
@@ -384,7 +384,7 @@ async def test_fifty_simultaneously_refused_tokens_are_refreshed_once() -> None:
         assert network.refreshes == 1
 
 
-async def test_newer_token_comes_with_its_key() -> None:
+async def test_newer_token_is_returned_with_its_dpop_key() -> None:
     async with connected() as (service, _, _):
         account = await the_one(service)
         await service.elicitations.write(structs.replace(account, dpop_key="the key"))
@@ -568,8 +568,7 @@ async def test_disconnected_account_retains_only_data_shown_on_page() -> None:
         await accounts.keys.disconnect(account.owner, account.id)
         left = await the_one(service)
         reported = {name for name in left.__struct_fields__ if getattr(left, name)}
-        # Only the lookup fields (the first four) and what the page shows are left, and no other
-        # data.
+        # Only the lookup fields (the first four) and the fields that the page shows remain.
         assert reported == {
             *("id", "owner", "key", "version"),
             *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
@@ -739,7 +738,7 @@ async def test_account_refreshed_with_fewer_scopes_is_requested_again() -> None:
 
 
 @pytest.mark.parametrize("asks", ["repo", "admin:org"])
-async def test_acceptance_with_more_scopes_than_refreshed_token_is_requested_again(
+async def test_call_fails_if_the_refreshed_token_has_lost_a_scope_that_it_needs(
     asks: str,
 ) -> None:
     clock, network = Clock(), Renewing()

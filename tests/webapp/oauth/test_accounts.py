@@ -199,7 +199,7 @@ async def test_token_without_expiry_stays_valid() -> None:
         assert (await again.account()).label == "octocat"
 
 
-async def test_tool_granted_fewer_scopes_sees_them_and_asks_again_if_it_says_so() -> None:
+async def test_tool_granted_fewer_scopes_sees_them_and_asks_again_with_again() -> None:
     async with serving_accounts(network := Network()) as service:
         network.scopes = "repo"
         account = await connect(service, "repo", "gist")
@@ -349,7 +349,7 @@ async def test_internal_error_during_exchange_fails_question_and_is_logged(
 
 
 class Nameless(Network):
-    """A provider whose API names nobody while `fault` is set, and which notes revocations."""
+    """A provider that records revocations, and whose API replies with `fault` while it is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -499,7 +499,7 @@ async def test_concurrent_grants_store_single_connection() -> None:
         assert connection.access_token in {account.access_token for account in accounts}
 
 
-async def test_two_late_grants_are_both_written() -> None:
+async def test_account_is_stored_although_its_questions_failed_during_the_exchange() -> None:
     async with serving_accounts(Network(), store=Yielding()) as service:
         asked = [Asking(service, "repo", arguments=number) for number in range(4)]
         states = []

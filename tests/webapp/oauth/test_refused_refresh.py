@@ -1,4 +1,4 @@
-"""Accounts whose refresh is refused: they end only if the refusal proves it."""
+"""Refused refreshes: an account lapses only if the refusal proves that its access has ended."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -184,7 +184,7 @@ async def test_firewall_page_does_not_prove_refusal_of_expired_access_token(
         assert (result == "asked") is not is_page
 
 
-async def test_access_token_refused_before_expiry_proves_refused_refresh() -> None:
+async def test_refused_refresh_lapses_account_if_unexpired_access_token_is_refused() -> None:
     # finding: XO1
     async with connected() as (service, network, clock):
         clock.tick(minutes=1)

@@ -541,7 +541,7 @@ async def test_scopes_of_another_account_do_not_hide_suitable_account() -> None:
         await give_up(asked)
 
 
-async def test_late_different_person_is_shown_with_switch_back() -> None:
+async def test_switch_back_is_shown_if_another_person_connects_after_expiry() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         await connect(service, "repo", tool="list")
@@ -594,7 +594,7 @@ async def test_two_workspaces_of_one_person_are_two_accounts() -> None:
         assert network.exchanges == 2
 
 
-async def test_account_stored_by_its_own_id_alone_is_reconnected_in_its_row() -> None:
+async def test_account_stored_before_ids_had_two_parts_is_reconnected_in_its_row() -> None:
     # finding: XO6
     network, store = Network(), MemoryStore()
     async with serving_accounts(network, store=store) as service:
