@@ -85,7 +85,7 @@ async def test_typed_secret_is_removed_from_every_form_of_error(server, library,
 
 
 async def test_typed_secret_is_removed_from_protocol_errors(server):
-    """Errors that no code turns into a result are sent to 2025-11-25 clients in full."""
+    """The client's error omits the secret if a middleware raises an error that contains it."""
     from tests.support.mcp_server import LEGACY
 
     parts = getattr(server, "_mcp_server", server).middleware

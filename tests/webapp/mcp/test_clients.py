@@ -1,4 +1,4 @@
-"""Clients with bad behavior: they refuse, forget, repeat requests, declare little and time out."""
+"""Difficult clients: they decline, lose the state, repeat calls, support few modes and time out."""
 
 import asyncio
 from datetime import timedelta
@@ -28,7 +28,7 @@ LITTLE = pytest.mark.parametrize("declares", [FORM_ONLY, None], ids=["form-only"
 
 @pytest.fixture
 def bodies(server: Any) -> list[str]:
-    """Add the tool `sign_in`. Return the list of calls that got past the question."""
+    """Add the tool `sign_in`. Return a list that gets the `place` of each answered call."""
     passed: list[str] = []
 
     @server.tool()

@@ -1,4 +1,4 @@
-"""Approvals by other people: over days, and only by an allowed approver."""
+"""Approvals by other people: they can take days, and only an allowed approver can decide."""
 
 from datetime import timedelta
 from typing import Any
@@ -119,7 +119,7 @@ async def test_asker_cannot_approve_their_own_request():
         address = await here.one(frank)
         page = await frank.visit(address)
         assert "Approve</button>" not in page.text
-        # Frank, who may not approve, also submits the form of Flora, who may.
+        # Frank asked, so he cannot approve. He submits the form of his own page, then Flora's form.
         for person_page in (page, await flora.visit(address)):
             pressed = await press(frank, address, "approve", page=person_page)
             assert pressed.status == 403

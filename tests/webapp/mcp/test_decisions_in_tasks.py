@@ -1,4 +1,4 @@
-"""Approvals by other people while a task waits: over days and restarts, never by the client."""
+"""Approvals by others in tasks: they survive days and restarts, and no client can answer them."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools that are a plain `def`: needs are asked before the body and read in its thread."""
+"""Plain `def` tools: their needs are asked before the body starts, and read in its thread."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Titles and descriptions of MCP: each question stores them, on both libraries and revisions."""
+"""MCP titles and descriptions are stored with each question, on both libraries and revisions."""
 
 from typing import Annotated, Any
 

@@ -23,7 +23,7 @@ LOGIN = "https://example.org/login"
 
 
 class Work:
-    """The tool `buy`, which asks and then runs `work` through `once`, until `gate` is set."""
+    """The tool `buy`: it asks, then runs `work` in `once`. `work` ends when `gate` is set."""
 
     def __init__(self, server: Any) -> None:
         self.gate = asyncio.Event()
@@ -105,7 +105,7 @@ async def test_answer_without_a_waiting_call_is_stored_for_the_same_call(server,
 
 
 @pytest.mark.every_way
-async def test_tool_with_its_answer_finishes_without_the_client(server, revision):
+async def test_tool_that_has_its_answer_finishes_after_a_disconnect(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
         await work.is_begun(env, caller)
@@ -170,7 +170,7 @@ async def test_disconnect_during_the_tool_stores_the_result(server, revision):
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_legacy_client_can_return_while_the_tool_runs(server):
+async def test_legacy_client_can_repeat_a_lost_call_while_the_tool_runs(server):
     work = Work(server)
     async with caller_of(server, LEGACY) as (env, caller):
         lost = await lost_call(env, caller, LEGACY)

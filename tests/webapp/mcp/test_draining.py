@@ -1,4 +1,4 @@
-"""Shutdown of a process: waiting calls are asked to repeat, and running tools finish."""
+"""Shutdown of a process: waiting calls return early, to be repeated; running tools finish."""
 
 import asyncio
 from datetime import timedelta

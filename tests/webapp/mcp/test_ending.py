@@ -16,7 +16,7 @@ from webapp.stores.sqlite import MemoryStore
 
 
 async def end_together(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:
-    """End a body that swallows cancellations.
+    """Shut down while a tool body swallows its first `swallowed_at_most` cancellations.
 
     Returns how many seconds the shutdown took, and whether the body had ended when it returned.
     """
@@ -68,7 +68,7 @@ def test_tool_ending_when_cancelled_does_not_delay_shutdown():
 
 @dataclass
 class Orphaned:
-    """A body whose connection was cut, with the second at which each event happened."""
+    """A tool body whose connection is cut. It records the second of each event in `at`."""
 
     clock: Clock
     at: dict[str, float] = field(default_factory=dict[str, float])
@@ -100,7 +100,7 @@ class Orphaned:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             self.note("left")
-            while len(bodies):  # noqa: ASYNC110 - the hand clock goes on by it
+            while len(bodies):  # noqa: ASYNC110 - the sleep advances the clock
                 await asyncio.sleep(1)
 
 

@@ -21,9 +21,9 @@ from webapp.testing import elicit_person
 WAYS = {"url": ("form", "url"), "nothing": ()}
 SEAT = Money("25.00", "EUR")
 endings_seen: list[Ending] = []
-held: dict[str, str] = {}  # the state of each seat, as an author's own table has it
+held: dict[str, str] = {}  # stands for the author's own table of seats
 failing: list[Exception] = []
-during: list[Callable[[], Awaitable[None]]] = []  # happens while the callback runs
+during: list[Callable[[], Awaitable[None]]] = []  # called while the callback runs
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +194,7 @@ async def test_refund_before_the_result_ends_the_call_as_refunded(server, revisi
         assert hows() == ["refunded"]
         person.pays()
         await person.call("change_their_mind")
-        assert hows() == ["refunded", "delivered"]  # only later questions count
+        assert hows() == ["refunded", "delivered"]  # only questions after on_end count
         assert [ending.key for ending in endings_seen] == [15, 14]
 
 
@@ -258,7 +258,7 @@ async def test_failed_callback_runs_again_with_its_key(server, revision):
         await person.call("book_seat", seat="14")
         assert endings_seen == []
         await person.let_pass(seconds=4)
-        assert len(person.endings) == 1  # not yet
+        assert len(person.endings) == 1  # the second attempt is not due yet
         await person.let_pass(seconds=2)
         await person.let_pass(seconds=11)
         await person.let_pass(days=1)
@@ -403,14 +403,14 @@ async def test_callback_of_a_call_that_still_runs_waits_for_its_end(server, revi
         await is_held.wait()
         for _ in range(6):
             await person.let_pass(minutes=5)
-            await person._app.service.running_tools.renew()  # as every ten seconds
+            await person._app.service.running_tools.renew()  # runs every ten seconds
         assert endings_seen == []
         may_go_on.set()
         assert (await calling).text == "done"
         assert hows() == ["delivered"]
 
 
-async def test_missing_function_is_logged_and_runs_once_it_is_there(server, revision, caplog):
+async def test_missing_callback_is_logged_and_runs_when_it_exists_again(server, revision, caplog):
     # finding: XA1
     async with elicit_person(seller(server), revision=protocol(revision)) as person:
         service = person._app.service
@@ -419,7 +419,7 @@ async def test_missing_function_is_logged_and_runs_once_it_is_there(server, revi
         await person.call("book_seat", seat="14")
         await person.let_pass(seconds=6)
         assert endings_seen == []
-        assert "callback_missing" not in caplog.text  # another server's callback
+        assert "callback_missing" not in caplog.text  # it belongs to another server
         service.endings.servers = servers
         function = globals().pop("release_seat")
         try:
@@ -462,13 +462,13 @@ async def test_callback_whose_run_was_lost_runs_as_abandoned(server):
         await store.erase(before=person.clock())
         await person.let_pass(hours=23)
         assert endings_seen == []
-        await person.let_pass(hours=2)  # due from now on
+        await person.let_pass(hours=2)  # the callback becomes due
         await person.let_pass(seconds=1)
         assert hows() == ["abandoned"]
         assert held == {"14": "free"}
 
 
-async def test_claim_that_was_lost_while_the_callback_ran_stays_done(server):
+async def test_callback_that_lost_its_claim_while_running_is_not_repeated(server):
     # finding: XA1
     async with elicit_person(seller(server)) as person:
         service = person._app.service

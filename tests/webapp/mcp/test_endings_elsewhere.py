@@ -1,4 +1,4 @@
-"""Callbacks of `on_end` in blocks and tasks, and before a person's data is erased."""
+"""Callbacks of `on_end` in `asking` blocks, in tasks, and before a person's data is erased."""
 
 from collections.abc import AsyncIterator
 
@@ -61,7 +61,7 @@ async def test_block_ends_as_delivered_declined_or_expired(here: AskingEnv) -> N
     assert len({ending.caller for ending in endings_seen}) == 1
 
 
-async def test_block_that_nobody_continues_ends_by_time(here: AskingEnv) -> None:
+async def test_block_that_nobody_continues_expires(here: AskingEnv) -> None:
     # finding: XA1
     block = here.begin(hold_and_buy)
     await block.link()
@@ -75,7 +75,7 @@ async def test_block_that_nobody_continues_ends_by_time(here: AskingEnv) -> None
     assert hows() == ["expired"]
 
 
-async def test_block_refuses_what_a_tool_refuses(here: AskingEnv) -> None:
+async def test_lambda_as_a_callback_in_a_block_is_refused(here: AskingEnv) -> None:
     # finding: XA1
     async def wrong() -> None:
         await elicit.on_end(lambda _: None, key="a")
@@ -106,7 +106,7 @@ async def test_cancelled_task_ends_as_cancelled(library: str, revision: str) -> 
         await eventually(lambda: hows() == ["cancelled", "delivered"])
 
 
-async def test_purge_lets_the_callbacks_run_first(library: str) -> None:
+async def test_purge_is_refused_until_the_callbacks_have_run(library: str) -> None:
     # finding: XA1
     server = new_server(library)
 

@@ -1,4 +1,4 @@
-"""Forms and confirmations as tools receive them, through each way to reach a person."""
+"""Answers to forms and confirmations, from clients with each combination of modes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

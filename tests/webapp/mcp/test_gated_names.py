@@ -1,4 +1,4 @@
-"""ELICIT_GATE, compared with the tools that are served."""
+"""Checks at startup: ELICIT_GATE names only existing tools, and tools only known approvers."""
 
 import logging
 from typing import Any

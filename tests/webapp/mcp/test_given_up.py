@@ -24,7 +24,7 @@ LOGIN = "https://example.org/login"
 
 
 class Work:
-    """A tool that asks, does one thing with `once`, and then runs for a while."""
+    """The tool `buy`: it asks, runs `work` in `once` if the call says so, then waits for `gate`."""
 
     def __init__(self, server: Any, *, asks: bool = True) -> None:
         self.once_gate, self.gate = asyncio.Event(), asyncio.Event()
@@ -89,7 +89,7 @@ async def test_once_finishes_after_the_call_is_abandoned_and_its_result_is_reuse
         assert work.log[2:] == ["after", "end"]
 
 
-async def test_once_finishes_where_a_disconnect_looks_like_a_cancel(server):
+async def test_once_finishes_if_closing_the_stream_cancels_the_call(server):
     # finding: R14
     work = Work(server)
     async with caller_of(server, MODERN) as (env, caller):

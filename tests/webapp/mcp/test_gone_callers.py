@@ -43,7 +43,7 @@ def request(env: ServerEnv, message: dict[str, Any], headers: dict[str, str]) ->
 
 
 def send_and_close(connection: socket.socket, sent: bytes, *, resets: bool = False) -> None:
-    """Send and close without yielding, so the server's loop sees both at once."""
+    """Send and close without an `await`, so the server sees the data and the end at once."""
     connection.sendall(sent)
     if resets:
         linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
@@ -58,7 +58,7 @@ async def calls_again(env: ServerEnv, headers: dict[str, str], *, id: int) -> No
 
 
 @ON_LINUX
-async def test_call_whose_client_disconnects_runs_once_for_its_caller(server):
+async def test_call_of_a_disconnected_client_does_not_run_again_if_repeated(server):
     # finding: R1
     keys = add_order(server)
     async with server_env(server) as env:

@@ -51,7 +51,7 @@ def new_asking_server(library: str = "mcp") -> Any:
 
 @asynccontextmanager
 async def held(server: Any, **options: Any) -> AsyncGenerator[tuple[ServerEnv, Clock, Caller]]:
-    """Open a client whose calls wait on a manual clock, on a server that the library serves."""
+    """Yield a server that its library serves, the manual clock of its waits, and a client."""
     clock = Clock()
     async with (
         attached(server, clock=clock, policies=PATIENT) as env,
@@ -222,7 +222,7 @@ async def test_client_is_patient_only_if_still_connected_after_a_minute():
             connection = StreamConnection()
             watched = clients.patience.watch(Identified(owner=owner, client="c"), connection)
             clock.tick(seconds=seconds)
-            if owner != "who gave up":  # whose call got an error, not a result
+            if owner != "who gave up":  # this caller's call got an error, not a result
                 watched.has_result()
             connection.end(is_delivered=arrives)
         seen = {
@@ -338,7 +338,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("declares", [None, FORM], ids=["nothing", "forms"])
-async def test_client_giving_up_after_five_seconds_is_held_for_less(library, declares):
+async def test_client_that_gave_up_after_five_seconds_is_answered_sooner(library, declares):
     # finding: XC7
     async with held(new_asking_server(library), declares=declares) as (env, clock, caller):
         await caller.result("sign_in")  # the link

@@ -176,7 +176,7 @@ async def test_session_is_notified_of_tool_list_changes(library):
         await went_through(caller, "link_account", [at.guest.connect])
         await eventually(lambda: caller.list_changes == another.list_changes == 1)
         assert await seen(caller) == {"list_repositories"}
-        assert await caller.text("link_account") == "octocat"  # nothing new
+        assert await caller.text("link_account") == "octocat"  # the list stays the same
         await disconnect(at)
         await eventually(lambda: caller.list_changes == another.list_changes == 2)
         assert await seen(another) == set()

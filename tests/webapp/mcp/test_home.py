@@ -1,4 +1,4 @@
-"""The home page for servers whose authors changed what the library lists."""
+"""The home page of servers whose middleware changes which tools are listed."""
 
 from typing import Any
 

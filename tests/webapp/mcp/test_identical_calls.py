@@ -1,4 +1,4 @@
-"""Identical calls: the same call, key and time count as one request, and others do not."""
+"""Identical calls share a question and a run of `once`. `key` joins other calls of a tool."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Messages that are too long, and arguments with only invalid values."""
+"""Limits of messages: length, nesting and number of values. Errors for bad arguments are short."""
 
 import json
 from typing import Any

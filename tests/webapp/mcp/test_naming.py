@@ -1,4 +1,4 @@
-"""Server names: a server must not find what is stored under another server's name."""
+"""Servers need a name of their own, because their data is stored under their name."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from webapp.settings.settings import read_settings
 
 
 def nameless(library: str, name: str | None = None) -> Any:
-    """Return a server as an author creates it who sets no name."""
+    """Return a server that is created with `name`, or without a name if `name` is None."""
     if library == "fastmcp":
         from fastmcp import FastMCP
 

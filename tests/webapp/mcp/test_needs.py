@@ -1,4 +1,4 @@
-"""The needs of a tool, met before its body starts, through each way to reach a person."""
+"""Needs of a tool are asked before its body starts, whatever modes the client supports."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""`once` in a store that has lost its last seconds: the work runs again, with the same key."""
+"""`once` after the store lost its latest writes: the work runs again, with the same key."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ from webapp.identity.sessions import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
-# A proxy hides the program's user, whom the machine's connection tables do not show either.
+# Requests with this header came through a proxy, so the program's user cannot be identified.
 RELAYED = {"x-forwarded-for": "127.0.0.1"}
 WORDS = "Only for whoever runs this"
 
@@ -77,7 +77,7 @@ async def test_paired_browser_with_the_key_can_answer(revision):
 
 
 @pytest.mark.parametrize("key", ["none", "elicit_local_", key_of(RING)[:-1], key_of(RING) + "x"])
-async def test_wrong_or_missing_key_cannot_have_a_person_asked(revision, key):
+async def test_call_with_a_wrong_or_missing_key_asks_nobody(revision, key):
     headers = {**RELAYED, "authorization": f"Bearer {key}"}
     async with caller_of(shop(), revision, headers=headers) as (env, caller):
         assert "[ELICITATION_NOT_ALLOWED]" in await caller.text("visit")

@@ -212,7 +212,7 @@ async def test_plugin_can_change_the_message_and_timeout(server, revision):
     fills = ["cancel", {"first": "Ada"}]
     async with caller_of(server, revision, plugins=[Politely()], fills=fills) as (env, caller):
         await caller.result("greet")
-        assert await caller.text("greet") == "Hello, Ada."  # the dismissed question
+        assert await caller.text("greet") == "Hello, Ada."  # it answers the dismissed question
         assert [form.message for form in caller.forms] == ["Who are you? Thank you."] * 2
         (row,) = await env.elicitations()
         assert row.expires_at - row.created_at == timedelta(minutes=1)

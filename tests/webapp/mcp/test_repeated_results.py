@@ -52,7 +52,7 @@ class Orders:
 
 
 def given_again(result: Any) -> str:
-    """Return the earlier text from a result that is marked as given again."""
+    """Check that the result is marked as a repeated result, and return its text."""
     assert not result.is_error
     before, note = result.content
     assert NOTE in note.text

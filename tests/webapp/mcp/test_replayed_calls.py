@@ -1,4 +1,4 @@
-"""Engines that replay: they repeat the first request while its question is open (2026-07-28)."""
+"""Workflow engines that repeat a call's first request while its question is open (2026-07-28)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ async def test_first_request_again_while_form_is_out_gets_same_question(server, 
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", list(DONE))
 @pytest.mark.parametrize("seconds", [2, 200])
-async def test_answer_to_replayed_form_counts(server, tool, seconds):
+async def test_answer_to_a_replayed_form_is_accepted(server, tool, seconds):
     # finding: XC1
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, tool))
@@ -139,7 +139,7 @@ async def test_answer_to_replayed_form_counts(server, tool, seconds):
         assert len(await it.env.elicitations()) == 1
 
 
-async def test_decline_of_replayed_form_counts(server):
+async def test_decline_of_a_replayed_form_declines_the_question(server):
     # finding: XC1
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, "sure"))
@@ -221,7 +221,7 @@ async def test_answered_question_is_not_asked_again_after_a_client_crash(server)
 
 
 @pytest.mark.parametrize("tool", list(DONE))
-async def test_replay_at_another_process_gets_same_question_and_its_answer_counts(library, tool):
+async def test_replay_in_another_process_gets_the_same_question_and_answers_it(library, tool):
     # finding: XC1
     store = MemoryStore()
     async with (

@@ -94,7 +94,7 @@ async def test_once_result_that_is_not_json_is_an_error_for_the_model(server, re
 
 
 @pytest.mark.parametrize("order", ["wrong type first", "right type first"])
-async def test_work_of_another_type_is_stored_and_done_once(server, revision, order):
+async def test_work_that_returns_the_wrong_type_runs_once_and_is_stored(server, revision, order):
     done: list[int] = []
     is_printed = order == "wrong type first"
     types: list[Any] = [int, str] if order == "wrong type first" else [str, int]

@@ -1,4 +1,4 @@
-"""The library's request state, which every process can read before and after a rotation."""
+"""The library's request state: a process that has both secrets can read old and new states."""
 
 import pytest
 from mcp.server.request_state import InvalidRequestState

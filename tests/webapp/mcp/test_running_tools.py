@@ -181,7 +181,7 @@ async def test_question_change_between_requests_is_an_error(server):
 def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | None]:
     """Add a tool that returns its own InputRequiredResult.
 
-    Return the list of states that it saw.
+    Return the list of request states that the tool received.
     """
     if library == "fastmcp":
         from fastmcp import Context
@@ -366,7 +366,7 @@ async def test_once_with_a_plain_function_runs_once(server, revision):
 
 
 class Odd(dict[str, Any]):
-    """A result that runs code of its own."""
+    """A dict whose `items()` raises an error."""
 
     def items(self) -> Any:
         raise KeyError("lazy")

@@ -23,7 +23,7 @@ OWN = Sender(key="own/", share="own", caller=CALLER, is_own_user=True)
 
 
 class Library:
-    """A session library that opens a session for a request without an id."""
+    """A stand-in for the MCP library. It opens a session for each request without a session id."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The meaning of an answer: the mode that was shown decides, not what a later request declares."""
+"""An answer counts for the mode that the client was shown, not for a later request's modes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A server that its own library serves without sessions and without a stream to the client."""
+"""Servers that their library serves, also without sessions or streams, and in two processes."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calls with two questions whose client disconnects at the second one and comes back."""
+"""Calls that end at the second of their two questions, and are then repeated by a client."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Questions that are asked together: one round for the client, through each way to a person."""
+"""Questions that are asked together are sent in one round, whatever modes the client supports."""
 
 import asyncio
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ async def go_on(
     after: types.InputRequiredResult,
     answers: Mapping[str, object],
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """Send the next request with answers by message: contents, actions, or None to send none."""
+    """Send the next request. `answers` maps messages to contents or actions; None sends none."""
     responses: dict[str, Any] = {}
     for key, request in (after.input_requests or {}).items():
         answer = answers.get(cast("Any", request).params.message)
@@ -140,7 +140,7 @@ async def test_together_returns_the_answers_in_order(library, revision):
         assert len(await env.elicitations()) == 2
 
 
-async def test_single_round_carries_every_request(server):
+async def test_questions_asked_together_are_sent_in_one_round(server):
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
         first = await caller.asked("order")
         asked = asked_by(first)
