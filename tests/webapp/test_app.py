@@ -135,7 +135,7 @@ async def test_two_running_applications_of_same_server_are_refused() -> None:
                 pass
 
 
-async def test_exception_of_host_leaves_lifespan_unchanged() -> None:
+async def test_exception_of_host_passes_through_lifespan_unchanged() -> None:
     with pytest.raises(LookupError, match="of the host"):
         async with application().lifespan():
             raise LookupError("of the host")

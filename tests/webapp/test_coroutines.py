@@ -1,4 +1,4 @@
-"""`asking` blocks: an application's own code that awaits its users, and their answers."""
+"""`asking` blocks: application code that asks its users questions and awaits their answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -333,7 +333,7 @@ async def test_question_without_await_fails_block(here: AskingEnv) -> None:
             elicit.secret("Your key, please.")  # type: ignore[unused-awaitable]
 
 
-async def test_tool_marks_are_refused_in_block(here: AskingEnv) -> None:
+async def test_gate_and_needs_are_refused_in_block(here: AskingEnv) -> None:
     async with asking("ann", show=print):
         with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.gate(message="Sure?")

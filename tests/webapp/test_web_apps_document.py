@@ -1,4 +1,4 @@
-"""The code of docs/how-to/asgi.md, which does what the page says."""
+"""The samples in docs/how-to/asgi.md do what the page says."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ PAGE = PAGE.partition("\n## Web applications without MCP\n")[2]
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-async def test_first_sample_shows_link_to_account_of_user(
+async def test_first_sample_shows_user_a_link_to_connect_account(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ELICIT_SECRET", SECRET)

@@ -238,11 +238,12 @@ async def test_same_idempotency_key_makes_single_session(env: ServerEnv) -> None
     assert first.id == second.id
     await env.press(first, "card")
     again = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
-    assert (again.id, again.status) == (first.id, "open")  # exactly the earlier reply
+    # The stored reply is sent again. It is from before the payment.
+    assert (again.id, again.status) == (first.id, "open")
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:2"})).id != first.id
 
 
-async def test_lost_reply_is_replayed_under_its_key_and_500_did_nothing(
+async def test_lost_reply_is_replayed_for_its_idempotency_key_and_500_is_not(
     env: ServerEnv,
 ) -> None:
     key = {"idempotency-key": "e1:1"}

@@ -201,7 +201,7 @@ async def test_issuer_parameter_can_be_dropped_or_wrong_once(person: Person):
     assert (await person.approve())["iss"] == f"{URL}/oidc"
 
 
-async def test_the_icon_and_the_sheet_are_there_and_no_other_file(person: Person):
+async def test_stylesheet_and_icon_are_served_and_no_other_file(person: Person):
     for path, media_type in [
         ("/sandbox.css", "text/css"),
         ("/sandbox.svg", "image/svg+xml"),

@@ -1,4 +1,4 @@
-"""The sandbox in place of an operator's providers: API keys, service accounts and exchanges."""
+"""Declared providers that the sandbox simulates: API keys, service accounts and exchanges."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -80,7 +80,7 @@ def tools() -> Any:
 
 
 class Outside(httpx.AsyncBaseTransport):
-    """The test's own answers to the tools' calls, which know one key of their own."""
+    """A transport for requests to a provider's API. Its `/me` accepts only the key `own-key`."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -107,7 +107,9 @@ async def test_tool_runs_with_a_key_of_the_sandbox(settings: dict[str, str], pro
     assert urlsplit(outside.seen[0]).hostname == f"api.{provider}.example"
 
 
-async def test_key_of_the_tests_own_is_tested_outside(settings: dict[str, str]) -> None:
+async def test_key_that_sandbox_does_not_know_is_tested_by_outside_transport(
+    settings: dict[str, str],
+) -> None:
     outside = Outside()
     async with elicit_person(tools(), settings=settings, outside=outside) as person:
         person.types_key("own-key")
@@ -115,7 +117,9 @@ async def test_key_of_the_tests_own_is_tested_outside(settings: dict[str, str]) 
     assert outside.seen[0] == "https://api.acme.example/v1/me"
 
 
-async def test_unknown_key_is_refused(settings: dict[str, str]) -> None:
+async def test_key_that_sandbox_does_not_know_is_refused_without_outside(
+    settings: dict[str, str],
+) -> None:
     async with elicit_person(tools(), settings=settings) as person:
         person.types_key("sk-live-real")
         with pytest.raises(AssertionError, match="did not accept the key"):
@@ -145,7 +149,7 @@ def token_of(**claims: Any) -> str:
 
 @pytest.mark.parametrize("kind", ["token_exchange", "jwt_bearer", "id_jag"])
 @pytest.mark.parametrize("claim", [("sub",), ("oid", "tid")])
-async def test_exchanged_token_is_of_the_same_person(
+async def test_exchanged_token_must_belong_to_person_of_subject_token(
     person: Person, sandbox: Sandbox, clock: Clock, kind: Any, claim: tuple[str, ...]
 ) -> None:
     assert CRM.exchange is not None
@@ -186,11 +190,11 @@ async def test_exchanged_token_is_of_the_same_person(
         ),
     ],
 )
-def test_other_declared_providers_are_not_simulated(provider: Provider) -> None:
+def test_declared_oauth_provider_or_tenant_provider_is_not_simulated(provider: Provider) -> None:
     assert simulated(provider, URL) is None
 
 
-def test_simulated_declaration_has_no_address_but_the_sandbox() -> None:
+def test_simulated_provider_has_only_addresses_of_the_sandbox() -> None:
     robot = Provider(
         name="robot",
         label="Robot",

@@ -87,7 +87,7 @@ async def test_held_event_is_signed_when_sent(env: ServerEnv) -> None:
     assert env.shop.events[0].created == int(NOON.timestamp())
 
 
-async def test_duplicates_are_same_event(env: ServerEnv) -> None:
+async def test_duplicate_deliveries_have_same_event_id(env: ServerEnv) -> None:
     assert await env.control(duplicates=2) == {
         "duplicates": 2,
         "reorder": False,

@@ -117,7 +117,7 @@ async def test_non_cancelable_payment_cannot_be_cancelled_by_merchant(paying: Pa
     assert count_hints(paying, session_of(begun)) == 1
 
 
-async def test_two_tabs_with_separate_payments_are_two_payments(paying: Paying) -> None:
+async def test_payments_started_in_two_tabs_can_both_be_paid(paying: Paying) -> None:
     first, second = await paying.begun(number=1), await paying.begun(number=2)
     for begun in (first, second):
         await paying.press(begun, "paid")

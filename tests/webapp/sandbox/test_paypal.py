@@ -223,7 +223,7 @@ async def test_event_of_manual_refund_names_capture_only_in_link(paying: Paying)
     assert await traced(paying, by_hand) == ID
 
 
-async def test_manual_refunds_count_as_refund(paying: Paying) -> None:
+async def test_manual_refunds_of_whole_amount_count_as_refund(paying: Paying) -> None:
     _, payment = await paying.paid()
     for _ in range(2):
         await call(

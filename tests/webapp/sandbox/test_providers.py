@@ -45,7 +45,7 @@ async def test_amount_is_returned_as_sent(price: Money, paying: Paying) -> None:
 
 
 @BOTH
-async def test_lost_reply_leaves_single_session_which_is_found_again(paying: Paying) -> None:
+async def test_session_whose_reply_was_lost_is_found_by_repeated_request(paying: Paying) -> None:
     await paying.control(next="lost")
     with pytest.raises(Failed, match="HTTP 504"):
         await paying.begun()

@@ -54,7 +54,8 @@ async def test_stdio_processes_have_separate_sandboxes(tmp_path, free_port):
     ):
         both = ((first, at_first, one), (other, at_other, two))
         for number, (client, person, errors) in enumerate(both):
-            assert (await client.list_tools()).tools  # the server has printed its sandbox's address
+            # After this response, the server has printed the address of its sandbox.
+            assert (await client.list_tools()).tools
             person.enters += re.findall(r"sandbox at (http://\S+)", errors.text())
             result = await client.call_tool("buy", {"reports": number})
             assert text_of(result) == "octocat paid 9.00 EUR"

@@ -93,7 +93,7 @@ def test_missing_fastmcp_error_says_how_to_install(folder):
     assert str(wrong.value).endswith("Install it with: pip install 'elicit-url[fastmcp]'")
 
 
-def test_path_in_other_folder_is_refused_with_folder(folder):
+def test_path_in_other_folder_is_refused_and_error_names_folder(folder):
     (folder / "file.py").write_text("tools = MCPServer('x')\n")
     with pytest.raises(ImportError) as wrong:
         find_server(f"{folder}/file.py")

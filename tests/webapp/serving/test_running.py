@@ -1,4 +1,4 @@
-"""An author's own `run()`, and `fastmcp run`, with one line added."""
+"""Servers started by their own `run()` or by `fastmcp run`, after one call of `add_pages`."""
 
 import signal
 import sys
@@ -96,7 +96,7 @@ async def test_printed_text_stays_out_of_stdio_protocol(tmp_path, free_port):
     assert "afterwards" not in errors.text()
 
 
-async def test_store_treats_own_run_like_elicit_serve(tmp_path, free_port):
+async def test_store_of_own_run_can_be_used_by_elicit_serve_afterwards(tmp_path, free_port):
     async with running(*over_http("mcp", free_port), home=tmp_path):
         pass
     async with serving("runs_itself:mcp", home=tmp_path, cwd=PROJECT / "examples") as server:

@@ -68,7 +68,7 @@ def home(tmp_path: Path) -> Path:
 
 
 async def pids_of(server: Server, *, are: Callable[[set[int]], bool]) -> set[int]:
-    """Wait until the ids of the processes that answer satisfy `are`, and return them."""
+    """Request process ids from the server until the collected ids satisfy `are`. Return them."""
     found: set[int] = set()
     async with asyncio.timeout(300):
         while not are(found):
@@ -128,7 +128,7 @@ async def all_are_counted_as_one(server: Server) -> None:
         assert sum(map(int, counts)) == tries, page
 
 
-async def test_workers_are_counted_together_and_call_continues_after_they_die(home):
+async def test_metrics_include_all_workers_and_call_continues_after_workers_die(home):
     links = asyncio.Queue[str]()
 
     async def show(_: object, params: Any) -> ElicitResult:

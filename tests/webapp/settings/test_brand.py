@@ -1,4 +1,4 @@
-"""The operator's brand: pictures and colours that pages can show, and refusals with a sentence."""
+"""The operator's brand settings: valid pictures and colours, and the errors for invalid ones."""
 
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def test_accent_has_enough_contrast_on_light_and_dark_pages(colour: str):
         ("#0d5f57 #86dccd #ffffff", "a colour such as #0d5f57"),
     ],
 )
-def test_accent_without_contrast_is_refused_with_a_usable_colour(text: str, says: str):
+def test_unusable_accent_is_refused_and_suggested_colour_is_accepted(text: str, says: str):
     with pytest.raises(ValueError, match=says) as refused:
         accent(text)
     if "example" in str(refused.value):

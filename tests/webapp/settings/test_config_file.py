@@ -216,7 +216,7 @@ def test_nested_secret_is_refused() -> None:
     assert any("secret" in problem for problem in problems_of('client_secret = "hunter2"\n'))
 
 
-def test_key_in_place_of_address_is_not_repeated() -> None:
+def test_key_in_place_of_address_is_not_repeated_in_error() -> None:
     text = ENDPOINTS.replace("https://acme.example/token", "ghp_hunter2")
     problems = problems_of(text)
     assert any(problem.startswith("providers.acme.token: ") for problem in problems)
@@ -333,7 +333,7 @@ def test_built_in_label_is_refused(label: str, written: Callable[[str], str]) ->
     assert f"providers.acme.label: {label} is built in; choose another one." in problems
 
 
-def test_label_derived_from_name_which_is_built_in_is_refused() -> None:
+def test_name_whose_default_label_is_built_in_is_refused() -> None:
     problems = problems_of('[providers.git_hub]\nissuer = "https://evil.example"\n')
     assert problems == ["providers.git_hub.label: GitHub is built in; choose another one."]
     text = SMALL + 'label = "GitHub at Acme"\n'
@@ -351,7 +351,7 @@ def test_all_mistakes_are_reported_together() -> None:
         assert any(problem.startswith(f"providers.{place}") for problem in problems)
 
 
-def test_non_text_scope_parameter_is_reported_with_query_in_address() -> None:
+def test_invalid_scope_parameter_is_reported_if_address_has_query() -> None:
     text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?x=1")
     text = text.replace('scope_parameter = "user_scope"', 'scope_parameter = ["a"]')
     assert any("scope_parameter" in problem for problem in problems_of(text))
@@ -429,7 +429,7 @@ def test_template_that_could_lead_elsewhere_is_refused(
     assert any(one.startswith(f"providers.shop.{problem}") for one in problems), problems
 
 
-def test_built_in_provider_is_copied_for_another_registration() -> None:
+def test_like_copies_built_in_provider_for_another_registration() -> None:
     # finding: XO3
     text = '[providers.github_staging]\nlike = "github"\nlabel = "GitHub (staging)"\n'
     staging = read_declarations(text, source="x").providers["github_staging"]
@@ -480,7 +480,7 @@ def test_provider_with_api_keys_needs_no_oauth() -> None:
         ("key = {", "key = 7 #", "providers.desk.key: must be a table of texts"),
     ],
 )
-def test_faults_of_api_keys_are_reported(before: str, after: str, problem: str) -> None:
+def test_mistake_in_key_table_is_reported(before: str, after: str, problem: str) -> None:
     text = KEYED.replace("X-Desk-Key", "X Key" if "query" in after else "X-Desk-Key")
     with pytest.raises(BadDeclaration) as caught:
         read_declarations(text.replace(before, after), source="elicit.toml")

@@ -119,7 +119,7 @@ def merchant_of(text: str, name: str = "acme") -> ProviderDeclaration:
 
 
 def _scheme(**says: object) -> str:
-    """Return a line that describes a scheme."""
+    """Return a line of TOML that declares a signature scheme for webhooks."""
     keys = {"signature_header": "X-Mac", **says}
     return f"scheme = {{ {', '.join(f'{key} = {json.dumps(one)}' for key, one in keys.items())} }}"
 
@@ -646,7 +646,7 @@ def test_setting_of_removed_provider_says_that_it_was_removed(home: dict[str, st
     assert problem.startswith("ELICIT_ADYEN_MERCHANT: Adyen was removed from this server")
 
 
-def test_setting_of_own_provider_with_a_removed_name_is_any_other_setting(
+def test_typo_in_setting_of_own_provider_named_like_removed_one_is_reported(
     home: dict[str, str],
 ) -> None:
     declare(home, SMALL.replace("[sellers.acme]", "[sellers.adyen]"))
@@ -737,7 +737,7 @@ def test_provider_without_origins_is_refused(home: dict[str, str]) -> None:
     ]
 
 
-def test_needed_values_are_named_by_variables(home: dict[str, str]) -> None:
+def test_each_value_in_needs_is_read_from_its_variable(home: dict[str, str]) -> None:
     declare(
         home,
         SMALL

@@ -1,4 +1,4 @@
-"""Settings of outgoing events: each name is an address, and every mistake is reported."""
+"""Settings of outgoing events: named receiver addresses are read, and mistakes are reported."""
 
 from collections.abc import Mapping
 from pathlib import Path

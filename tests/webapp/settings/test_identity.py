@@ -205,7 +205,7 @@ def test_paired_browser_setting_is_refused_with_issuer() -> None:
 # finding: XO7
 
 
-def test_client_authentication_and_dpop_of_sign_in_are_settings() -> None:
+def test_client_authentication_and_dpop_settings_of_issuer_are_read() -> None:
     found, problems = read({**ISSUER, "ELICIT_ISSUER_DPOP": "1"})
     assert problems == []
     assert found.client is not None
@@ -234,7 +234,7 @@ def test_client_authentication_and_dpop_of_sign_in_are_settings() -> None:
         ({"ELICIT_ISSUER": "", "ELICIT_ISSUER_DPOP": "1"}, "ELICIT_ISSUER_DPOP: set, but"),
     ],
 )
-def test_wrong_client_authentication_of_sign_in_is_reported(
+def test_invalid_client_authentication_or_dpop_setting_is_reported(
     more: Mapping[str, str], problem: str
 ) -> None:
     _, problems = read({**ISSUER, **more})

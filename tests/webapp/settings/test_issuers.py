@@ -37,7 +37,7 @@ def read(folder: Path, text: str, **more: str) -> Settings:
     return read_settings(with_file(folder, text, **more))
 
 
-def test_one_issuer_needs_no_table_and_stays_as_it_was() -> None:
+def test_single_issuer_from_environment_needs_no_table() -> None:
     found = read_settings(BASE).identity
     assert [one.name for one in found.issuers] == [""]
     assert found.claims_by_issuer == {"https://login.example": ("sub",)}
@@ -70,7 +70,7 @@ introspect = true
     assert found.credentials == {}
 
 
-def test_table_without_scopes_needs_those_of_first_issuer(tmp_path: Path) -> None:
+def test_table_inherits_scopes_of_first_issuer_but_not_its_audience(tmp_path: Path) -> None:
     found = read(tmp_path, PARTNER, ELICIT_SCOPES="tools", ELICIT_AUDIENCE="first").identity
     assert found.issuers[1].scopes == ("tools",)
     assert found.issuers[1].audiences == ()
@@ -169,7 +169,7 @@ def test_table_without_scopes_needs_those_of_first_issuer(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_wrong_issuers_are_refused_at_the_start(
+def test_mistake_in_issuers_is_refused_at_startup(
     tmp_path: Path, text: str, more: dict[str, str], says: str
 ) -> None:
     problems = problems_in(with_file(tmp_path, text, **more))
@@ -182,7 +182,7 @@ def test_table_without_first_issuer_is_refused(tmp_path: Path) -> None:
     assert any("ELICIT_ISSUER: required" in line for line in problems_in(without))
 
 
-def test_tenants_are_names_of_one_issuer(tmp_path: Path) -> None:
+def test_address_of_each_tenant_is_accepted_as_issuer(tmp_path: Path) -> None:
     more = {"ELICIT_ISSUER": TEMPLATE, "ELICIT_ISSUER_TENANTS": f"{TENANT}, {OTHER}"}
     found = read(tmp_path, "", **more).identity
     assert [*found.claims_by_issuer] == [

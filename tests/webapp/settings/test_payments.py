@@ -1,4 +1,4 @@
-"""Settings of payment providers: what is configured, in which mode, and what is wrong."""
+"""Settings of payment providers: accounts, live or test mode, and errors for invalid values."""
 
 import re
 
@@ -98,7 +98,7 @@ def test_invalid_mollie_key_is_refused_without_repeating_key(
 STRIPE = {"ELICIT_STRIPE_KEY": "sk_test_x", "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_x"}
 
 
-def test_text_on_bank_statement_belongs_to_its_provider(home: dict[str, str]) -> None:
+def test_each_provider_has_its_own_text_on_bank_statement(home: dict[str, str]) -> None:
     sellers = read_settings(
         {
             **home,

@@ -35,7 +35,7 @@ def test_team_is_read_with_its_people_and_providers() -> None:
         ('claims = { groups = ["eng"] }\nlabel = ""', "label: must have 1 to 40"),
     ],
 )
-def test_wrong_team_is_refused_with_a_sentence(line: str, says: str) -> None:
+def test_mistake_in_team_table_is_refused_with_reason(line: str, says: str) -> None:
     table = (TEAM.replace('label = "Engineering"\n', "") if "label" in line else TEAM) + line
     with pytest.raises(BadDeclaration) as refused:
         read_declarations(table, source="elicit.toml")

@@ -1,4 +1,4 @@
-"""The report on access to a store's server: who else can write, and who can read the connection."""
+"""The report on access to a store's server: roles that can write, and unencrypted connections."""
 
 from pathlib import Path
 

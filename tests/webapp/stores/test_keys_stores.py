@@ -1,4 +1,4 @@
-"""The stores of a key file: each is noted once, and a secret is deleted when no store needs it."""
+"""The list of stores that use a key file: no secret is deleted while a listed store needs it."""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Any sequence of calls changes a store as it changes a plain dict. Each store has a subclass."""
+"""Property tests: after any sequence of calls, a store has the same records as a plain dict.
+
+Each store has a subclass of `ComparedWithDict`.
+"""
 
 import asyncio
 import tempfile

@@ -29,7 +29,7 @@ class Dying(SqliteStore):
     The source and the target share the count.
     """
 
-    left = [0]  # noqa: RUF012 - of all openings
+    left = [0]  # noqa: RUF012 - shared by all instances
 
     async def load(self, *records: Record, behind: str) -> None:
         self._count()

@@ -99,7 +99,7 @@ async def test_error_names_silent_host_and_its_timeout(database, how):
 
 
 # finding: XB1
-async def test_last_usable_host_is_tried_first_without_other_hosts(good, database):
+async def test_later_connections_try_no_other_host_if_last_host_is_usable(good, database):
     async with broken("silent") as first:
         url = address(database, first, good)
         connector = Connector(url, name="ELICIT_STORE", servers=Servers())

@@ -1,4 +1,4 @@
-"""PostgreSQL over TLS: the store connects, and rejects a server with another's certificate."""
+"""PostgreSQL over TLS: with `sslmode=verify-full`, an untrusted certificate is refused."""
 
 import os
 from datetime import UTC, datetime

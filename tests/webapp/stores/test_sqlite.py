@@ -273,7 +273,7 @@ async def test_damaged_page_is_detected_on_open(path, page, what):
         await SqliteStore.open(path)
 
 
-async def test_page_damaged_after_open_raises_clear_error_for_readers(path):
+async def test_read_of_page_damaged_after_open_raises_store_unavailable(path):
     size = await full_of_records(path)
     store = await SqliteStore.open(path)
     overwrite(path, 4096, size - 4096)

@@ -162,7 +162,7 @@ class TestStart:
                 assert "swordfish" not in store.address
                 await store.write(record("a-1"))
 
-    async def test_missing_database_number_is_refused(self):
+    async def test_nonexistent_database_number_is_refused(self):
         server = fresh_valkey()
         why = await refused(server.url.replace("db=0", "db=99"))
         assert "no database 99" in why
@@ -256,7 +256,7 @@ class TestStart:
 
 
 class Away(SqliteStore):
-    """A store that can be fenced, and whose records then cannot be read."""
+    """A store whose records cannot be read: `scan` raises StoreUnavailable."""
 
     async def scan(self):
         async for page in super().scan():
@@ -870,6 +870,6 @@ async def test_task_that_loses_its_cancellation_is_cancelled_again():
         ("valkey://localhost", False, True),
     ],
 )
-def test_address_is_encrypted_or_on_this_machine(url, is_encrypted, is_here):
+def test_address_says_if_it_is_encrypted_and_on_this_machine(url, is_encrypted, is_here):
     address = parse_address(url)
     assert (address.is_encrypted, address.is_on_this_machine) == (is_encrypted, is_here)

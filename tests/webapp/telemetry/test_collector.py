@@ -1,4 +1,4 @@
-"""The collector of waiting records: it reads the store once, and then follows its changes."""
+"""The metrics collector: it reads open questions and payments at its start, then each change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -205,7 +205,7 @@ class Watched(MemoryStore):
         return self.its_watch
 
 
-async def test_store_is_scanned_again_after_possibly_missed_changes() -> None:
+async def test_possibly_missed_changes_request_new_scan_of_store() -> None:
     clock, store = Clock(), Watched()
     async with process(store, clock) as (_, collector), asyncio.timeout(300):
         store.its_watch.notify(None)

@@ -112,7 +112,7 @@ async def test_sweeper_reports_last_round_and_lag() -> None:
     assert (value(samples, "elicit_sweeper_lag_seconds") or 0) > 60
 
 
-async def test_every_metric_family_is_exported_and_documented_in_table(tmp_path: Path) -> None:
+async def test_every_metric_family_except_disk_space_is_exported(tmp_path: Path) -> None:
     settings = {**WATCHED, "ELICIT_STORE": f"sqlite:///{tmp_path}/elicit.db"}
     async with elicit_person(watched_tools(), settings=settings) as person:
         await done(person, *ACTS)
@@ -184,7 +184,7 @@ def test_repr_of_settings_does_not_show_metrics_token(tmp_path: Path) -> None:
 
 
 class Failing(MemoryStore):
-    """A store whose operations raise `error`."""
+    """A store whose `write` raises `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -292,9 +292,8 @@ async def test_outcome_claimed_after_expired_lease_is_counted_as_takeover() -> N
         one, elicitations = await asked(service), service.elicitations
         await elicitations.settle(one.id, Status.DECLINED)
         await elicitations.claim(one.id, run="run", request_id="gone")
-        await elicitations.claim(
-            one.id, run="run", request_id="gone"
-        )  # the same owner claims again
+        # The same request claims the outcome again: that is not a takeover.
+        await elicitations.claim(one.id, run="run", request_id="gone")
         samples = parsed(metrics.page({}).decode())
         assert value(samples, "elicit_leases_taken_over_total") == 0
         clock.tick(minutes=1)

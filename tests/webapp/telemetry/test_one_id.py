@@ -1,4 +1,4 @@
-"""The log: each kind of flow can be followed by one id in all of its lines."""
+"""The log: all lines about a question have its id and the id of its call."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from webapp.logs.events import mark_work
 from webapp.sweeper import fall_due
 from webapp.testing import AskedPerson, elicit_person
 
-# The events that each kind logs at least, in this order.
+# Each kind of question logs these events in this order, possibly with others in between.
 STEPS = {
     "url": ["elicitation.asked", "elicitation.changed", "elicitation.settled"],
     "oauth": [
@@ -51,7 +51,7 @@ class Log(logging.Handler):
 
 @asynccontextmanager
 async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, AskedPerson]]:
-    """Ask and answer a question of this kind, with each request as if in its own process."""
+    """Ask and answer a question of this kind. The answer does not run in the call's context."""
     server, log, our_logger = watched_tools(), Log(), logging.getLogger("webapp")
     async with elicit_person(server) as person:
         mode = "legacy" if revision == "2025-11-25" else revision

@@ -15,7 +15,7 @@ from webapp.testing import elicit_person
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
-# The spans of each kind in addition to the call, the wait and the page.
+# The spans of each kind of question, in addition to the spans of its call and its wait.
 WAYS = {
     "url": {"GET /e", "POST /e"},
     "oauth": {"GET /e", "POST /e", "GET /callback", "finish github"},
@@ -31,7 +31,7 @@ WAYS = {
 async def traced(
     kind: str, *, revision: str = "2026-07-28"
 ) -> AsyncGenerator[tuple[Spans, Elsewhere]]:
-    """Ask and answer a question of this kind, with each request as if in its own process."""
+    """Ask and answer a question of this kind. The answer does not run in the call's context."""
     server = watched_tools()
     with traces() as spans:
         async with elicit_person(server) as person:
@@ -75,9 +75,8 @@ async def test_page_without_question_has_no_span() -> None:
 async def test_joined_call_is_linked_to_trace_of_question() -> None:
     async with traced("url") as (spans, _):
         first, *later = [span for span in spans.all() if span.name == "tools/call ask_url"]
-        for (
-            request
-        ) in later:  # each request of the retried call, for which the client started a trace
+        for request in later:
+            # The client can start a new trace for each request of the repeated call.
             if trace_of(request) != trace_of(first):
                 assert trace_of(first) in {link.context.trace_id for link in request.links}
         waits = spans.named("ask url")

@@ -1,4 +1,4 @@
-"""Fixtures: an author's server, on either library."""
+"""Fixtures: an author's server, built with `mcp` or FastMCP."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

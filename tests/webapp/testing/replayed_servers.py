@@ -1,6 +1,6 @@
-"""Three tools with a side effect that is repeated, and the same tools without the mistake.
+"""Three tools that repeat a side effect after each question, and a correct version of each.
 
-The tests of replay mode count how often each of them pays, holds and counts.
+The tests of replay mode count the payments, the held seats and the counted calls.
 """
 
 from pathlib import Path

@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.diagonal, pytest.mark.parametrize("declares", DECLARES
 
 # finding: XA14
 @pytest.mark.parametrize("pause", ["sees_nothing", "disconnects"])
-async def test_call_ends_well_although_client_fails(shop, revision, declares, pause):
+async def test_call_succeeds_although_client_shows_nothing_or_disconnects(
+    shop, revision, declares, pause
+):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         for cups in (1, 2):
@@ -130,7 +132,7 @@ async def test_failure_says_what_model_received_and_which_page_person_saw(shop, 
 async def failure_of(
     shop: Any, expected: str, *, plans_too_much: bool = False, **options: Any
 ) -> AssertionError:
-    """Return the failure of a test in which the person pays and the model hears something."""
+    """Run a test that fails after the person has paid for a cup of tea. Return its error."""
     try:
         async with elicit_person(shop, **options) as person:
             person.pays()

@@ -21,7 +21,8 @@ from webapp.testing import (
     elicit_person,
 )
 
-pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+# Use every library, revision and `declares` value, but not every combination of them.
+pytestmark = pytest.mark.diagonal
 
 ONE = {"finance": {"subjects": ["frank", "flora"]}}
 TWO = {"finance": {"subjects": ["frank", "flora"], "needs": 2, "comment": "required"}}
@@ -86,7 +87,7 @@ async def test_approver_refuses_with_reason(office, revision):
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_escalated_request_is_approved_by_other_table(office, declares):
+async def test_request_is_approved_after_restart_and_before_escalation(office, declares):
     finance = {"subjects": ["frank", "flora"], "escalate_after": "1d", "escalate_to": "managers"}
     tables: Any = {"finance": finance, "managers": {"subjects": ["mia"]}}
     async with elicit_person(office, approvers=tables, declares=DECLARES[declares]) as person:
@@ -132,15 +133,15 @@ async def test_delegation_that_page_refuses_fails_test(office, delegate, plan, w
             await person.call("refund", order="A-1")
 
 
-async def test_missing_approvers_table_is_reported_without_a_file_of_the_kit(office):
+async def test_missing_approvers_table_error_names_elicit_toml_and_no_other_file(office):
     async with elicit_person(office) as person:
         result = await person.call("refund", order="A-1")
     assert result.code == "ELICITATION_NOT_CONFIGURED"
     assert "Write [approvers.finance] in elicit.toml" in result.text
-    assert "The code is at test_people.py:" in result.text  # the line of the mark
+    assert "The code is at test_people.py:" in result.text  # the line of `@elicit.gate`
 
 
-async def test_claims_table_has_approvers(office):
+async def test_person_with_listed_claim_can_approve(office):
     tables = {"finance": {"claims": {"groups": ["finance"]}, "needs": 2}}
     async with elicit_person(office, approvers=tables) as person:
         person.approves()
@@ -168,7 +169,7 @@ async def test_decision_that_page_refuses_fails_test(office, plan, words):
             await person.call("refund", order="A-1")
 
 
-async def test_unplanned_decision_names_approves(office):
+async def test_unplanned_decision_error_suggests_approves_and_refuses(office):
     with pytest.raises(UnexpectedQuestion, match=r"person\.approves\(\), person\.refuses\(\)"):
         async with elicit_person(office, approvers=ONE) as person:
             await person.call("refund", order="A-1")
@@ -262,7 +263,7 @@ async def test_signed_post_of_vendor_completes_visit(office, revision, declares)
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_exception_of_continues_fails_test_unchanged(office, revision, declares):
+async def test_exception_in_continues_callback_fails_test_unchanged(office, revision, declares):
     async def fail(_: object) -> None:
         raise ZeroDivisionError
 
@@ -271,7 +272,7 @@ async def test_exception_of_continues_fails_test_unchanged(office, revision, dec
         await a_test(office, lambda person: person.continues(fail), tool="verify", **options)
 
 
-async def test_visit_that_nothing_completes_is_named(office, revision):
+async def test_visit_that_nothing_completes_fails_test_with_advice(office, revision):
     async with elicit_person(office, revision=revision) as person:
 
         async def wait_in_vain(asked: ReceivedQuestion) -> None:
@@ -296,7 +297,7 @@ async def test_vendor_reports_after_call_has_returned(office, revision):
         assert reported.timeout == timedelta(minutes=5)
 
 
-async def test_question_without_own_id_has_one_id(shop):
+async def test_question_without_own_id_uses_its_id_as_elicitation_id(shop):
     async with elicit_person(shop) as person:
         person.accepts()
         await person.call("delete")
@@ -304,7 +305,7 @@ async def test_question_without_own_id_has_one_id(shop):
         assert reported.id == reported.elicitation_id
 
 
-async def test_post_comes_from_another_machine(library):
+async def test_posted_request_appears_to_come_from_another_machine(library):
     server = new_server(library)
 
     @server.custom_route("/from", methods=["POST"])

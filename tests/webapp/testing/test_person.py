@@ -32,7 +32,8 @@ from webapp.testing import (
     elicit_person,
 )
 
-pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+# Use every library, revision and `declares` value, but not every combination of them.
+pytestmark = pytest.mark.diagonal
 
 
 @pytest.mark.parametrize("declares", DECLARES)
@@ -56,7 +57,7 @@ async def test_person_does_every_action_with_each_client(shop, revision, declare
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_declines_are_reported_with_right_code(shop, revision, declares):
+async def test_declines_and_denials_are_reported_with_their_error_code(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         person.declines()
@@ -103,7 +104,7 @@ async def test_person_chooses_another_account_at_provider(shop):
         assert person.asked[0].scopes == ("repo",)
 
 
-async def test_another_tool_is_allowed_account_or_gets_another(shop):
+async def test_second_tool_shares_account_or_connects_another(shop):
     for name in ("one", "other"):
 
         @shop.tool(name)
@@ -121,7 +122,7 @@ async def test_another_tool_is_allowed_account_or_gets_another(shop):
 
 
 @pytest.mark.parametrize("declares", ["both", "url"])
-async def test_never_coming_and_paying_late_are_distinguished(shop, revision, declares):
+async def test_question_times_out_and_late_payment_is_used_by_next_call(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         person.never_comes()
@@ -164,7 +165,7 @@ async def test_unanswered_question_fails_test_immediately(shop, revision, declar
     assert raised.value.question.price == TEA
 
 
-async def test_unexpected_kind_of_question_names_both(shop):
+async def test_unexpected_question_error_names_asked_and_planned_kind(shop):
     with pytest.raises(UnexpectedQuestion, match=r"question of kind oauth.* planned is: pay\."):
         await a_test(shop, AskedPerson.pays, tool="list_repositories")
 
@@ -263,7 +264,7 @@ async def test_server_is_restored_and_can_be_used_again(shop):
         ({"revision": "2025-06-18"}, "must be '2026-07-28' or '2025-11-25', not '2025-06-18'"),
     ],
 )
-async def test_unknown_mode_or_revision_is_refused(shop, client, says):
+async def test_invalid_declares_or_revision_is_refused(shop, client, says):
     with pytest.raises(ValueError, match=says):
         await a_test(shop, **client)
     async with elicit_person(shop) as person:
@@ -278,7 +279,7 @@ async def test_argument_that_is_no_server_is_refused():
         await a_test(asyncio)
 
 
-async def test_secret_is_one_text_or_fields(shop):
+async def test_secret_must_be_one_text_or_fields_but_not_both(shop):
     async with elicit_person(shop) as person:
         for plan in (person.types, person.answers_wrongly):
             for value, fields in (((), ()), (("a", "b"), ()), (("a",), ("user",))):
@@ -286,7 +287,7 @@ async def test_secret_is_one_text_or_fields(shop):
                     plan(*value, **dict.fromkeys(fields, "ada"))
 
 
-async def test_unknown_person_of_provider_is_named_with_the_known(shop):
+async def test_unknown_person_of_provider_error_lists_known_people(shop):
     with pytest.raises(
         AssertionError, match=r"no person 'bob'. It has octocat and hubot\."
     ) as raised:

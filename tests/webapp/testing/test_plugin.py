@@ -1,4 +1,4 @@
-"""The fixture in authors' projects, each a separate pytest run, and the samples of the docs."""
+"""The pytest fixture in authors' projects and the samples of the docs, in separate pytest runs."""
 
 import re
 import subprocess

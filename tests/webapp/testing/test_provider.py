@@ -119,7 +119,7 @@ async def test_server_receives_response_before_its_webhook():
     assert messages[2:] == ["webhook"]
 
 
-async def test_error_before_response_is_raised_to_the_server():
+async def test_exception_before_response_is_raised_in_the_server():
     async def fail(_scope, _receive, _send):
         raise ZeroDivisionError
 

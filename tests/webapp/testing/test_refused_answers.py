@@ -1,4 +1,4 @@
-"""Answers that a form or a secret refuses, and what a test and its errors say about them."""
+"""Refused answers to forms and secrets: planned with `answers_wrongly`, or as a test failure."""
 
 import logging
 from collections.abc import Mapping
@@ -12,7 +12,8 @@ from tests.support.mcp_server import new_server
 from tests.webapp.testing.conftest import DECLARES, a_test
 from webapp.testing import AskedPerson, NeverAsked, UnexpectedQuestion, elicit_person
 
-pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+# Use every library, revision and `declares` value, but not every combination of them.
+pytestmark = pytest.mark.diagonal
 
 TAKEN = "The attic is taken."
 
@@ -68,7 +69,7 @@ def inn(library: str) -> Any:
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_refused_answers_are_followed_by_right_one(inn, revision, declares):
+async def test_person_answers_correctly_after_refused_answers(inn, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(inn, **options) as person:
         person.answers_wrongly(room="attic", nights=3)

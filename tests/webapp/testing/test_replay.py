@@ -1,4 +1,4 @@
-"""Replay mode: each body runs again after each question, and repeated side effects are listed."""
+"""Replay mode: a tool runs again after each question, and repeated side effects are listed."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,8 @@ from tests.webapp.testing import replayed_servers as planted
 from tests.webapp.testing.conftest import DECLARES
 from webapp.testing import AskedPerson, elicit_person
 
-pytestmark = pytest.mark.diagonal  # of the library, the revision and the declaration
+# Use every library, revision and `declares` value, but not every combination of them.
+pytestmark = pytest.mark.diagonal
 
 
 def confirm_all(person: AskedPerson) -> None:
@@ -80,7 +81,9 @@ async def test_repeated_side_effects_are_found(library, revision, declares, tool
 @pytest.mark.diagonal
 @pytest.mark.parametrize("declares", DECLARES)
 @pytest.mark.parametrize("tool", ["pay_each_once", "sell_seat", "count_answers"])
-async def test_corrected_tools_are_silent(library, revision, declares, tool, tmp_path):
+async def test_correct_tools_have_no_repeated_side_effects(
+    library, revision, declares, tool, tmp_path
+):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     call = await replayed(library, tmp_path, tool, **options)
     assert call.repeated == ()
@@ -88,7 +91,7 @@ async def test_corrected_tools_are_silent(library, revision, declares, tool, tmp
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_counts_are_the_same_on_each_client(library, revision, declares, tmp_path):
+async def test_replay_counts_are_the_same_with_each_client(library, revision, declares, tmp_path):
     # finding: XA9
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     call = await replayed(library, tmp_path, "pay_all", **options)
@@ -125,7 +128,7 @@ async def test_without_replay_the_client_decides_how_often_a_loop_pays(
         assert person.replayed == []
 
 
-async def test_table_names_lines_and_questions(library, tmp_path):
+async def test_printed_table_shows_questions_and_number_of_runs(library, tmp_path):
     call = await replayed(library, tmp_path, "count_calls", revision="2025-11-25")
     head, names, first, second = str(call).splitlines()[:4]
     assert head == "replay: count_calls ran 2 times"
@@ -140,7 +143,7 @@ async def test_table_names_lines_and_questions(library, tmp_path):
     ("spoken", "declares", "payments"),
     [("2025-11-25", "form", 3), ("2025-11-25", "nothing", 6), ("2026-07-28", "form", 6)],
 )
-async def test_page_tells_how_often_its_sample_pays(spoken, declares, payments, tmp_path):
+async def test_page_states_how_often_its_sample_pays(spoken, declares, payments, tmp_path):
     # finding: XA9
     page = PAGES["docs/explanation/what-runs-again.md"]
     for replay in (False, True):
@@ -234,7 +237,7 @@ async def test_declined_question_is_replayed(library, revision):
         assert person.replayed[0].starts == 2
 
 
-async def test_network_processes_and_threads_are_seen(library, revision):
+async def test_repeated_connections_and_processes_are_found_also_in_threads(library, revision):
     # finding: XA9
     server = new_server(library)
     received: list[bytes] = []

@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> str:
 
 
 class Shop:
-    """Work that continues until the test releases it, in either worker."""
+    """A factory of servers whose tool runs a step that waits until the test sets `may_end`."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -85,7 +85,7 @@ async def test_step_failed_on_first_worker_can_run_on_other_worker(store):
         assert "order" in await first.rest()
         first.close()
         shop.fails = False
-        # Until the delivery is noted, another worker would return the earlier result again.
+        # Until the end of the first call is stored, the other worker would return its result again.
         await eventually(lambda: not workers.envs[0].service.running_tools.is_noting)
         answer = await workers.answered(1, headers=other, message=asked)
         assert "order 2" in answer.body
