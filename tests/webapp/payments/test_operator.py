@@ -1,4 +1,4 @@
-"""The operator's view of payments and refunds: every payment has an owner."""
+"""The operator's commands that list, show and refund payments."""
 
 import asyncio
 import json

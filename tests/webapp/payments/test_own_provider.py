@@ -1,4 +1,4 @@
-"""The author's own payment provider: declared in three lines, signing with Standard Webhooks."""
+"""A payment provider that the author declared, and that signs its events with Standard Webhooks."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ async def test_tool_receives_a_receipt_and_refunds_the_payment(
     assert refund == {"id": "re-1", "amount": 900, "currency": "EUR", "reason": "no seats"}
 
 
-async def test_checkout_request_has_the_contracts_amount_currency_and_reference(
+async def test_checkout_request_has_the_questions_amount_currency_and_reference(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     made: list[Body] = []
@@ -579,7 +579,7 @@ async def test_payment_refunded_before_its_first_event_fails_the_question(
     assert ReceiptStatus.OPEN not in await ledger(payment_env)
 
 
-# Another API, as the documentation declares it.
+# A provider with a different API, declared as in the documentation.
 
 
 async def test_declared_provider_with_another_api_sells_and_refunds(

@@ -1,4 +1,4 @@
-"""Simultaneous partial refunds: the total is as requested, from any caller and process."""
+"""Simultaneous partial refunds, also by several processes, refund no more than was requested."""
 
 import asyncio
 from collections.abc import AsyncIterator

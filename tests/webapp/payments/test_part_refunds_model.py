@@ -1,7 +1,8 @@
 """Partial refunds, full refunds and crashes never refund more than was requested, in any order.
 
-Two processes share a store. The provider handles requests one at a time, when the test says so:
-it carries out, delays, loses or refuses a request. The sending process may die in the meantime.
+Two processes share a store. The test decides when the simulated provider handles each request, and
+whether the provider carries it out, refuses it, or loses the reply. The process that sent the
+request may die before the reply.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ amounts = st.sampled_from([100, 300, 600, None])
 
 @dataclass(eq=False)
 class Sent:
-    """A request to the provider, and the answer that its sender still waits for."""
+    """A request to the provider, and a future for the answer to its sender."""
 
     request: httpx.Request
     answer: "asyncio.Future[httpx.Response]"
@@ -47,7 +48,7 @@ class Sent:
 
 
 class Till:
-    """Stripe's refunds: one for each key, and never more in total than was paid."""
+    """Simulated Stripe: one refund for each idempotency key, and no more in total than was paid."""
 
     def __init__(self) -> None:
         self.refunds: list[dict[str, Any]] = []
@@ -191,7 +192,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
             if status == 200 or is_made:
                 self.till.make(one)
             elif status == 400:
-                self.till.sent.remove(one)  # only a 400 proves that nothing will be done
+                self.till.sent.remove(one)  # a 400 is final: the request is never carried out
         await self._calm()
 
     @rule(which=some)
@@ -219,7 +220,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
         row = await self._row()
         is_due = row.status is ReceiptStatus.OPEN and row.part is None and row.due_at is not None
         if is_due and row.due_at is not None and row.due_at <= self.clock():
-            self.asked.append(PAID)  # the payment is unused
+            self.asked.append(PAID)  # the sweeper refunds an unused payment in full
         life.making[asyncio.create_task(fall_due(life.service))] = PAID
         await self._calm()
 
@@ -243,7 +244,7 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
                     task.result()
 
     async def _end_well(self) -> None:
-        """Bring the provider back, and check that the ledger finally agrees with it."""
+        """Answer all requests and sweep, and check that the ledger agrees with the provider."""
         self.till.is_open = True
         for one in self.till.sent:
             if not one.is_made:

@@ -116,10 +116,10 @@ class ModelledRequest:
 
 
 def where(there_is: Callable[[Any], object]) -> Callable[[Step], Step]:
-    """Skip a step if `there_is` returns nothing for it.
+    """Return a decorator that skips a step if `there_is` returns a false value for the machine.
 
-    This is not a precondition, because the drawn values must be the same in each run. An event in
-    transit can arrive slightly sooner or later.
+    A Hypothesis precondition would change the drawn values between two runs of one example, because
+    an event in transit can arrive slightly sooner or later.
     """
 
     def held(step: Step) -> Step:
@@ -144,9 +144,9 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         self.topic_of: dict[str, str] = {}  # by elicitation id
         self.tills: dict[str, str] = {}  # checkout pages by session
         self.ways_back: list[str] = []
-        self.claims: dict[str, str] = {}  # banks' claims by payment: how each ended
+        self.claims: dict[str, str] = {}  # how each dispute ended ("" if open), by payment id
         self.acknowledged: set[str] = set()  # paid sessions whose event was acknowledged
-        # Runs whose result contained the receipt, by receipt.
+        # Ids of the runs whose result contained the receipt, by receipt id.
         self.delivered: dict[str, set[str]] = {}
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
@@ -371,7 +371,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
     def lose_an_event(self, which: int) -> None:
         """Lose a checkout event.
 
-        Later events of a payment are never lost: nothing else reports them.
+        Events about refunds and disputes are not lost: nothing else reports them to the server.
         """
         body = self.shop.post[which % len(self.shop.post)]
         if json.loads(body)["type"].startswith("checkout.session."):
@@ -395,7 +395,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
     @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_reversed=st.booleans())
     @where(lambda self: self.tills)
     def claim_back(self, which: int, ends: str, is_reversed: bool) -> None:
-        """Let a bank claim a payment back, and perhaps decide the claim."""
+        """Let a bank dispute a payment, and perhaps close the dispute."""
         self.do(self._claim_back(which, ends, is_reversed=is_reversed))
 
     async def _claim_back(self, which: int, ends: str, *, is_reversed: bool) -> None:
@@ -435,7 +435,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
     @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 7}]))
     def let_time_pass(self, amount: dict[str, int]) -> None:
         self.shop.clock.tick(**amount)
-        # A result is sent within seconds, or its connection was cut.
+        # By now, the result of each ended call was sent, or its connection was cut.
         self.requests = [request for request in self.requests if not request.task.done()]
         for call in self.running():
             self.do(call.renew())  # as the process does every ten seconds

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-# tests/held and test_after_the_sale.py check the tables after this line.
+# tests/held and test_after_the_sale.py check the tables below this marker.
 END = re.compile(r"<!-- held: begin -->|## Step by step")
 PROJECT = Path(__file__).parents[3]
 PAGE = PROJECT / "docs/reference/payment-outcomes.md"

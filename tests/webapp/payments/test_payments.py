@@ -1,4 +1,4 @@
-"""Payments by the person, the provider and the tool: a payment counts once, for its own call.
+"""Payments from the checkout to the tool: in time, late, declined, paid twice, and refunded.
 
 The whole application runs with the sandbox's checkout on another port. The test delivers the
 provider's events.
@@ -159,7 +159,7 @@ async def test_canceling_an_earlier_tab_leaves_the_latest_tab_open(
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_payment_after_the_checkouts_cancel_is_used_by_the_next_same_call(
+async def test_payment_after_canceling_the_checkout_is_used_by_the_next_same_call(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -705,7 +705,7 @@ async def test_call_abandoned_after_the_payment_uses_the_payment_once(
         await eventually(lambda: shop.bodies)
         await cut(buy.call)
         await shop.env.posts_are_over()
-        # A client of 2025-11-25 sends a cancel. On 2026-07-28, only the connection closes.
+        # With protocol 2025-11-25, the client sends a cancel. With 2026-07-28, it disconnects.
         if revision == LEGACY:
             await bodies_are_over(shop)
         gate.set()

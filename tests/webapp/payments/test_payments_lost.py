@@ -467,7 +467,7 @@ async def test_page_and_tool_say_that_a_different_amount_was_paid(shop: Shop) ->
         assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(shop)
 
 
-async def test_different_amount_that_an_earlier_version_stored_is_recognized(shop: Shop) -> None:
+async def test_earlier_versions_text_for_a_different_amount_is_still_recognized(shop: Shop) -> None:
     former = "paid otherwise than asked: whoever runs this server has to look at it"
     async with buying(shop) as buy:
         back = await buy.person.pay(buy.link)
@@ -514,7 +514,7 @@ async def test_both_checkouts_of_a_repeated_request_are_stored_in_either_reply_o
         assert acme.checkouts["co-2"]["state"] == "closed"
 
 
-# Two payments on one page. The orders of this provider name our own key instead of the page.
+# Two payments on one page. An order of this provider names our key for the page, not the page's id.
 
 
 @pytest.fixture

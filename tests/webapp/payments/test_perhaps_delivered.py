@@ -1,4 +1,4 @@
-"""Results sent while the store was unreachable: noted later, with no automatic refund."""
+"""Results sent while the store was unreachable: their payments are not refunded automatically."""
 
 import asyncio
 import logging
@@ -59,7 +59,7 @@ BODIES = {"short": None, "long": long, "once": with_once}
 
 
 async def delivered(shop: Shop, buy: Buying) -> str:
-    """Deliver a result to the client while the store does not know about the delivery."""
+    """Deliver a result to the client while the store is unreachable, so no delivery is stored."""
     await buy.pay()
     text = text_of(await soon(buy.call))
     await eventually(lambda: shop.service.running_tools.is_noting)
@@ -113,7 +113,7 @@ async def test_payment_of_a_possibly_delivered_result_is_never_refunded_automati
 
 
 async def died(shop: Shop) -> None:
-    """End the process while the store is unreachable, so that it notes nothing more."""
+    """End the process before it can store the delivery. Then make the store reachable again."""
     await shop.restart()
     comes_back(shop)
     shop.clock.tick(minutes=1)
@@ -169,7 +169,7 @@ async def test_same_call_after_a_crash_gets_the_stored_result_and_uses_the_payme
 
 
 async def made(shop: Shop) -> Call:
-    """Return a call whose result was made with a payment and has not been sent."""
+    """Return a call that used a payment to make its result and has not sent the result."""
     comes_back(shop)
     service, presenter = shop.service, Holding()
     call = Call(

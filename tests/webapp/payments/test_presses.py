@@ -1,4 +1,4 @@
-"""Presses of Continue on a payment: one page to pay at, however often anybody presses."""
+"""Pressing Continue on a payment any number of times leaves one open checkout page."""
 
 import asyncio
 

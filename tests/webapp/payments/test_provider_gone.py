@@ -1,4 +1,4 @@
-"""A store with payments of a provider that is not configured any more, such as a removed one."""
+"""A store with payments of a provider that was removed from the settings."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Reconciliation: if the store lost its latest writes, find the payments at the provider, once."""
+"""Reconciliation: the server finds payments at the provider that its store lost."""
 
 import asyncio
 from datetime import timedelta

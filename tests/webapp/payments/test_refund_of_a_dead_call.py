@@ -23,7 +23,7 @@ async def never(_: Receipt) -> str:
 
 @asynccontextmanager
 async def in_hand(shop: Shop) -> AsyncGenerator[None]:
-    """Let a call claim its payment and stay at work."""
+    """Let a call claim its payment and keep running."""
     shop.body = never
     async with buying(shop) as buy:
         await buy.pay()

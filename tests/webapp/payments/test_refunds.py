@@ -301,7 +301,7 @@ async def test_refund_without_provider_settings_is_not_started(shop: Shop) -> No
     await shop.restart(sellers={})
     (payment,) = await shop.payments()
     payments = shop.service.kinds.payments
-    await payments.ledger.change(  # as in a live payment
+    await payments.ledger.change(  # the real Stripe's address, as in a live payment
         payment.owner, payment.id, lambda one: replace(one, at=STRIPE_API)
     )
     with pytest.raises(NoRefunds, match="ELICIT_STRIPE_"):
@@ -414,7 +414,7 @@ async def runs_are_delivered(shop: Shop) -> None:
         ("0", None),
     ],
 )
-def test_refund_unused_setting_accepts_days_hours_and_minutes(
+def test_refund_unused_setting_accepts_days_hours_minutes_and_seconds(
     tmp_path: Path, text: str, duration: timedelta | None
 ) -> None:
     environment = {"HOME": str(tmp_path), "ELICIT_REFUND_UNUSED": text}

@@ -1,4 +1,4 @@
-"""Two simultaneous refunds of a payment at a provider without idempotency keys, or a claim."""
+"""Simultaneous refunds, or a refund and a dispute, at a provider without idempotency keys."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator

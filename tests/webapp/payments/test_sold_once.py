@@ -257,7 +257,7 @@ async def test_won_dispute_of_a_product_bought_again_refunds_the_extra_payment(
         assert await buy.again() == "paid 9.00 EUR"
 
 
-# Unrelated cases.
+# Payments that do not share a question.
 
 
 async def test_same_product_name_in_two_tools_is_two_questions(shop: Shop) -> None:
@@ -294,7 +294,7 @@ async def results_are_noted_of(shop: Shop, wanted: set[str]) -> None:
 async def _paid_late(
     shop: Shop, buy: Any, *, is_paid: bool = True
 ) -> tuple[str, asyncio.Task[Any]]:
-    """Let the first question expire while its page can still be paid, and ask the same again."""
+    """Let the question expire, and call again. Return the still payable page and the new call."""
     there = await buy.person.go_on(buy.link)
     shop.clock.tick(minutes=30)
     if is_paid:

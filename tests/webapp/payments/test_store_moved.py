@@ -1,4 +1,4 @@
-"""Moving the store while people pay: the old server refuses, and the new one counts each once."""
+"""Moving the store during payments: the old store refuses webhooks, the new one applies them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def moved(shop: Shop, address: str) -> None:
 
 
 async def becomes(shop: Shop, *standings: str) -> None:
-    """Wait until the ledger has these statuses, which it gets only after the result arrived."""
+    """Wait until the ledger has these statuses: it changes only after the result was delivered."""
     async with asyncio.timeout(300):
         while await shop.ledger() != [*standings]:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -194,7 +194,7 @@ async def question_of(payment_env: PaymentEnv) -> Elicitation:
 
 
 async def two_pages(payment_env: PaymentEnv, acme: Forgetful, asked: Elicitation) -> None:
-    """Delay the reply to a creation so long that the page is created a second time."""
+    """Delay the reply to a checkout creation until the sweeper creates a second checkout."""
     going = asyncio.ensure_future(payment_env.go_on(asked))
     await acme.made.acquire()
     assert (await tell(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}

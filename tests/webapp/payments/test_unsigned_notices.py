@@ -1,4 +1,4 @@
-"""Hints: webhooks without a signature, or signed with a certificate, and their limited effect."""
+"""Hints: webhooks, unsigned or signed with a certificate, that only make the server poll."""
 
 import asyncio
 import json
@@ -196,7 +196,7 @@ async def test_many_unknown_unsigned_webhooks_write_a_single_row(payment_env: Pa
 
 
 class Signed:
-    """PayPal with its certificate, which its own host serves."""
+    """PayPal, and the certificate that PayPal's own host serves."""
 
     def __init__(self) -> None:
         self.provider = PayPal()

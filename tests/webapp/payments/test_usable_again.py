@@ -1,4 +1,4 @@
-"""A payment that becomes usable again answers the next identical request, and is paid once."""
+"""A payment whose dispute was won is usable again, and answers the next identical request."""
 
 import asyncio
 from datetime import timedelta
@@ -14,7 +14,7 @@ WON = {"status": "won"}
 
 
 async def claimed_and_asked_again(shop: Shop, buy: Buying) -> tuple[Payment, str]:
-    """Let a bank claim the unused payment. Return the payment and the link of the next question."""
+    """Let a bank dispute the unused payment. Return it and the link of the next question."""
     payment = await unused_payment(shop, buy)
     assert await claimed(shop, payment) == "disputed"
     assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
@@ -187,7 +187,7 @@ async def test_next_call_after_a_second_payment_uses_the_payment_of_the_won_disp
 
 
 async def ends_in(shop: Shop, statuses: list[str]) -> None:
-    """Wait until the ledger has these statuses, which it gets only after the result arrived."""
+    """Wait until the ledger has these statuses: it changes only after the result was delivered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -35,7 +35,7 @@ async def earlier() -> MemoryStore:
 
 
 def without_new(now: Any, before: Any) -> Any:
-    """Return a row's current fields without the new ones, and check that those are empty."""
+    """Return a row's fields without the fields added since, and check that those are empty."""
     if not (isinstance(now, dict) and isinstance(before, dict)):
         return now
     assert not any(now[field] for field in now.keys() - before.keys())
@@ -81,7 +81,7 @@ async def test_derived_row_ids_are_unchanged(
 
 
 async def test_ids_and_idempotency_keys_of_steps_are_unchanged(earlier: MemoryStore) -> None:
-    # An updated server that looked elsewhere would repeat a step of a stored run.
+    # If an update changed these ids, the server would repeat the steps of stored runs.
     (asked,) = [record for record in EARLIER if record.kind == "elicitation"]
     async with process(earlier, Clock()) as service:
         number, (last, own) = await numbered(

@@ -1,4 +1,4 @@
-"""A store that lost its last writes: a process's memory or a copy of its mark reveals the loss."""
+"""A store that lost its latest writes: a process detects it from memory or from a copied mark."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Recovery from a leak: the leaked secret and copy open no record, and the servers keep running."""
+"""Recovery from a leak: the leaked keys decrypt no record, and the servers keep running."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

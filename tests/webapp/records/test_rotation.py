@@ -242,7 +242,7 @@ async def test_retiring_used_secret_with_anyway_leaves_questions_readable(store,
         old = file.ring().newest
         await rotate(local(store, file), now=clock())
         await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
-        # The running process still has its owners. Only links from before the rotation are lost.
+        # The running process still has the owner's key. Links from before the rotation are void.
         assert running.elicitations.owners.lockers.get(elicitation.owner) is not None
         async with process(store, clock, ring=file.ring()) as fresh:
             assert await fresh.elicitations.get(elicitation.id) == elicitation

@@ -260,7 +260,7 @@ class TestAnAccountThatNobodyWasAskedFor:
 
 
 def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
-    """Return a server whose tool asks with a form of MCP, and the labels that the tool received."""
+    """Return a server whose tool sends an MCP form, and the labels that the tool received."""
     server, got = MCPServer("shop"), list[str]()
 
     @server.tool()

@@ -310,7 +310,7 @@ async def test_acceptance_too_late_for_provider_leaves_question_expired() -> Non
 
 
 async def late_yes(here: OAuthEnv, **about: Any) -> tuple[Any, Any, str, str]:
-    """Let the person be at the provider when the question expires, and return with an approval."""
+    """Let the question expire while the person is at the provider, and then let them approve."""
     asked, person = here.ask("repo", **about), await here.person()
     link = await asked.link()
     at_provider = await person.go_on(link)
@@ -723,7 +723,7 @@ async def test_call_expiring_during_exchange_waits_without_polling() -> None:
         assert reads < 10
 
 
-async def test_provider_without_settings_in_process_is_not_called_silent() -> None:
+async def test_process_without_provider_settings_says_that_site_is_not_set_up() -> None:
     async with oauth_env() as here:
         asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
@@ -765,7 +765,7 @@ def _posting(settings: Settings, sandbox: Sandbox) -> Settings:
 
 
 async def posted(callback: str, **changes: str) -> Page:
-    """Send the callback as the form of the provider's page, from a browser without cookies."""
+    """Post the callback's parameters as the provider's page does, without cookies."""
     form = {**dict(parse_qsl(urlsplit(callback).query)), **changes}
     headers = {"origin": "https://hub.example", "sec-fetch-site": "cross-site"}
     async with new_browser() as browser:
@@ -785,7 +785,7 @@ async def test_form_of_the_provider_leads_to_a_get_that_is_checked_like_any_call
         assert page.status == 303
         assert page.location is not None
         assert set(parse_qs(urlsplit(page.location).query)) == {"code", "state", "iss"}
-        # Another browser that follows the redirect has not asked.
+        # Another browser that follows the redirect is refused: it did not open the question.
         stranger = await here.person()
         assert (await stranger.visit(page.location)).status == 403
         assert here.gate.exchanges == 0

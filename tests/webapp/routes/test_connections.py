@@ -419,7 +419,7 @@ async def test_next_call_uses_account_switched_to() -> None:
         assert not again.has_asked
 
 
-async def test_page_says_that_no_account_is_in_use_after_that_one_is_disconnected() -> None:
+async def test_page_says_no_account_is_in_use_after_the_used_one_is_disconnected() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")

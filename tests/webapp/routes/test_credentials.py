@@ -1,4 +1,4 @@
-"""Tokens in a browser's requests: a valid token has its own rate limit."""
+"""Credentials in a browser's requests: each valid one is identified, for its own rate limit."""
 
 from collections.abc import AsyncIterator
 

@@ -26,7 +26,7 @@ def status_of(page: Page) -> str:
 
 
 async def next_event(lines: AsyncIterator[str]) -> str:
-    """Return the next status that the page receives, or "end"."""
+    """Return the page's next status, "end" for an end event, or "closed" if no event follows."""
     async for line in lines:
         if line.startswith("event: end"):
             return "end"

@@ -1,4 +1,4 @@
-"""A person's own lists with many questions: a page reads what it shows."""
+"""A person's own lists: a page reads only the rows that it shows, also with many questions."""
 
 import re
 from datetime import timedelta
@@ -29,7 +29,7 @@ async def questions(env: ServerEnv, first: int, number: int) -> None:
 
 
 async def thirty_of_each(env: ServerEnv) -> None:
-    """Store payments, accounts and approvals of the local person."""
+    """Store thirty payments, thirty accounts and thirty approvals of the local person."""
     service, now = env.service, env.service.clock()
     owner, rows = service.identity.local_owner, service.elicitations.rows
     await rows.write(*approvals(env, 30))
@@ -76,7 +76,7 @@ async def test_page_reads_the_same_with_30_and_with_3000_questions() -> None:
                 page = await person.visit(env.url + path)
                 assert page.status == 200, path
                 work[path, number] = counted.opened
-                # Each payment that is shown may have its question read.
+                # The payments page may also read the question of each payment that it shows.
                 assert 0 < counted.reads <= 5 + (SHOWN if path == "/payments" else 0), path
         for path in PAGES:
             assert work[path, 30] == work[path, 2_970] > 0, path

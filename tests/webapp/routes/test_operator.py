@@ -287,7 +287,7 @@ def test_operators_without_issuer_are_refused() -> None:
         read_settings({"ELICIT_OPERATORS": "groups=ops"})
 
 
-def test_log_links_only_with_operators() -> None:
+def test_log_has_search_links_only_with_operators() -> None:
     settings = plain_settings()
     assert settings.log.search_url is None
     named = replace(settings, identity=replace(settings.identity, operators=OPS))
@@ -333,7 +333,7 @@ async def test_data_keys_of_a_list_are_read_at_once(shop: Shop) -> None:
     await owners.cache(wanted, at_most=100)
     assert all(owners.lockers.get(owner) for owner in wanted)
     owners.forget(None)
-    await owners.cache(wanted[:1], at_most=100)  # reads no key ahead for one owner
+    await owners.cache(wanted[:1], at_most=100)  # does not prefetch the key of a single owner
     assert owners.lockers.get(wanted[0]) is None
 
 
@@ -368,7 +368,7 @@ async def test_timeline_shows_payment_that_came_late_and_twice_and_was_refunded(
 
 
 @pytest.mark.parametrize("operators", [None, OPS])
-async def test_route_of_author_at_operator_is_served_only_without_operators(
+async def test_authors_own_operator_route_is_served_only_without_operators(
     operators: OperatorRules | None,
 ) -> None:
     server = new_server("mcp")

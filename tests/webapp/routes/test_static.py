@@ -1,4 +1,4 @@
-"""Static files: an address for each content, stored by browsers, and compressed."""
+"""Static files: each version has its own address, is cached by browsers, and is compressed."""
 
 import gzip
 import hashlib
@@ -27,7 +27,7 @@ async def test_file_of_a_page_is_stored_by_browsers_until_its_content_changes() 
             content, _ = our_files()[f"{name}.{suffix}"]
             assert answer.content == content
             assert hashlib.sha256(content).hexdigest().startswith(version)
-            # An old page during an update gets the new file, and does not store it forever.
+            # An old address gets the new file, and the browser does not cache it forever.
             for old in (f"{name}.{suffix}", f"{name}.{'0' * 16}.{suffix}"):
                 answer = await person.browser.get(f"{env.url}/static/{old}")
                 assert answer.content == content

@@ -1,4 +1,4 @@
-"""Returns from a payment page without a payment: what the person reads."""
+"""The pages that a person sees after leaving a checkout page without having paid."""
 
 from dataclasses import replace
 

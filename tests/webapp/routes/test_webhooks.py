@@ -157,7 +157,9 @@ async def test_event_with_unknown_id_is_acknowledged_and_changes_nothing(shop: S
 
 
 @pytest.mark.parametrize("has_length", [True, False])
-async def test_ten_megabyte_body_is_refused_without_reading(shop: Shop, has_length: bool) -> None:
+async def test_ten_megabyte_body_is_refused_without_reading_it_all(
+    shop: Shop, has_length: bool
+) -> None:
     read = 0
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -291,7 +293,7 @@ async def test_provider_disconnecting_before_response_loses_nothing(shop: Shop) 
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_webhook_without_waiting_call_is_used_by_next_call(shop: Shop) -> None:
+async def test_payment_reported_without_a_waiting_call_is_used_by_next_call(shop: Shop) -> None:
     async with buying(shop) as buy:
         await cut(buy.call)
         await eventually(lambda: not len(shop.service.elicitations.waiters))

@@ -1,4 +1,4 @@
-"""Webhooks that differ from what their sender signed, over HTTP: 400, and nothing is written."""
+"""Webhooks that differ from what their sender signed are refused, and nothing is written."""
 
 import asyncio
 import gzip
@@ -85,7 +85,7 @@ class Sender:
 
 
 async def stripes_event(shop: Shop, buy: Buying) -> bytes:
-    """Pay, and return Stripe's event with only the fields that are read, so few bits to change."""
+    """Pay. Return Stripe's event with only the fields that the server reads: fewer bits to test."""
     await buy.person.pay(buy.link)
     event = json.loads(shop.post.pop())
     about = {name: event["data"]["object"][name] for name in STRIPE_READS}
@@ -106,7 +106,7 @@ async def paypals_event(shop: Shop, buy: Buying) -> bytes:
 
 
 def signed_by_paypal(shop: Shop, body: bytes, now: datetime) -> signing.Headers:
-    """Sign as PayPal does, without the header that names the algorithm, which nothing reads."""
+    """Sign as PayPal does, but omit the algorithm's header, which the server does not read."""
     headers = dict(
         sign_certified(
             sandbox_scheme(shop.sandbox.url),
@@ -186,7 +186,7 @@ class Door:
         self._senders = count(1)
 
     def signed(self, body: bytes | None = None, *, late: timedelta = timedelta(0)) -> Pairs:
-        """Return the signed headers of a body, signed `late` ago."""
+        """Return the signature headers of `body`, as signed `late` before now."""
         now = self._shop.clock() - late
         headers = self._sender.sign(self._shop, self.body if body is None else body, now)
         return [(name.lower().encode(), value.encode()) for name, value in headers]
@@ -259,7 +259,7 @@ class Door:
         return await self._stored() == self._before
 
     async def settles(self, *, late: timedelta = timedelta(0)) -> None:
-        """Check that nothing was written, and that the delivery is accepted as it was signed."""
+        """Check that nothing was written, and that the unchanged delivery is then accepted."""
         assert await self.is_as_before()
         assert await self.post(self.body, self.signed(late=late)) == 200
         await self.is_paid()

@@ -35,7 +35,7 @@ async def env() -> AsyncIterator[ServerEnv]:
 
 @pytest.fixture
 async def paying(request: pytest.FixtureRequest) -> AsyncIterator[Paying]:
-    """Open a payer at the provider of the module, or at the parametrized one."""
+    """Open a payer at the test's parametrized provider, or else at the module's `PROVIDER`."""
     name = getattr(request, "param", None) or request.module.PROVIDER
     async with paying_at(name) as paying:
         yield paying

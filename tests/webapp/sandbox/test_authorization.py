@@ -427,7 +427,7 @@ async def test_held_reply_ends_on_disconnect_or_release():
 
 
 @pytest.mark.parametrize("wish", [{"next": "fire"}, {"next": []}, [], "x", {"next": None}])
-async def test_invalid_control_request_is_refused_with_valid_faults(wish, person: Person):
+async def test_invalid_control_request_is_refused_and_valid_faults_are_named(wish, person: Person):
     bearer = {"authorization": f"Bearer {person.sandbox.client_secret}"}
     answer = await person.http.post("/control", json=wish, headers=bearer)
     assert answer.status_code == 400
