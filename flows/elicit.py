@@ -207,6 +207,7 @@ def payment(
         timeout=timeout,
         again=again,
         waits_for_money=processing == "wait",
+        is_for_good=once,
     )
 
 

@@ -140,14 +140,6 @@ class PaymentRequest:
         }
 
 
-def is_for_good(request: object) -> bool:
-    """Return True for a permanent purchase (`once=True`).
-
-    The person pays once, and the same question needs no payment later.
-    """
-    return isinstance(request, PaymentRequest) and request.once
-
-
 def is_account_name(account: object) -> bool:
     """Return True if `account`, which a model may have written, is a valid account name."""
     return (

@@ -85,16 +85,12 @@ class WatchedCall:
     def has_result(self) -> None:
         """Note that the call has a result. When it arrives, record how long the client waited."""
         self._has_result = True
-        if (connection := self.connection) is not None:
-            before = connection.pieces
-            # A client may close a stream once it has the result, before the empty last chunk.
-            connection.on_end(
-                lambda arrived: (
-                    self._patience.waited(self._caller, began_at=self._began_at)
-                    if arrived or connection.pieces > before
-                    else None
-                )
-            )
+        if self.connection is not None:
+            self.connection.on_arrival(self._arrived)
+
+    def _arrived(self, has_arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
+        if has_arrived:
+            self._patience.waited(self._caller, began_at=self._began_at)
 
     def gave_up(self) -> None:
         """Record that the client cancelled the call or disconnected, if there is no result yet."""

@@ -27,7 +27,6 @@ from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, ElicitError, Failed, InvalidQuestion
 from flows.kinds.url import Visit
 from flows.question import Outcome, Question
-from flows.requests import is_for_good
 from flows.shown import must_be_tool_name
 from webapp.calls.call import Call
 from webapp.calls.delivery import cancelled, outcome_of, processing
@@ -304,7 +303,7 @@ class Questions:
         raise Contended(str(step))
 
     def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
-        is_anothers = is_for_good(question.request) and current.run != run.id
+        is_anothers = question.is_for_good and current.run != run.id
         joined = states.join(
             current, request_id=self._call.request_id, run=run.id, is_of_task=self._call.is_of_task
         )
@@ -387,7 +386,7 @@ class Questions:
 
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
         """Return the row of the owner's open questions, or None if other rows have to be read."""
-        is_perhaps_asked = question.key is not None or is_for_good(question.request)
+        is_perhaps_asked = question.key is not None or question.is_for_good
         if run.version or run.asked or is_perhaps_asked or self._elicitations.plugins.see_questions:
             return None
         return await self._kinds.quotas.standing(run.owner)

@@ -18,7 +18,6 @@ from flows.elicitation.run import Called, Run, Step
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import ToolCall
 from flows.question import Question
-from flows.requests import is_for_good
 from webapp.calls.once import numbered
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.service import Elicitations
@@ -261,7 +260,7 @@ def join_key(
     question: Question[Any], step: Step, tool: ToolCall, *, client: str, pepper: Pepper
 ) -> str:
     """Return the key with which equal questions of equal calls find the same elicitation."""
-    if is_for_good(question.request):
+    if question.is_for_good:
         # All calls of all clients share one question about a permanent purchase.
         parts = ("for good", tool.tool, step.kind, step.digest)
         return pepper.tag("join", tool.server, *parts, size=18)

@@ -197,12 +197,10 @@ class RunningTools:
         arrival = self._in_flight[call.run.value.id] = asyncio.get_running_loop().create_future()
 
         self._delivering.add(call)
-        before = 0 if connection is None else connection.pieces
 
         def end(arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
             self._answered(call)
-            # A client may close a stream once it has the result, before the empty last chunk.
-            if arrived or (connection is not None and connection.pieces > before):
+            if arrived:
                 self._note(call, call.delivered, then=lambda: self._land(call, arrival))
             else:
                 self._land(call, arrival)
@@ -213,7 +211,7 @@ class RunningTools:
         if connection is None:
             end(True)  # no connection to watch: assume that the written response arrived
         else:
-            connection.on_end(end)
+            connection.on_arrival(end)
 
     async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
         """Wait until the run's response, if one is being sent, has arrived or has failed.

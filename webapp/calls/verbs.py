@@ -31,7 +31,6 @@ from flows.errors import (
 )
 from flows.kinds.gate import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
-from flows.requests import is_for_good
 from webapp.calls.call import Call, Interrupted
 from webapp.calls.delivery import OwnersReach
 from webapp.calls.endings import register
@@ -396,8 +395,9 @@ class Verbs:
 
     async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
         """Return the stored outcome of a permanent purchase, which all calls share, or None."""
-        request = question.request
-        known = await self._known(request, step.digest, None) if is_for_good(request) else None
+        if not question.is_for_good:
+            return None
+        known = await self._known(question.request, step.digest, None)
         return None if known is None else self._given(question, step, known)
 
     async def _once(

@@ -68,6 +68,15 @@ class ClientConnection:
         else:
             _call(callback, self._is_delivered)
 
+    def on_arrival(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback` once when the exchange ends, with True if the result has arrived.
+
+        Call this method when the result is known and not sent yet. A client may close a stream once
+        it has the result, before the empty last chunk, so one chunk is enough.
+        """
+        before = self.pieces
+        self.on_end(lambda is_delivered: callback(is_delivered or self.pieces > before))
+
     def _break(self) -> None:
         if self._is_delivered is not None:
             return

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -188,7 +188,7 @@ class Middleware:
         service, declared = self._service, self._declared(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
-        has_result_tool = await self._has_result_tool(context, declared)
+        has_result_tool = await self._has_result_tool(context, declared, lambda: caller)
         going_on: GoOn | None = None
         if has_result_tool and params.get("name") == RESULT_TOOL:
             answered = await self._result_tool.call(
@@ -392,10 +392,10 @@ class Middleware:
         if "tools" in result:
             result = {**result, "tools": [_with_pending(tool) for tool in result["tools"]]}
         declared = self._declared(context)
-        caller = partial(self._caller, context, declared)
+        caller = cache(partial(self._caller, context, declared))  # counted against a limit
         result = await self._hiding.listed(context, result, caller)
         result = self._offer.listed(result, declared, caller)
-        if not result.get("nextCursor") and await self._has_result_tool(context, declared):
+        if not result.get("nextCursor") and await self._has_result_tool(context, declared, caller):
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
@@ -409,7 +409,10 @@ class Middleware:
         return lambda: self._caller(context, self._declared(context))
 
     async def _has_result_tool(
-        self, context: ServerRequestContext[Any, Any], declared: Declared
+        self,
+        context: ServerRequestContext[Any, Any],
+        declared: Declared,
+        caller: Callable[[], Caller],
     ) -> bool:
         """Return True if this client gets the result tool.
 
@@ -419,8 +422,8 @@ class Middleware:
         """
         if declared.elicits and not self._service.identity.binds_by_code:
             return False  # checked first because it is cheap
-        caller = self._caller(context, declared)
-        if caller.is_anonymous or (declared.elicits and not caller.by_code):
+        who = caller()
+        if who.is_anonymous or (declared.elicits and not who.by_code):
             return False
         return not await has_tool(self._server, RESULT_TOOL, context=context)
 

@@ -33,6 +33,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
+from webapp.identity.identity import QUESTIONS_AT_ONCE
 from webapp.settings.identity import IdentitySettings
 
 BY_CODE = IdentitySettings(binds_by_code=True)
@@ -95,6 +96,20 @@ async def test_user_code_never_shown_opens_nothing(revision):
         await eventually(lambda: len(caller.code_prompts) == 2)
         assert "Nobody has opened the link yet" in caller.code_prompts[1]
         assert await env.status(link) is Status.PENDING
+
+
+async def test_call_of_an_anonymous_caller_counts_once_against_its_limit(revision):
+    server = new_server("mcp")
+
+    @server.tool()
+    async def greet() -> str:
+        return await elicit.once("greeting", lambda: "hello")  # refused above the limit
+
+    who = IdentitySettings(binds_by_code=True, asks_anonymous=True)
+    about: dict[str, Any] = {"who": who, "headers": FROM_AFAR, "typed": asyncio.Queue[str]()}
+    async with caller_of(server, revision, **about) as (_, caller):
+        for _ in range(QUESTIONS_AT_ONCE * 2 // 3):
+            assert text_of(await soon(caller.call("greet"))) == "hello"
 
 
 @pytest.mark.parametrize(

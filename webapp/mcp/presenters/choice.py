@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 from mcp.server.context import ServerRequestContext
 
@@ -18,13 +18,14 @@ from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.callers import Declared
+from webapp.mcp.forms import fits
 from webapp.mcp.presenters.hold import Hold, HoldForm
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import ConnectionAsks
 from webapp.mcp.presenters.retry import Retry
 from webapp.mcp.request_state import Chain
-from webapp.mcp.results import Result
+from webapp.mcp.results import Result, busy_result
 from webapp.service import Service
 
 
@@ -45,15 +46,14 @@ def presenter_of(
     `task_id` is the id of a task if this request waits for the task's result.
     """
     patience = service.clients.patience
-    limits, user_codes, modes = service.clients.limits, service.identity.user_codes, declared.modes
-    in_form = _in_form(service, caller)
+    limits, user_codes = service.clients.limits, service.identity.user_codes
+    in_form = _in_form(service, caller, is_on=declared.asks)
     ticks = service.elicitations.ticks
     held_until = Deadline(patience.limit_for(caller, limits.call), ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
     client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
         client=client,
-        modes=modes,
         # Do not hold a request with requestState: it follows an answered form, and the client
         # has not received its links yet.
         held=patience.limit_for(caller, limits.link) if chain.run_id is None else timedelta(),
@@ -61,14 +61,14 @@ def presenter_of(
         has_result_tool=has_result_tool,
         dismissed=dismissed,
     )
+    by_kind = partial(ByKind, modes=declared.modes, in_form=in_form, waits=in_result)
     if not declared.is_modern:
         is_patient = task_id is not None or patience.is_patient(caller, name=declared.name)
         asks, unless_patient = connections.of(context), None if is_patient else held_until
-        links: Presenter = in_result
+        links: Shows = in_result
         if shows:
             links = Hold(
                 context=context,
-                modes=modes,
                 client=client,
                 in_result=in_result,
                 asks=asks,
@@ -78,24 +78,20 @@ def presenter_of(
                 progress=limits.progress,
                 user_codes=user_codes,
             )
-        forms = links
-        if declared.asks:
-            forms = HoldForm(
-                context=context,
-                modes=modes,
-                client=client,
-                in_result=in_result,
-                asks=asks,
-                held_until=unless_patient,
-                task_id=task_id,
-            )
-        return ByKind(forms=forms, links=links, waits=in_result, in_form=in_form)
+        forms = HoldForm(
+            context=context,
+            client=client,
+            in_result=in_result,
+            asks=asks,
+            held_until=unless_patient,
+            task_id=task_id,
+        )
+        return by_kind(forms=forms, links=links)
     if not (shows or declared.asks):
-        return ByKind(forms=in_result, links=in_result, waits=in_result, in_form=in_form)
+        return by_kind(forms=in_result, links=in_result)
     retry = Retry(
         chain=chain,
         links=service.links,
-        modes=modes,
         client=client,
         in_result=in_result,
         request_until=Deadline(limits.retry, ticks=ticks),
@@ -104,8 +100,7 @@ def presenter_of(
         user_codes=user_codes,
         in_form=in_form,
     )
-    links = retry if shows else in_result
-    return ByKind(forms=retry, links=links, waits=in_result, in_form=in_form)
+    return by_kind(forms=retry, links=retry if shows else in_result, retry=retry)
 
 
 def in_task_of(
@@ -120,43 +115,61 @@ def in_task_of(
     return InTask(
         modes=declared.modes,
         client=_client(declared, caller=caller, service=service),
-        in_form=_in_form(service, caller),
+        in_form=_in_form(service, caller, is_on="form" in declared.modes),
         created=created,
         is_long=service.kinds.quotas.is_for_task,
         otherwise=otherwise,
     )
 
 
+class Shows(Protocol):
+    """The part of a presenter that differs between the ways to show a question."""
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        """Return the time until which a question of this kind may wait; see `Presenter.limit`."""
+        ...
+
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
+        """Show the question and wait for its answer; see `Presenter.wait`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class ByKind:
-    """A presenter that shows some questions in a form and the others as links.
+    """The presenter of a call: it shows some questions in a form and the others as links.
 
     Questions for an approver are not sent to the client, because the person there must not decide
-    them. The call waits for a while, and its result says who decides.
+    them. The call waits for a while, and its result says who decides. `retry` is the presenter that
+    stores its state in the client's request; None for a client that sends no such requests.
     """
 
-    forms: Presenter
-    links: Presenter
-    waits: Presenter
+    modes: frozenset[str]
     in_form: Callable[[str], bool]
+    forms: Shows
+    links: Shows
+    waits: Shows
+    retry: Retry | None = None
 
     def can(self, mode: str) -> bool:
-        return self.links.can(mode)
+        return mode in self.modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return self._of(kind).asks_in_client(kind, arguments)
+        return self.in_form(kind) and fits(arguments)
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return self._of(kind).limit(kind, now=now, timeout=timeout)
 
-    def busy(self) -> object:
-        return self.links.busy()
+    def busy(self) -> Result:
+        return busy_result()
 
     def carry(self, call: Call, state: object) -> object:
-        return self.forms.carry(call, state)
+        return state if self.retry is None else self.retry.carry(call, state)
 
     async def apply_client_answers(self, call: Call) -> None:
-        await self.forms.apply_client_answers(call)
+        if self.retry is not None:
+            await self.retry.apply_client_answers(call)
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
@@ -164,12 +177,10 @@ class ByKind:
         asked = shown.elicitation
         if traits_of(asked.kind).is_anothers:
             return await self.waits.wait(call, replace(shown, is_again=True), waiter)
-        in_client = self.in_form(asked.kind) and self.forms.asks_in_client(
-            asked.kind, arguments_in(asked)
-        )
+        in_client = self.in_form(asked.kind) and fits(arguments_in(asked))
         return await (self.forms if in_client else self.links).wait(call, shown, waiter)
 
-    def _of(self, kind: str) -> Presenter:
+    def _of(self, kind: str) -> Shows:
         if traits_of(kind).is_anothers:
             return self.waits
         return self.forms if self.in_form(kind) else self.links
@@ -187,7 +198,8 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
     )
 
 
-def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
+def _in_form(service: Service, caller: Caller, *, is_on: bool) -> Callable[[str], bool]:
+    """Return whether the client's own form can ask a kind. `is_on`: the client has such forms."""
     # If the owner has to use a paired browser, a client's form may not accept gates: any program
     # could fill it in.
     with_gates = not service.identity.pairs_for_yes(caller.owner)
@@ -195,7 +207,7 @@ def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
     @cache
     def may_be_asked(kind: str) -> bool:
         traits = traits_of(kind)
-        return traits.fits_client_form and (with_gates or not traits.is_gate)
+        return is_on and traits.fits_client_form and (with_gates or not traits.is_gate)
 
     return may_be_asked
 

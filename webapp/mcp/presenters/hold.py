@@ -13,8 +13,7 @@ from functools import partial
 from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
-from flows.elicitation.states import Elicitation, Json, Status
-from flows.elicitation.traits import traits_of
+from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from webapp.calls.call import Call
 from webapp.calls.clients import FORM, LINK, Deed
@@ -28,7 +27,6 @@ from webapp.mcp.forms import (
     acted,
     acted_late,
     agreed,
-    fits,
     is_valid,
     message_of,
     schema_of,
@@ -181,9 +179,6 @@ class HoldForm(OnStream):
     """Presents questions with the client's own form."""
 
     mode = FORM
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return traits_of(kind).fits_client_form and fits(arguments)
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter

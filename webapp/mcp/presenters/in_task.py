@@ -42,7 +42,7 @@ class InTask:
         return mode in self.modes
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return self.in_form(kind) and "form" in self.modes and fits(arguments)
+        return self.in_form(kind) and fits(arguments)
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         if self.otherwise is None:
@@ -73,7 +73,7 @@ class InTask:
         return call.interrupt(self.created(call))
 
     def mode_of(self, asked: Elicitation) -> Mode:
-        return FORM if self.asks_in_client(asked.kind, arguments_in(asked)) else LINK
+        return FORM if self.in_form(asked.kind) and fits(arguments_in(asked)) else LINK
 
     def request(self, service: HasKinds, asked: Elicitation, *, url: str) -> dict[str, Any]:
         """Return the client's request for this question, in the format of `inputRequests`."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Elicitation
 from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient
 from webapp.calls.presenter import RESULT, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
-from webapp.mcp.results import Result, busy_result, form_result, link_result
+from webapp.mcp.results import Result, form_result, link_result
 from webapp.payments.verification import ON_ITS_WAY
 
 
@@ -22,30 +22,14 @@ from webapp.payments.verification import ON_ITS_WAY
 class LinkInResult:
     """Presents questions with an ordinary result."""
 
-    modes: frozenset[str]
     client: AskedClient
     held: timedelta  # how long one request waits for one question
     held_until: Deadline
     has_result_tool: bool
     dismissed: str | None  # id of a question to stop waiting for
 
-    def can(self, mode: str) -> bool:
-        return mode in self.modes
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return False
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    async def apply_client_answers(self, call: Call) -> None:
-        pass  # the client only gets a link and sends no answers
-
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return min(now + self.held, self.held_until.at(now))
-
-    def busy(self) -> Result:
-        return busy_result()
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter

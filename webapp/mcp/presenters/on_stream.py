@@ -37,7 +37,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, field_validator
 
-from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.states import Elicitation
 from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient, Deed, Mode
 from webapp.calls.presenter import AUTOMATIC, RESULT, PresentedQuestion, Prompt
@@ -45,7 +45,7 @@ from webapp.deadline import Deadline
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.presenters.link import LinkInResult, pending_result
-from webapp.mcp.results import Result, busy_result, related_task
+from webapp.mcp.results import Result, related_task
 
 # The actions that count between two calls. A person who dismissed a question is asked again.
 _COUNTS = ("accept", "decline")
@@ -218,37 +218,21 @@ class _Answered(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class OnStream:
-    """The base of stream presenters. Implements webapp.calls.call.Presenter except `wait`.
+    """The base of stream presenters. Its subclasses implement `wait` of choice.Shows.
 
     `mode` is the way in which the presenter sends a question to the client.
     """
 
     mode: ClassVar[Mode]
     context: ServerRequestContext[Any, Any]
-    modes: frozenset[str]
     client: AskedClient
     in_result: LinkInResult
     asks: ClientAsks
     held_until: Deadline | None  # None for a client that waits as long as needed
     task_id: str | None
 
-    def can(self, mode: str) -> bool:
-        return mode in self.modes
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return False
-
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return self._at_most(now + timeout, now=now)
-
-    def busy(self) -> Result:
-        return busy_result()
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    async def apply_client_answers(self, call: Call) -> None:
-        pass  # each open request receives its own answer
 
     async def _send(
         self, call: Call, params: ElicitRequestFormParams | ElicitRequestURLParams

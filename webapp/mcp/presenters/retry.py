@@ -27,7 +27,7 @@ from typing import Any, NoReturn, cast
 from msgspec.json import encode
 
 from flows.elicitation.run import store_responses
-from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
 from webapp.calls.call import Call
@@ -64,7 +64,7 @@ from webapp.mcp.request_state import (
     settled_round,
     write_shown,
 )
-from webapp.mcp.results import Result, busy_result
+from webapp.mcp.results import Result
 
 _USER_CODE_SUFFIX = "-code"
 _ACCOUNTS_AT_MOST = 8  # in one token
@@ -80,7 +80,6 @@ class Retry:
         *,
         chain: Chain,
         links: Links,
-        modes: frozenset[str],
         client: AskedClient,
         in_result: LinkInResult,
         request_until: Deadline,
@@ -91,7 +90,6 @@ class Retry:
     ) -> None:
         self._chain = chain
         self._links = links
-        self._modes = modes
         self._client = client
         self._in_result = in_result
         self._request_until = request_until
@@ -104,21 +102,12 @@ class Retry:
         self._began_again_at = chain.began_again_at
         self._replayed = chain.replayed
 
-    def can(self, mode: str) -> bool:
-        return mode in self._modes
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return self._in_form(kind) and "form" in self._modes and fits(arguments)
-
     def _asks_in_client(self, asked: Elicitation) -> bool:
-        return self.asks_in_client(asked.kind, arguments_in(asked))
+        return self._in_form(asked.kind) and fits(arguments_in(asked))
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         wanted = max(self._request_until.at(now), now + self._limits.request_at_least)
         return min(wanted, self._held_until.at(now))
-
-    def busy(self) -> Result:
-        return busy_result()
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
