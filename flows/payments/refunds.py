@@ -60,12 +60,14 @@ def begin(
 
     From now on the payment cannot be used.
 
-    A refund that was already started is returned unchanged. An operator can set `also_made` to
+    A refund that was already started is returned unchanged. Only if it failed at the provider, the
+    payment gets the new requester, `by`. An operator can set `also_made` to
     refund a payment whose result may have been delivered, and `also_spent` if it was delivered. A
     tool (`run`) does not need `also_made`.
     """
     if payment.status is ReceiptStatus.REFUNDING:
-        return payment
+        by = by or payment.refund_asked_by
+        return replace(payment, refund_asked_by=by) if payment.owed else payment
     _must_be_refundable(payment, also_spent=also_spent)
     if payment.is_made and not (also_made or also_spent or run is not None):
         raise NotPossible(status=MADE, wanted=ReceiptStatus.REFUNDED)
@@ -227,7 +229,13 @@ def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
     payment = replace(payment, owed_up_to=0)
     if payment.status is not ReceiptStatus.REFUNDING:
         return payment
-    return replace(payment, status=ReceiptStatus.REFUNDED, refunded_at=now, refund_at=None)
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDED,
+        refunded_at=now,
+        refund_at=None,
+        refund_asked_by=None,
+    )
 
 
 def failed_since(payment: Payment, at: datetime | None) -> int:
@@ -246,7 +254,9 @@ def _with_failed(
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
     if remaining >= payment.refunded:
         return payment
-    payment = replace(payment, owed_up_to=owed_up_to, refunded=remaining, part=None)
+    payment = replace(
+        payment, owed_up_to=owed_up_to, refunded=remaining, part=None, refund_asked_by=None
+    )
     if payment.status is not ReceiptStatus.REFUNDED:
         return payment
     return replace(

@@ -256,7 +256,7 @@ class Ledger:
         """Start a refund: from now on no call can use the payment. Return the payment.
 
         `run` is the run that refunds the payment it has claimed. If a refund was started or done
-        before, return the payment unchanged.
+        before, only the requester of a failed refund changes.
 
         Raises:
             NotPossible: The payment was spent, a call uses it, or with `only_due`, the automatic
@@ -268,8 +268,11 @@ class Ledger:
             nonlocal begun
             now = self._elicitations.clock()
             current = begun = await self._require(owner, id)
-            if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
+            if current.status is ReceiptStatus.REFUNDED:
                 return []
+            if current.status is ReceiptStatus.REFUNDING:
+                begun = refunds.begin(current, now, reason=reason, by=by)
+                return [begun] if begun != current else []
             due_at = current.refund_due_at
             if only_due and (due_at is None or now < due_at or await self._is_unsure(current)):
                 raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)

@@ -105,7 +105,7 @@ class Words(Generic[AuditedT]):
             previous = await self._previous_word(value, kind)
             if word != previous:
                 about = value.id.removeprefix(value.owner)
-                entry = _entry(value, Entry(kind=kind, what=word, about=about))
+                entry = _entry(value, Entry(kind=kind, what=word, about=about), previous)
                 found.append(Move(value, previous, entry))
         return found
 
@@ -156,8 +156,8 @@ def word_of(kind: str, value: object) -> str | None:
     return word
 
 
-def _entry(value: object, entry: Entry) -> Entry:
-    """Return the entry with the facts recorded for such a row."""
+def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
+    """Return the entry with the facts recorded for such a row. `previous` is its earlier word."""
     if isinstance(value, Elicitation):
         by = None
         if value.delivered_at is None:
@@ -177,10 +177,11 @@ def _entry(value: object, entry: Entry) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
-        refund = entry.what.startswith("refund")  # only refunds are made by a person or program
+        refund = _refund_in(entry.what)  # only refunds are made by a person or program
+        is_requested = refund is not None and refund != _refund_in(previous)
         return replace(
             entry,
-            by=value.refund_asked_by if refund else None,
+            by=value.refund_asked_by if is_requested else None,
             why=_short(value.reason),
             server=value.seller,
             tool=_short(value.tool),
@@ -195,6 +196,12 @@ def _entry(value: object, entry: Entry) -> Entry:
         return replace(entry, server=value.provider, by=by)
     by = getattr(value, "revoked_by", None)
     return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
+
+
+def _refund_in(word: str | None) -> str | None:
+    """Return the refund that a payment's word names, also after an inquiry or dispute."""
+    start = -1 if word is None else word.find("refund")
+    return None if word is None or start < 0 else word[start:]
 
 
 def _short(text: object) -> str | None:
