@@ -79,13 +79,14 @@ class Ledger:
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
-    async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
+    async def id_for(
+        self, elicitation: Elicitation, session: ProviderSession, *, provider: str
+    ) -> str:
         """Return the id of the session's row, or of another row for its second payment.
 
         Some providers identify a page by this server's own key. Such a page can be paid twice, and
         both payments have the same session id.
         """
-        provider = terms_of(elicitation).seller
         first = self._ids.payment(elicitation.id, provider=provider, session=session.id)
         is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
         if not is_by_our_key or session.payment is None:
@@ -117,9 +118,15 @@ class Ledger:
         The first payment for a product owns the product's key. A payment for something that
         another payment has already paid for is a surplus.
         """
-        id = await self.id_for(elicitation, session)
+        terms = terms_of(elicitation)
         payment = paid_row(
-            elicitation, session, id=id, places=self._places, unused=self.unused, now=now
+            elicitation,
+            session,
+            terms=terms,
+            id=await self.id_for(elicitation, session, provider=terms.seller),
+            at=self._places.get(terms.seller, ""),
+            refunded_after=self.unused.get(terms.seller),
+            now=now,
         )
         back = await self._elicitations.high_water.step_back()
         if back is not None and began_before(elicitation, payment.session, back.unsure_until):
