@@ -34,6 +34,7 @@ from flows.payments.refunds import (
     ASKING_AT_MOST,
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
+    RefundRequest,
     UnderWay,
 )
 from flows.payments.registry import Gateways, settings_of
@@ -98,6 +99,9 @@ class Refunds:
             NoRefunds: No provider can be asked to refund it. Nothing was started.
             Failed: The provider did not answer. The request is repeated automatically.
         """
+        request = RefundRequest(
+            reason=reason, run=run, also_made=also_made, also_spent=also_spent, by=by
+        )
         found = await self._ledger.read(owner, id)
         why_not = None
         if found is not None:  # a refund that was started can only be repeated at its provider
@@ -112,20 +116,10 @@ class Refunds:
                 )
             async with self._asking.setdefault(id, asyncio.Lock()):
                 await self._finish_part(owner, id)
-                begun = await self._ledger.begin_part(
-                    owner, id, up_to=up_to, reason=reason, run=run, also_spent=also_spent, by=by
-                )
+                begun = await self._ledger.begin_part(owner, id, request, up_to=up_to)
                 return await self._ask_for_part(begun)
         async with self._asking.setdefault(id, asyncio.Lock()):
-            begun = await self._ledger.begin_refund(
-                owner,
-                id,
-                reason=reason,
-                run=run,
-                also_made=also_made,
-                also_spent=also_spent,
-                by=by,
-            )
+            begun = await self._ledger.begin_refund(owner, id, request)
             return await self._ask(begun, then=lambda payment: payment)
 
     async def fall_due(self, payment: Payment) -> None:
@@ -151,7 +145,8 @@ class Refunds:
                 if payment.part is not None:
                     await self._finish_part(owner, id)
                 else:
-                    begun = await self._ledger.begin_refund(owner, id, reason=reason, only_due=True)
+                    due = RefundRequest(reason=reason)
+                    begun = await self._ledger.begin_refund(owner, id, due, only_due=True)
                     await self._ask(begun, then=lambda current: _tried_again(current, now))
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)

@@ -11,6 +11,7 @@ from flows.payments.claims import disputed
 from flows.payments.events import changed_payment
 from flows.payments.gateway import Notice
 from flows.payments.receipt import Dispute, PartRefund, Payment, PaymentChange, RefundChange
+from flows.payments.refunds import RefundRequest
 from tests.support.checkouts import payment as paid
 from tests.support.clock import NOON
 from webapp.records.entries import Words
@@ -35,13 +36,13 @@ def part(up_to: int = 300, by: str | None = KEY) -> tuple[Change, Change]:
         reserved = PartRefund(up_to=up_to, asking_until=NOON, again_at=NOON, by=by)
         return refunds.part_done(payment, NOON, part=payment.part or reserved)
 
-    begin = partial(refunds.begin_part, now=NOON, up_to=up_to, reason=None, by=by)
+    begin = partial(refunds.begin_part, now=NOON, request=RefundRequest(by=by), up_to=up_to)
     return begin, end
 
 
 def whole(by: str | None = KEY) -> tuple[Change, Change]:
     """Return the start of a full refund that `by` requests, and its end."""
-    begin = partial(refunds.begin, now=NOON, reason=None, by=by)
+    begin = partial(refunds.begin, now=NOON, request=RefundRequest(by=by))
     return begin, partial(receipt.refunded, now=NOON, refund_id="re_1")
 
 
