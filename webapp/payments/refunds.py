@@ -217,7 +217,8 @@ class Refunds:
                 charges.add(one.id)
             if elicitation is None:
                 continue
-            found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
+            gateway = self._flow.asked(one.seller)
+            found = await self._outbound.run(gateway.fetch(elicitation, one.session))
             is_there = found.state is SessionStatus.PAID and not found.total_returned
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
@@ -235,8 +236,9 @@ class Refunds:
         part, clock = begun.part, self._elicitations.clock
         assert part is not None
         try:
+            gateway = self._flow.asked(begun.seller)
             refund = await self._outbound.run(
-                self._flow.refund(begun, reason=part.reason, up_to=part.up_to)
+                gateway.refund(begun, reason=part.reason, up_to=part.up_to)
             )
         except Failed as error:
             change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
@@ -307,7 +309,8 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        refund = await self._outbound.run(self._flow.refund(payment, reason=payment.reason))
+        gateway = self._flow.asked(payment.seller)
+        refund = await self._outbound.run(gateway.refund(payment, reason=payment.reason))
         is_pending = self._is_pending(payment, refund)
         await self._ledger.note_refund(payment.owner, payment.id, refund, is_pending=is_pending)
         return refund
