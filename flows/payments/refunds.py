@@ -253,8 +253,10 @@ def _with_failed(
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
     if remaining >= payment.refunded:
         return payment
+    # Keep the name of a requester whose full refund was begun and is not done yet.
+    by = payment.refund_asked_by if payment.status is ReceiptStatus.REFUNDING else None
     payment = replace(
-        payment, owed_up_to=owed_up_to, refunded=remaining, part=None, refund_asked_by=None
+        payment, owed_up_to=owed_up_to, refunded=remaining, part=None, refund_asked_by=by
     )
     if payment.status is not ReceiptStatus.REFUNDED:
         return payment

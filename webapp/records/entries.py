@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Status
 from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
+from flows.payments.claims import DISPUTED
 from flows.payments.claims import word_of as payment_word
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.records.owners import SERVICE
 
 REMEMBERED_AT_MOST = 10_000
@@ -25,6 +26,7 @@ AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "se
 _USED: Final = "used"  # a team's account, by one of its members
 _OF_SERVICE: Final = "registration"  # reported only as events
 _ASKED = "asked"
+_FAILED = "refund failed"
 # During an exchange, an elicitation keeps the word of an opened one, so no entry is made.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
@@ -178,10 +180,12 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
         )
     if isinstance(value, Payment):
         refund = _refund_in(entry.what)  # only refunds are made by a person or program
-        is_requested = refund is not None and refund != _refund_in(previous)
+        is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
+        # After a dispute about all of the money, the word names earlier refunds again.
+        is_restored = previous in DISPUTED and value.status is not ReceiptStatus.REFUNDED
         return replace(
             entry,
-            by=value.refund_asked_by if is_requested else None,
+            by=value.refund_asked_by if is_new and not is_restored else None,
             why=_short(value.reason),
             server=value.seller,
             tool=_short(value.tool),
@@ -198,10 +202,10 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
     return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
 
 
-def _refund_in(word: str | None) -> str | None:
-    """Return the refund that a payment's word names, also after an inquiry or dispute."""
-    start = -1 if word is None else word.find("refund")
-    return None if word is None or start < 0 else word[start:]
+def _refund_in(word: str | None) -> str:
+    """Return the refund that a payment's word names, also after an inquiry or dispute, or ""."""
+    _, refund, rest = (word or "").partition("refund")
+    return refund + rest
 
 
 def _short(text: object) -> str | None:

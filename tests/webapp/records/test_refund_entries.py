@@ -46,13 +46,19 @@ def whole(by: str | None = KEY) -> tuple[Change, Change]:
     return begin, partial(receipt.refunded, now=NOON, refund_id="re_1")
 
 
-def inquiry(stage: Dispute) -> Change:
+def poll(*changes: RefundChange) -> Change:
+    """Return the change that a poll of all refunds makes."""
+    return lambda payment: refunds.with_reported_changes(payment, changes, NOON, before=payment)
+
+
+def claim(stage: Dispute) -> Change:
     return lambda payment: disputed(payment, "dp_1", stage)
 
 
 BEGIN_PART, END_PART = part()
 BEGIN, END = whole()
 FAILED = event(refund=RefundChange(id="re_1", stands=False, is_done=False))
+PART_FAILED = RefundChange(id="re_2", stands=False, is_done=False, amount=300)
 PART, MORE = "refunded in part: 3.00 EUR", "refunded in part: 5.00 EUR"
 CASES: dict[str, tuple[Sequence[Change], Sequence[tuple[str, str | None]]]] = {
     "the webhook of a part refund": ([*part(), event(300)], [(PART, KEY)]),
@@ -83,12 +89,28 @@ CASES: dict[str, tuple[Sequence[Change], Sequence[tuple[str, str | None]]]] = {
         [(PART, KEY), ("refunding", None), ("refunded", None)],
     ),
     "a part of a payment with an inquiry": (
-        [inquiry(Dispute.INQUIRY), *part(), inquiry(Dispute.CLOSED)],
+        [claim(Dispute.INQUIRY), *part(), claim(Dispute.CLOSED)],
         [("inquiry: paid", None), (f"inquiry: {PART}", KEY), (PART, None)],
     ),
     "an inquiry about a payment with a part refund": (
-        [*part(), inquiry(Dispute.INQUIRY)],
+        [*part(), claim(Dispute.INQUIRY)],
         [(PART, KEY), (f"inquiry: {PART}", None)],
+    ),
+    "a claim of all the money after a part refund, which the bank drops": (
+        [*part(), claim(Dispute.OPEN), claim(Dispute.WON)],
+        [(PART, KEY), ("disputed", None), (PART, None)],
+    ),
+    "a claim of all the money while a full refund is requested": (
+        [BEGIN, claim(Dispute.OPEN), END],
+        [("refunding", KEY), ("disputed", None), ("refunded", KEY)],
+    ),
+    "a failed part while a full refund is requested": (
+        [*part(), *whole(OTHER)[:1], poll(PART_FAILED), END],
+        [(PART, KEY), ("refunding", OTHER), ("refund failed", None), ("refunded", OTHER)],
+    ),
+    "a failed part, made again at the dashboard": (
+        [*part(), poll(PART_FAILED), event(500)],
+        [(PART, KEY), ("refund failed: 3.00 EUR of it", None), (MORE, None)],
     ),
     "a failed refund, made at the dashboard": (
         [BEGIN, END, FAILED, event(ALL)],
