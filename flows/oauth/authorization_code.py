@@ -225,17 +225,19 @@ class OauthFlow:
             url = authorize_url(provider.authorize, parameters)
         return Redirect(url=url, attempt_data=cast("Json", msgspec.to_builtins(stored)))
 
-    def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
-        """Return the code from the callback.
+    def read_callback(
+        self, elicitation: Elicitation, arrival: CallbackParams
+    ) -> tuple[str, Mapping[str, str]]:
+        """Return the code from the callback, and the parameters that the declaration reads.
 
         Raises:
-            Mixed: The callback must be ignored.
+            Mixed: The callback must be ignored, also if one of these parameters is repeated.
             Denied: The person declined.
             Failed: The provider refused for another reason.
         """
         stored = _stored_attempt(elicitation)
         _, client = self._client(elicitation, tenant=stored.tenant)
-        return code_in(
+        code = code_in(
             arrival,
             client.provider,
             issuer=stored.issuer,
@@ -243,18 +245,10 @@ class OauthFlow:
             denied=f"The person declined at {client.provider.label}.",
             elicitation_id=elicitation.id,
         )
-
-    def members_of(self, elicitation: Elicitation, arrival: CallbackParams) -> Mapping[str, str]:
-        """Return the parameters of the callback that the declaration reads.
-
-        Raises:
-            Mixed: One of them is repeated.
-        """
-        _, client = self._client(elicitation, tenant=_stored_attempt(elicitation).tenant)
         named = callback_names(client.provider)
         if any(len(arrival.all(name)) > 1 for name in named):
             raise Mixed("a parameter comes more than once")
-        return {name: value for name in named for value in arrival.all(name)}
+        return code, {name: value for name in named for value in arrival.all(name)}
 
     def finish(
         self,
@@ -267,7 +261,7 @@ class OauthFlow:
     ) -> Talk[Grant]:
         """Redeem the code, once, and return the grant with the account's person.
 
-        `callback` are the parameters that `members_of` returns. `on_tokens` receives the tokens
+        `callback` are the parameters that `read_callback` returns. `on_tokens` receives the tokens
         before the request that identifies the account. If that request fails, the caller can revoke
         the tokens.
 

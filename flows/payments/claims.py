@@ -55,6 +55,8 @@ _CLAIMED: Mapping[Dispute | None, str] = {
     Dispute.GONE: "dispute lost",
     Dispute.APPEALED: "dispute appealed",
 }
+# The words of a payment of which banks have taken or claim all of the money.
+DISPUTED = frozenset({"disputed", *_CLAIMED.values()})
 
 
 def disputed(

@@ -6,7 +6,7 @@ functions in this module compare the session with the question. An unsigned noti
 it only names a session to fetch, and never settles a question.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_other
 from datetime import datetime, timedelta
@@ -332,21 +332,20 @@ def paid_row(
     elicitation: Elicitation,
     session: ProviderSession,
     *,
+    terms: CheckoutTerms,
     id: str,
-    places: Mapping[str, str],
-    unused: Mapping[str, timedelta | None],
+    at: str,
+    refunded_after: timedelta | None,
     now: datetime,
 ) -> Payment:
     """Build the ledger row of a paid session, including refunds and disputes.
 
     The row is not stored here.
 
-    `places` has the base URL of each provider's API. `unused` has, for each provider, the time
-    after which a payment that no call uses is refunded automatically. Without such a time, there is
-    no automatic refund.
+    `at` is the base URL of the provider's API. A payment that no call uses is refunded
+    automatically after `refunded_after`, or never if that is None.
     """
-    terms, asked = terms_of(elicitation), elicitation.asked
-    refunded_after = unused.get(terms.seller)
+    asked = elicitation.asked
     payment = Payment(
         id=id,
         owner=elicitation.owner,
@@ -364,7 +363,7 @@ def paid_row(
         is_live=terms.is_live,
         once=terms.once,
         paid_at=now,
-        at=places.get(terms.seller, ""),
+        at=at,
         refund_at=None if refunded_after is None else now + refunded_after,
         asked=elicitation.join,
     )

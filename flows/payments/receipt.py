@@ -317,13 +317,20 @@ def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -
 def partly_refunded(
     payment: Payment, now: datetime, *, amount: int, by: str | None = None
 ) -> Payment:
-    """Record the total that the provider has refunded. The remaining amount can still be used."""
-    amount = max(amount, payment.refunded)
-    if amount >= payment.amount:
-        return payment if payment.status is ReceiptStatus.REFUNDED else refunded(payment, now)
-    if amount == payment.refunded:
+    """Record the total that the provider has refunded. The remaining amount can still be used.
+
+    `by` requested the refund at this server. A webhook has no `by`. It is about the reserved part
+    refund if it reports the same total, and otherwise about a refund at the provider's dashboard.
+    """
+    amount, part = max(amount, payment.refunded), payment.part
+    is_full = amount >= payment.amount
+    is_known = payment.status is ReceiptStatus.REFUNDED if is_full else amount == payment.refunded
+    if is_known:
         return payment
-    return replace(payment, refunded=amount, refund_asked_by=by)
+    if not payment.is_refund_begun:  # a full refund keeps the name of its requester
+        by = part.by if part is not None and part.up_to == amount else by
+        payment = replace(payment, refund_asked_by=by)
+    return refunded(payment, now) if is_full else replace(payment, refunded=amount)
 
 
 def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:

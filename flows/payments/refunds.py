@@ -7,6 +7,7 @@ with the same amount and the same key, because the provider may have made it.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -46,62 +47,62 @@ class UnderWay(Failed):
         )
 
 
-def begin(
-    payment: Payment,
-    now: datetime,
-    *,
-    reason: str | None,
-    run: str | None = None,
-    also_made: bool = False,
-    also_spent: bool = False,
-    by: str | None = None,
-) -> Payment:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefundRequest:
+    """A request to refund a payment. `run` is the run that has claimed the payment.
+
+    An operator can set `also_made` to refund a payment whose result may have been delivered, and
+    `also_spent` if it was delivered. `by` is the audit name of the requester.
+    """
+
+    reason: str | None = None
+    run: str | None = None
+    also_made: bool = False
+    also_spent: bool = False
+    by: str | None = None
+
+
+def begin(payment: Payment, now: datetime, request: RefundRequest) -> Payment:
     """Start a full refund before the provider is asked.
 
     From now on the payment cannot be used.
 
-    A refund that was already started is returned unchanged. An operator can set `also_made` to
-    refund a payment whose result may have been delivered, and `also_spent` if it was delivered. A
-    tool (`run`) does not need `also_made`.
+    A refund that was already started is returned unchanged. Only if it failed at the provider, the
+    payment gets the new requester. A tool (`run`) does not need `also_made`.
     """
     if payment.status is ReceiptStatus.REFUNDING:
-        return payment
-    _must_be_refundable(payment, also_spent=also_spent)
-    if payment.is_made and not (also_made or also_spent or run is not None):
+        by = request.by or payment.refund_asked_by
+        return replace(payment, refund_asked_by=by) if payment.owed else payment
+    _must_be_refundable(payment, also_spent=request.also_spent)
+    if payment.is_made and not (request.also_made or request.also_spent or request.run is not None):
         raise NotPossible(status=MADE, wanted=ReceiptStatus.REFUNDED)
     return replace(
         payment,
         status=ReceiptStatus.REFUNDING,
         part=None,
-        reason=reason,
-        refund_by=run,
-        refund_asked_by=by,
+        reason=request.reason,
+        refund_by=request.run,
+        refund_asked_by=request.by,
         is_refund_begun=True,
         refund_at=now + REFUND_AGAIN_AFTER,
         refund_tries=0,
     )
 
 
-def begin_part(
-    payment: Payment,
-    now: datetime,
-    *,
-    up_to: int,
-    reason: str | None,
-    also_spent: bool = False,
-    by: str | None = None,
-) -> Payment:
+def begin_part(payment: Payment, now: datetime, request: RefundRequest, *, up_to: int) -> Payment:
     """Reserve a partial refund before the provider is asked: one at a time, over all processes.
 
     Raises:
         NotPossible: The payment was spent, refunded or disputed.
         UnderWay: Another partial refund was started, and its outcome is not known yet.
     """
-    _must_be_refundable(payment, also_spent=also_spent)
+    _must_be_refundable(payment, also_spent=request.also_spent)
     if payment.part is not None:
         raise UnderWay(payment)
     until = now + ASKING_AT_MOST
-    part = PartRefund(up_to=up_to, asking_until=until, again_at=until, reason=reason, by=by)
+    part = PartRefund(
+        up_to=up_to, asking_until=until, again_at=until, reason=request.reason, by=request.by
+    )
     return replace(payment, part=part)
 
 
@@ -227,7 +228,13 @@ def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
     payment = replace(payment, owed_up_to=0)
     if payment.status is not ReceiptStatus.REFUNDING:
         return payment
-    return replace(payment, status=ReceiptStatus.REFUNDED, refunded_at=now, refund_at=None)
+    return replace(
+        payment,
+        status=ReceiptStatus.REFUNDED,
+        refunded_at=now,
+        refund_at=None,
+        refund_asked_by=None,
+    )
 
 
 def failed_since(payment: Payment, at: datetime | None) -> int:
@@ -246,7 +253,11 @@ def _with_failed(
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
     if remaining >= payment.refunded:
         return payment
-    payment = replace(payment, owed_up_to=owed_up_to, refunded=remaining, part=None)
+    # Keep the name of a requester whose full refund was begun and is not done yet.
+    by = payment.refund_asked_by if payment.status is ReceiptStatus.REFUNDING else None
+    payment = replace(
+        payment, owed_up_to=owed_up_to, refunded=remaining, part=None, refund_asked_by=by
+    )
     if payment.status is not ReceiptStatus.REFUNDED:
         return payment
     return replace(

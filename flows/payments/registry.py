@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
-from flows.elicitation.states import Attempt, Elicitation, Json
+from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, NotConfigured
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
@@ -17,14 +17,12 @@ from flows.payments.gateway import (
     Gateway,
     MerchantAccount,
     NoticesOnly,
-    ProviderSession,
     Signs,
 )
 from flows.payments.listing import Lists, TellsClaims, TellsRefunds
 from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
-from flows.payments.receipt import Payment, Refund
-from flows.payments.session import StoredCheckout, terms_of
+from flows.payments.session import terms_of
 from flows.payments.stripe.gateway import STRIPE, StripeAccount, StripeGateway
 from flows.providers.github import GITHUB
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
@@ -144,29 +142,7 @@ class Gateways:
     def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from self.of(elicitation).begin(elicitation, context))
 
-    def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        gateway = self._asked(terms_of(elicitation).seller)
-        return (yield from gateway.repeat(elicitation, attempt))
-
-    def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        gateway = self._asked(terms_of(elicitation).seller)
-        return (yield from gateway.fetch(elicitation, session))
-
-    def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        gateway = self._asked(terms_of(elicitation).seller)
-        return (yield from gateway.collect(elicitation, session))
-
-    def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        gateway = self._asked(terms_of(elicitation).seller)
-        return (yield from gateway.close(elicitation, session))
-
-    def refund(
-        self, payment: Payment, *, reason: str | None, up_to: int | None = None
-    ) -> Talk[Refund]:
-        gateway = self._asked(payment.seller)
-        return (yield from gateway.refund(payment, reason=reason, up_to=up_to))
-
-    def _asked(self, name: str) -> Gateway:
+    def asked(self, name: str) -> Gateway:
         """Return the gateway of a provider that has a session or a payment. Raises Failed."""
         try:
             return self.named(name)

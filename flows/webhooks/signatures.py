@@ -203,13 +203,16 @@ def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Received:
     if len(values) > 1 and not scheme.is_repeatable:
         raise Unverified("malformed_header")
     parts = [part for value in values for part in _parts(scheme, value)]
-    macs = _labelled(parts, scheme.signature_label)
-    ed25519 = _labelled(parts, scheme.ed25519_label)
+    labels = (scheme.signature_label, scheme.ed25519_label, scheme.time_label)
+    macs, ed25519, times = [
+        [part.removeprefix(label) for part in parts if label is not None and part.startswith(label)]
+        for label in labels
+    ]
     if not 1 <= len(macs) + len(ed25519) <= SIGNATURES_AT_MOST:
         raise Unverified("malformed_header")
     time = id = ""
     if scheme.time_label is not None:
-        time = _only(_labelled(parts, scheme.time_label), _TIME)
+        time = _only(times, _TIME)
     if scheme.time_header is not None:
         time = header_once(headers, family + scheme.time_header, pattern=_TIME)
     if scheme.id_header is not None:
@@ -223,12 +226,6 @@ def _parts(scheme: Scheme, value: str) -> list[str]:
     parts = [value] if scheme.separator is None else value.split(scheme.separator)
     # A proxy may join repeated headers into one, with spaces between the parts.
     return [part.strip(" \t") for part in parts] if scheme.is_repeatable else parts
-
-
-def _labelled(parts: Sequence[str], label: str | None) -> list[str]:
-    if label is None:
-        return []
-    return [part.removeprefix(label) for part in parts if part.startswith(label)]
 
 
 def _named(headers: Sequence[tuple[str, str]], name: str) -> list[str]:

@@ -71,7 +71,7 @@ NOW = int(NOON.timestamp())
 def test_mixed_up_response_is_refused(story, parameters):
     _, away = departed()
     with pytest.raises(Mixed) as mixed:
-        a_flow().code_of(away, CallbackParams(parameters=tuple(parameters)))
+        a_flow().read_callback(away, CallbackParams(parameters=tuple(parameters)))
     assert mixed.value.reason == story
     assert mixed.value.http_status == 400
     assert "the-code" not in str(mixed.value)
@@ -81,9 +81,11 @@ def test_response_without_issuer_is_refused_if_metadata_promises_issuer():
     promise = {"authorization_response_iss_parameter_supported": True}
     _, away = departed(ACME, metadata=METADATA | promise)
     with pytest.raises(Mixed):
-        a_flow(ACME).code_of(away, CallbackParams(parameters=(CODE, STATE)))
+        a_flow(ACME).read_callback(away, CallbackParams(parameters=(CODE, STATE)))
     _, away = departed(ACME)
-    assert a_flow(ACME).code_of(away, CallbackParams(parameters=(CODE, STATE))) == "the-code"
+    assert (
+        a_flow(ACME).read_callback(away, CallbackParams(parameters=(CODE, STATE)))[0] == "the-code"
+    )
 
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

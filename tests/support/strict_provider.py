@@ -340,7 +340,7 @@ def walk(
     stored = msgspec.json.decode(msgspec.json.encode(redirect.attempt_data))
     away = an_elicitation(provider, scopes=scopes, attempt_data=stored)
     arrival = server.authorized(redirect.url)
-    code, members = flow.code_of(away, arrival), flow.members_of(away, arrival)
+    code, members = flow.read_callback(away, arrival)
     grant = led(flow.finish(away, code=code, now=NOON, callback=members), server)
     client = client.for_tenant(tenant)
     connection = Connection(

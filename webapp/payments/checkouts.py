@@ -152,7 +152,8 @@ class Checkouts:
         provider does not report the session's status.
         """
         try:
-            is_closed = await self._outbound.run(self._flow.close(elicitation, session))
+            gateway = self._flow.asked(terms_of(elicitation).seller)
+            is_closed = await self._outbound.run(gateway.close(elicitation, session))
         except Failed as error:
             if not error.is_refusal:
                 raise
@@ -420,7 +421,8 @@ class Checkouts:
                 continue
             if known.session is None:
                 try:
-                    stored = await self._outbound.run(self._flow.repeat(elicitation, attempt))
+                    gateway = self._flow.asked(terms_of(elicitation).seller)
+                    stored = await self._outbound.run(gateway.repeat(elicitation, attempt))
                 except Failed as error:
                     before = sessions_of(elicitation)
                     elicitation, refused = await self._looked_up(elicitation, error)
@@ -459,7 +461,8 @@ class Checkouts:
         Raises Failed if the session may still be paid and the provider does not report its status.
         """
         try:
-            if await self._outbound.run(self._flow.close(elicitation, session)):
+            gateway = self._flow.asked(terms_of(elicitation).seller)
+            if await self._outbound.run(gateway.close(elicitation, session)):
                 return True
         except Failed:
             if not self._is_past(elicitation):
@@ -479,7 +482,8 @@ class Checkouts:
     async def _ask(
         self, elicitation: Elicitation, session: str, *, collects: bool
     ) -> ProviderSession:
-        ask = self._flow.collect if collects else self._flow.fetch
+        gateway = self._flow.asked(terms_of(elicitation).seller)
+        ask = gateway.collect if collects else gateway.fetch
         # Two requests at once would both find the payment approved and capture it.
         async with self._asking.setdefault(session, asyncio.Lock()):
             return await self._outbound.run(ask(elicitation, session))

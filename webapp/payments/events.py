@@ -18,7 +18,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 from msgspec.structs import replace
@@ -51,7 +50,7 @@ from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.payments.payments import Payments
 from webapp.payments.unresolved import why_not_stored
-from webapp.payments.verification import event_of
+from webapp.payments.verification import Received, event_of
 from webapp.payments.webhook_log import WEBHOOK_RETENTION, WebhookLog
 from webapp.records.ids import owner_of
 from webapp.records.owners import SERVICE
@@ -68,16 +67,6 @@ TRACES_AT_ONCE = 60
 BETWEEN_TRACES = timedelta(seconds=1)
 _NOT_DONE = ("ignored", "unknown", "duplicate", "waiting", "refused")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """A verified event, with the stored part of its body: all of it, or its beginning."""
-
-    seller: MerchantAccount
-    event: Notice
-    body: str
-    is_whole: bool
 
 
 class Webhooks:
@@ -102,9 +91,11 @@ class Webhooks:
         Raises:
             Malformed: The body is not an event.
         """
+        event = gateway.read_notice(delivery.body)
         received = Received(
             seller=gateway.seller,
-            event=gateway.read_notice(delivery.body),
+            event=event,
+            statement=stated_in(event),
             body=delivery.body[:BODY_BYTES_STORED].decode("utf-8", "replace"),
             is_whole=len(delivery.body) <= BODY_BYTES_STORED,
         )
@@ -125,7 +116,11 @@ class Webhooks:
             await self.reconcile(hook)
         else:
             again = Received(
-                seller=gateway.seller, event=event, body=hook.body, is_whole=hook.is_whole
+                seller=gateway.seller,
+                event=event,
+                statement=stated_in(event),
+                body=hook.body,
+                is_whole=hook.is_whole,
             )
             self.applied.pop(hook.id, None)
             work = self._apply(again, find=self._elicitations.get)
@@ -156,7 +151,7 @@ class Webhooks:
     ) -> str:
         """Make the change that the table names for the event. Return the resulting status."""
         event, seller = received.event, received.seller
-        statement, question, payment = stated_in(event), None, None
+        statement, question, payment = received.statement, None, None
         names_question = statement not in (Statement.CHANGED, Statement.NOTHING)
         if names_question and event.reference is not None:
             # The provider is asked about a named session, so the store must have its question.
@@ -190,17 +185,17 @@ class Webhooks:
         """Apply an event of a session to its question, and return the resulting status."""
         if row.id in self.applied:
             return "duplicate"
-        verification, seller, event = self._payments.verification, received.seller, received.event
-        assert event.session is not None
+        verification, session = self._payments.verification, received.event.session
+        assert session is not None
         try:
             try:
-                became = await verification.apply_notice(question, event, seller=seller, hook=row)
+                became = await verification.apply_notice(question, received, hook=row)
             except Mismatch:
                 # Another process may have begun the session: compare with the stored question.
                 question = await self._elicitations.get(question.id) or question
-                became = await verification.apply_notice(question, event, seller=seller, hook=row)
+                became = await verification.apply_notice(question, received, hook=row)
         except Mismatch as error:
-            await verification.paid_otherwise(question, event.session, error)
+            await verification.paid_otherwise(question, session, error)
             status = "waiting" if error.what == "session" else "refused"
             return await self._keep(replace(row, status=status, why=error.what))
         except KeyError:

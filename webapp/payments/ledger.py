@@ -31,6 +31,7 @@ from flows.payments import receipt as receipts
 from flows.payments import refunds
 from flows.payments.gateway import ProviderSession, paid_row
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.refunds import RefundRequest
 from flows.payments.session import (
     CheckoutTerms,
     began_before,
@@ -79,13 +80,14 @@ class Ledger:
     async def read(self, owner: str, id: str) -> Payment | None:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
-    async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
+    async def id_for(
+        self, elicitation: Elicitation, session: ProviderSession, *, provider: str
+    ) -> str:
         """Return the id of the session's row, or of another row for its second payment.
 
         Some providers identify a page by this server's own key. Such a page can be paid twice, and
         both payments have the same session id.
         """
-        provider = terms_of(elicitation).seller
         first = self._ids.payment(elicitation.id, provider=provider, session=session.id)
         is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
         if not is_by_our_key or session.payment is None:
@@ -117,9 +119,15 @@ class Ledger:
         The first payment for a product owns the product's key. A payment for something that
         another payment has already paid for is a surplus.
         """
-        id = await self.id_for(elicitation, session)
+        terms = terms_of(elicitation)
         payment = paid_row(
-            elicitation, session, id=id, places=self._places, unused=self.unused, now=now
+            elicitation,
+            session,
+            terms=terms,
+            id=await self.id_for(elicitation, session, provider=terms.seller),
+            at=self._places.get(terms.seller, ""),
+            refunded_after=self.unused.get(terms.seller),
+            now=now,
         )
         back = await self._elicitations.high_water.step_back()
         if back is not None and began_before(elicitation, payment.session, back.unsure_until):
@@ -242,21 +250,11 @@ class Ledger:
         return spent
 
     async def begin_refund(
-        self,
-        owner: str,
-        id: str,
-        *,
-        reason: str | None,
-        run: str | None = None,
-        also_made: bool = False,
-        also_spent: bool = False,
-        only_due: bool = False,
-        by: str | None = None,
+        self, owner: str, id: str, request: RefundRequest, *, only_due: bool = False
     ) -> Payment:
         """Start a refund: from now on no call can use the payment. Return the payment.
 
-        `run` is the run that refunds the payment it has claimed. If a refund was started or done
-        before, return the payment unchanged.
+        If a refund was started or done before, only the requester of a failed refund changes.
 
         Raises:
             NotPossible: The payment was spent, a call uses it, or with `only_due`, the automatic
@@ -268,24 +266,19 @@ class Ledger:
             nonlocal begun
             now = self._elicitations.clock()
             current = begun = await self._require(owner, id)
-            if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
+            if current.status is ReceiptStatus.REFUNDED:
                 return []
+            if current.status is ReceiptStatus.REFUNDING:
+                begun = refunds.begin(current, now, request)
+                return [begun] if begun != current else []
             due_at = current.refund_due_at
             if only_due and (due_at is None or now < due_at or await self._is_unsure(current)):
                 raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
-            begun = refunds.begin(
-                current,
-                now,
-                reason=reason,
-                run=run,
-                also_made=also_made,
-                also_spent=also_spent,
-                by=by,
-            )
+            begun = refunds.begin(current, now, request)
             refunds.must_be_quiet(current, now)
-            asked = await self._not_in_hand(current, run=run)
+            asked = await self._not_in_hand(current, run=request.run)
             # A run that refunds its own payment ends its claim itself.
-            is_released = asked is not None and run is None
+            is_released = asked is not None and request.run is None
             return [begun, states.release_key(asked)] if asked and is_released else [begun]
 
         await self._elicitations.write_rebuilt(values)
@@ -304,15 +297,7 @@ class Ledger:
         return marked.may_be_delivered
 
     async def begin_part(
-        self,
-        owner: str,
-        id: str,
-        *,
-        up_to: int,
-        reason: str | None,
-        run: str | None = None,
-        also_spent: bool = False,
-        by: str | None = None,
+        self, owner: str, id: str, request: RefundRequest, *, up_to: int
     ) -> Payment:
         """Reserve a part refund of a payment that no call uses; see `refunds.begin_part`."""
         begun: Payment | None = None
@@ -320,11 +305,8 @@ class Ledger:
         async def values() -> Sequence[Value]:
             nonlocal begun
             current = await self._require(owner, id)
-            now = self._elicitations.clock()
-            begun = refunds.begin_part(
-                current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
-            )
-            asked = await self._not_in_hand(current, run=run)
+            begun = refunds.begin_part(current, self._elicitations.clock(), request, up_to=up_to)
+            asked = await self._not_in_hand(current, run=request.run)
             # Write both, so that no call claims the payment at the same moment.
             return [begun] if asked is None else [begun, asked]
 

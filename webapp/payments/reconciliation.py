@@ -207,7 +207,8 @@ class Reconciling:
 
     async def _is_news(self, elicitation: Elicitation, session: ProviderSession) -> bool:
         """Return True if the provider reports a status of the session that is not stored."""
-        id = await self._ledger.id_for(elicitation, session)
+        provider = terms_of(elicitation).seller
+        id = await self._ledger.id_for(elicitation, session, provider=provider)
         payment = await self._ledger.read(elicitation.owner, id)
         if payment is not None:
             return session.refunded > payment.refunded

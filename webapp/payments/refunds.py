@@ -34,6 +34,7 @@ from flows.payments.refunds import (
     ASKING_AT_MOST,
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
+    RefundRequest,
     UnderWay,
 )
 from flows.payments.registry import Gateways, settings_of
@@ -98,6 +99,9 @@ class Refunds:
             NoRefunds: No provider can be asked to refund it. Nothing was started.
             Failed: The provider did not answer. The request is repeated automatically.
         """
+        request = RefundRequest(
+            reason=reason, run=run, also_made=also_made, also_spent=also_spent, by=by
+        )
         found = await self._ledger.read(owner, id)
         why_not = None
         if found is not None:  # a refund that was started can only be repeated at its provider
@@ -112,20 +116,10 @@ class Refunds:
                 )
             async with self._asking.setdefault(id, asyncio.Lock()):
                 await self._finish_part(owner, id)
-                begun = await self._ledger.begin_part(
-                    owner, id, up_to=up_to, reason=reason, run=run, also_spent=also_spent, by=by
-                )
+                begun = await self._ledger.begin_part(owner, id, request, up_to=up_to)
                 return await self._ask_for_part(begun)
         async with self._asking.setdefault(id, asyncio.Lock()):
-            begun = await self._ledger.begin_refund(
-                owner,
-                id,
-                reason=reason,
-                run=run,
-                also_made=also_made,
-                also_spent=also_spent,
-                by=by,
-            )
+            begun = await self._ledger.begin_refund(owner, id, request)
             return await self._ask(begun, then=lambda payment: payment)
 
     async def fall_due(self, payment: Payment) -> None:
@@ -151,7 +145,8 @@ class Refunds:
                 if payment.part is not None:
                     await self._finish_part(owner, id)
                 else:
-                    begun = await self._ledger.begin_refund(owner, id, reason=reason, only_due=True)
+                    due = RefundRequest(reason=reason)
+                    begun = await self._ledger.begin_refund(owner, id, due, only_due=True)
                     await self._ask(begun, then=lambda current: _tried_again(current, now))
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
@@ -222,7 +217,8 @@ class Refunds:
                 charges.add(one.id)
             if elicitation is None:
                 continue
-            found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
+            gateway = self._flow.asked(one.seller)
+            found = await self._outbound.run(gateway.fetch(elicitation, one.session))
             is_there = found.state is SessionStatus.PAID and not found.total_returned
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
@@ -240,8 +236,9 @@ class Refunds:
         part, clock = begun.part, self._elicitations.clock
         assert part is not None
         try:
+            gateway = self._flow.asked(begun.seller)
             refund = await self._outbound.run(
-                self._flow.refund(begun, reason=part.reason, up_to=part.up_to)
+                gateway.refund(begun, reason=part.reason, up_to=part.up_to)
             )
         except Failed as error:
             change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
@@ -312,7 +309,8 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        refund = await self._outbound.run(self._flow.refund(payment, reason=payment.reason))
+        gateway = self._flow.asked(payment.seller)
+        refund = await self._outbound.run(gateway.refund(payment, reason=payment.reason))
         is_pending = self._is_pending(payment, refund)
         await self._ledger.note_refund(payment.owner, payment.id, refund, is_pending=is_pending)
         return refund

@@ -14,6 +14,7 @@ name, and applied to the payment's row before the row is written.
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from flows.payments.events import (
     CHANGES,
     ON_ITS_WAY,
     Change,
+    Statement,
     changed_payment,
     changed_question,
     contradiction,
@@ -48,7 +50,13 @@ from flows.payments.gateway import (
 )
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
-from flows.payments.session import Mismatch, SessionStatus, is_paid_otherwise, sessions_of
+from flows.payments.session import (
+    Mismatch,
+    SessionStatus,
+    is_paid_otherwise,
+    sessions_of,
+    terms_of,
+)
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
@@ -59,12 +67,23 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import EarlyEvent, StoredWebhook, Value
 from webapp.stores import Conflict
 
-__all__ = ["ON_ITS_WAY", "Verification", "event_of"]
+__all__ = ["ON_ITS_WAY", "Received", "Verification", "event_of"]
 EARLY_EVENTS_AT_MOST = 100  # for one payment; the sweeper handles all of them
 _log = logging.getLogger(__name__)
 _OTHERWISE = ("amount", "currency", "mode")
 # Replies to webhooks name some statuses differently, for compatibility with older versions.
 _ANSWERS = {SessionStatus.CLOSED: "expired"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A verified event, with the stored part of its body: all of it, or its beginning."""
+
+    seller: MerchantAccount
+    event: Notice
+    statement: Statement
+    body: str
+    is_whole: bool
 
 
 class Verification:
@@ -91,17 +110,12 @@ class Verification:
         except Mismatch as mismatch:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
-        await self._elicitations.run_to_completion(self._act(elicitation, found))
+        await self._elicitations.run_to_completion(self._act(elicitation, found, stated(found)))
         await self._record_returns(elicitation, found)
         return verified
 
     async def apply_notice(
-        self,
-        elicitation: Elicitation,
-        event: Notice,
-        *,
-        seller: MerchantAccount,
-        hook: StoredWebhook,
+        self, elicitation: Elicitation, received: Received, *, hook: StoredWebhook
     ) -> str:
         """Apply a signed notice, store it in the same write, and return the resulting status.
 
@@ -111,9 +125,10 @@ class Verification:
         Raises:
             Mismatch: The session differs from what was requested.
         """
-        verified, session = verify_notice(elicitation, event, seller=seller), event.session
+        verified = verify_notice(elicitation, received.event, seller=received.seller)
+        session = received.event.session
         assert session is not None
-        done = await self._act(elicitation, session, hook=hook)
+        done = await self._act(elicitation, session, received.statement, hook=hook)
         if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
             await self._record_returns(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
@@ -146,7 +161,8 @@ class Verification:
 
     async def _record_returns(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
-        id, now = await self._ledger.id_for(elicitation, session), self._elicitations.clock()
+        provider, now = terms_of(elicitation).seller, self._elicitations.clock()
+        id = await self._ledger.id_for(elicitation, session, provider=provider)
         with suppress(Erased):  # the payment is not recorded
             await self._ledger.change(
                 elicitation.owner, id, lambda p: with_returns(p, session, now=now)
@@ -156,10 +172,11 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
+        statement: Statement,
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """Make the change that the table CHANGES names for a verified session.
+        """Make the change that the table CHANGES names for this statement of a verified session.
 
         Return the result for the question, or None if the session is not paid.
         """
@@ -174,7 +191,7 @@ class Verification:
             unwritten, early = await self._unwritten(changed, session, hook, now=now)
             return unwritten
 
-        change = CHANGES[ledger_state(elicitation, session.id)].get(stated(session))
+        change = CHANGES[ledger_state(elicitation, session.id)].get(statement)
         done = Completion.ALREADY_SETTLED if change is Change.SECOND else None
         if change is Change.ACCEPT:
             # Write without a look-up first: nearly always the rows are new, and a conflict leads to

@@ -416,12 +416,13 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
         names = {(each.kind, each.id) for each in job.records} | {
             (each.kind, "", each.key) for each in job.records if each.key is not None
         }
-        records += len(job.records)
-        is_much = len(batch) >= _WRITES_AT_ONCE or (batch and records > _RECORDS_AT_ONCE)
+        total = records + len(job.records)
+        is_much = len(batch) >= _WRITES_AT_ONCE or (batch and total > _RECORDS_AT_ONCE)
         if is_much or not touched.isdisjoint(names):
             behind.append(job)
         else:
             batch.append(job)
+            records = total
         # A later job that touches the same rows as a waiting job must not be written first.
         touched |= names
     return batch, behind

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation, Status
 from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
+from flows.payments.claims import DISPUTED
 from flows.payments.claims import word_of as payment_word
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.records.owners import SERVICE
 
 REMEMBERED_AT_MOST = 10_000
@@ -25,6 +26,7 @@ AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "se
 _USED: Final = "used"  # a team's account, by one of its members
 _OF_SERVICE: Final = "registration"  # reported only as events
 _ASKED = "asked"
+_FAILED = "refund failed"
 # During an exchange, an elicitation keeps the word of an opened one, so no entry is made.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
@@ -105,7 +107,7 @@ class Words(Generic[AuditedT]):
             previous = await self._previous_word(value, kind)
             if word != previous:
                 about = value.id.removeprefix(value.owner)
-                entry = _entry(value, Entry(kind=kind, what=word, about=about))
+                entry = _entry(value, Entry(kind=kind, what=word, about=about), previous)
                 found.append(Move(value, previous, entry))
         return found
 
@@ -156,8 +158,8 @@ def word_of(kind: str, value: object) -> str | None:
     return word
 
 
-def _entry(value: object, entry: Entry) -> Entry:
-    """Return the entry with the facts recorded for such a row."""
+def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
+    """Return the entry with the facts recorded for such a row. `previous` is its earlier word."""
     if isinstance(value, Elicitation):
         by = None
         if value.delivered_at is None:
@@ -177,10 +179,13 @@ def _entry(value: object, entry: Entry) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
-        refund = entry.what.startswith("refund")  # only refunds are made by a person or program
+        refund = _refund_in(entry.what)  # only refunds are made by a person or program
+        is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
+        # After a dispute about all of the money, the word names earlier refunds again.
+        is_restored = previous in DISPUTED and value.status is not ReceiptStatus.REFUNDED
         return replace(
             entry,
-            by=value.refund_asked_by if refund else None,
+            by=value.refund_asked_by if is_new and not is_restored else None,
             why=_short(value.reason),
             server=value.seller,
             tool=_short(value.tool),
@@ -195,6 +200,12 @@ def _entry(value: object, entry: Entry) -> Entry:
         return replace(entry, server=value.provider, by=by)
     by = getattr(value, "revoked_by", None)
     return replace(entry, tool=_short(getattr(value, "tool", None)), by=by)
+
+
+def _refund_in(word: str | None) -> str:
+    """Return the refund that a payment's word names, also after an inquiry or dispute, or ""."""
+    _, refund, rest = (word or "").partition("refund")
+    return refund + rest
 
 
 def _short(text: object) -> str | None:

@@ -68,8 +68,7 @@ async def provider_answers(
         used = Used(server=server, provider=label, here_url=here)
         return answers.page(used, status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user)
     try:
-        code = accounts.flow.code_of(elicitation, arrival)
-        members = accounts.flow.members_of(elicitation, arrival)
+        code, members = accounts.flow.read_callback(elicitation, arrival)
     except Mixed as error:
         _log.warning("callback.mix_up", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))

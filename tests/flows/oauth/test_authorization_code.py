@@ -131,13 +131,13 @@ class TestComingBack:
     def test_code_is_read_from_valid_response(self) -> None:
         _, away = departed()
         back = arrived(code="the-code", state="s", iss="https://github.com/login/oauth")
-        assert a_flow().code_of(away, back) == "the-code"
+        assert a_flow().read_callback(away, back)[0] == "the-code"
 
     def test_access_denied_raises_denied(self) -> None:
         _, away = departed()
         back = arrived(error="access_denied", state="s", iss="https://github.com/login/oauth")
         with pytest.raises(Denied, match="declined at GitHub") as denied:
-            a_flow().code_of(away, back)
+            a_flow().read_callback(away, back)
         assert denied.value.elicitation_id == "e1"
 
     @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ class TestComingBack:
         _, away = departed()
         back = arrived(error=error, state="s", iss="https://github.com/login/oauth")
         with pytest.raises(Failed) as failed:
-            a_flow().code_of(away, back)
+            a_flow().read_callback(away, back)
         assert str(failed.value) == message
 
     def test_response_without_issuer_is_refused_if_provider_declares_issuer(self) -> None:
@@ -166,9 +166,9 @@ class TestComingBack:
         assert not provider.discovers
         _, away = departed(provider)
         with pytest.raises(Mixed):
-            a_flow(provider).code_of(away, arrived(code="c"))
+            a_flow(provider).read_callback(away, arrived(code="c"))
         back = arrived(code="c", iss="https://login.example")
-        assert a_flow(provider).code_of(away, back) == "c"
+        assert a_flow(provider).read_callback(away, back)[0] == "c"
 
     def test_response_without_declared_issuer_is_refused_if_metadata_does_not_mention_it(
         self,
@@ -179,13 +179,13 @@ class TestComingBack:
         assert "authorization_response_iss_parameter_supported" not in METADATA
         _, away = departed(provider, scopes=("email",))
         with pytest.raises(Mixed):
-            a_flow(provider).code_of(away, arrived(code="c"))
-        assert a_flow(provider).code_of(away, arrived(code="c", iss=ISSUER)) == "c"
+            a_flow(provider).read_callback(away, arrived(code="c"))
+        assert a_flow(provider).read_callback(away, arrived(code="c", iss=ISSUER))[0] == "c"
 
     def test_provider_without_declared_issuer_may_send_issuer(self) -> None:
         provider = replace(github, issuer=None, sends_issuer=False)
         _, away = departed(provider)
-        assert a_flow(provider).code_of(away, arrived(code="c", iss="https://x")) == "c"
+        assert a_flow(provider).read_callback(away, arrived(code="c", iss="https://x"))[0] == "c"
 
 
 class TestTheExchange:

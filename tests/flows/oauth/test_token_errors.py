@@ -18,7 +18,7 @@ CONSENT = "AADSTS65001: The user or administrator has not consented to use the a
 def no_of(provider: Provider, **answer: str) -> Exception:
     _, away = departed(provider, scopes=())
     with pytest.raises((Denied, Failed)) as no:
-        a_flow(provider).code_of(away, arrived(**answer))
+        a_flow(provider).read_callback(away, arrived(**answer))
     return no.value
 
 
@@ -42,7 +42,7 @@ def test_unknown_error_description_is_not_shown() -> None:
 
 def test_error_description_next_to_code_is_ignored() -> None:
     _, away = departed(ENTRA, scopes=())
-    assert a_flow(ENTRA).code_of(away, arrived(code="c", error_description=CONSENT)) == "c"
+    assert a_flow(ENTRA).read_callback(away, arrived(code="c", error_description=CONSENT))[0] == "c"
 
 
 @pytest.mark.parametrize(("account", "is_chosen"), [(None, True), ("octocat", False)])

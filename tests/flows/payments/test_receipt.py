@@ -32,6 +32,7 @@ from flows.payments.refunds import (
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
     REFUND_TRIES_AT_MOST,
+    RefundRequest,
 )
 from flows.question import OnWire
 from tests.support.checkouts import payment as paid
@@ -44,7 +45,7 @@ Change = Callable[[Payment], Payment]
 CHANGES: dict[ReceiptStatus, Change] = {
     TAKEN: receipts.claim,
     SPENT: lambda payment: receipts.spend(payment, NOON),
-    REFUNDING: lambda payment: refunds.begin(payment, NOON, reason="no seats"),
+    REFUNDING: lambda payment: refunds.begin(payment, NOON, RefundRequest(reason="no seats")),
 }
 
 
@@ -113,12 +114,12 @@ def test_status_change_sets_its_time_and_reason_only() -> None:
     claimed = receipts.claim(paid())
     assert claimed == paid(TAKEN)
     assert receipts.spend(claimed, NOON) == paid(SPENT, spent_at=NOON)
-    begun = refunds.begin(claimed, NOON, reason="no seats", run="r")
+    begun = refunds.begin(claimed, NOON, RefundRequest(reason="no seats", run="r"))
     later = NOON + REFUND_AGAIN_AFTER
     assert begun == paid(
         REFUNDING, reason="no seats", refund_by="r", refund_at=later, is_refund_begun=True
     )
-    assert refunds.begin(begun, NOON, reason="another") == begun
+    assert refunds.begin(begun, NOON, RefundRequest(reason="another")) == begun
     assert receipts.refunded(begun, NOON, refund_id="re_1") == paid(
         REFUNDED,
         reason="no seats",
@@ -166,11 +167,11 @@ def test_refund_retries_wait_longer_until_review_is_needed() -> None:
 
 
 def test_operator_can_refund_spent_receipt() -> None:
-    begun = refunds.begin(paid(SPENT), NOON, reason=None, also_spent=True)
+    begun = refunds.begin(paid(SPENT), NOON, RefundRequest(also_spent=True))
     assert begun.status is REFUNDING
     for status in (REFUNDED, DISPUTED):
         with pytest.raises(NotPossible):
-            refunds.begin(paid(status), NOON, reason=None, also_spent=True)
+            refunds.begin(paid(status), NOON, RefundRequest(also_spent=True))
 
 
 @pytest.mark.parametrize("before", [OPEN, SPENT, REFUNDING])
@@ -193,7 +194,7 @@ def test_dispute_blocks_receipt_and_won_dispute_restores_receipt() -> None:
         assert claims.disputed(claimed, "dp_1", Dispute.WON).status is before.status
         second = claims.disputed(claimed, "dp_2", Dispute.LOST)
         assert claims.disputed(second, "dp_1", Dispute.WON).status is DISPUTED
-    begun = refunds.begin(paid(), NOON, reason=None)
+    begun = refunds.begin(paid(), NOON, RefundRequest())
     claimed = claims.disputed(begun, "dp_1", Dispute.OPEN)
     assert claims.disputed(claimed, "dp_1", Dispute.WON).status is REFUNDING
     given = receipts.refunded(paid(), NOON)
@@ -243,7 +244,7 @@ def test_provider_changes_in_any_order_lead_to_same_payment(
 
 
 def test_payment_survives_storage_unchanged() -> None:
-    before = receipts.refunded(refunds.begin(paid(), NOON, reason="no seats"), NOON)
+    before = receipts.refunded(refunds.begin(paid(), NOON, RefundRequest(reason="no seats")), NOON)
     before = claims.disputed(before, "dp_1", Dispute.LOST)
     assert msgspec.json.decode(msgspec.json.encode(before), type=Payment) == before
     assert msgspec.convert(msgspec.to_builtins(before), Payment) == before
@@ -310,7 +311,9 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(reason=st.none() | st.text())
     def begin_refund(self, reason: str | None) -> None:
-        self.change(lambda payment: refunds.begin(payment, self.clock(), reason=reason))
+        self.change(
+            lambda payment: refunds.begin(payment, self.clock(), RefundRequest(reason=reason))
+        )
 
     @precondition(lambda self: self.payment.status is REFUNDING)
     @rule()

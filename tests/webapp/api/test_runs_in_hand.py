@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from flows import elicit
 from flows.payments.claims import disputed
 from flows.payments.receipt import Dispute, Payment
+from flows.payments.refunds import RefundRequest
 from tests.support.api_program import PAYMENT, Program, program_at
 from tests.support.asking_env import AskingEnv
 from tests.support.mcp_server import soon
@@ -134,7 +135,9 @@ async def test_payment_of_crashed_program_can_be_refunded_after_claim_expires(
 
 
 async def refund_begins(here: AskingEnv, payment: Payment) -> None:
-    await here.service.kinds.payments.ledger.begin_refund(payment.owner, payment.id, reason=None)
+    await here.service.kinds.payments.ledger.begin_refund(
+        payment.owner, payment.id, RefundRequest()
+    )
 
 
 async def is_refunded(here: AskingEnv, payment: Payment) -> None:

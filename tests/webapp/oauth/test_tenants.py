@@ -27,9 +27,9 @@ async def come_back(service: Service, url: str, **callback: str) -> None:
     back = await returned(service, [state], now=service.clock())
     accounts = service.kinds.accounts
     arrival = CallbackParams(parameters=(("code", "a-code"), *callback.items()))
-    members = accounts.flow.members_of(back.elicitation, arrival)
+    code, members = accounts.flow.read_callback(back.elicitation, arrival)
     await accounts.code_exchange.connect(
-        back.elicitation, state=back.state, code="a-code", callback=members
+        back.elicitation, state=back.state, code=code, callback=members
     )
 
 

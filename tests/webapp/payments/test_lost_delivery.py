@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from flows.errors import NotPossible
+from flows.payments.refunds import RefundRequest
 from tests.support.mcp_server import LEGACY
 from tests.support.paying import paid_in_vain, results_are_noted
 from tests.support.records import go_back, scanned
@@ -135,7 +136,9 @@ async def test_overdue_payment_in_a_restored_backup_is_not_refunded_automaticall
     payments = shop.service.kinds.payments
     (payment,) = await shop.payments()
     with pytest.raises(NotPossible):
-        await payments.ledger.begin_refund(payment.owner, payment.id, reason=None, only_due=True)
+        await payments.ledger.begin_refund(
+            payment.owner, payment.id, RefundRequest(), only_due=True
+        )
     await payments.refunds.fall_due(payment)
     assert await shop.ledger() == ["open"]
     await is_left_to_the_operator(shop)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from tests.support.service_env import asked, process, question_in_store
 from tests.support.shared_stores import STORES
 from webapp.cli.audit import export_chain
 from webapp.elicitations.complete import complete_elicitation
-from webapp.records.chain import AUDIT, HEAD, block_of
+from webapp.records.chain import AUDIT, HEAD, AuditChain, block_of
 from webapp.records.entries import Entry
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
@@ -203,6 +204,41 @@ async def test_block_of_long_entries_ends_before_the_size_limit_of_the_store(
     blocks = await here.elicitations.store.list(AUDIT, owner="owner")
     assert [len(block_of(each).entries) for each in blocks] == [11, 11, 11, 11, 5]
     assert max(len(each.sealed) for each in blocks) < 36 * 1024  # 32 kB and one more entry
+
+
+class SlowStore(MemoryStore):
+    """A store whose writes let other tasks run first, as writes over a network do."""
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        await asyncio.sleep(0)
+        return await super().write(*records)
+
+
+async def test_large_writes_of_one_row_do_not_delay_writes_of_other_rows() -> None:
+    finished = list[str]()
+
+    async def write(chain: AuditChain, about: str, *, version: int = 0) -> None:
+        versions = {about: version} | {f"{about} {version} {n}": 0 for n in range(149)}
+        row = partial(
+            Record,
+            owner="owner",
+            kind="account",
+            status="",
+            key=None,
+            due_at=None,
+            erase_at=None,
+            sealed=b"",
+        )
+        rows = tuple(row(id=id, version=version) for id, version in versions.items())
+        await chain.write("owner", rows, Entry(kind="account", what="used", about=about))
+        finished.append(f"{about} {version}")
+
+    async with audited(SlowStore(), Clock()) as service:
+        chain = service.elicitations.rows.chain
+        assert chain is not None
+        same = [write(chain, "same", version=version) for version in range(4)]
+        await asyncio.gather(*same, write(chain, "other"))
+    assert finished == ["same 0", "same 1", "other 0", "same 2", "same 3"]
 
 
 async def test_entry_is_stored_as_long_as_the_entry_before_if_retention_was_shortened() -> None:
