@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from flows.errors import Failed, NotPossible
 from flows.payments import receipt as receipts
+from flows.payments.claims import claimed_of, claimed_price
 from flows.payments.money import Money
 from flows.payments.receipt import (
     MADE,
@@ -33,6 +34,10 @@ REFUND_TRIES_AT_MOST = 20  # about two weeks; then a person has to check the ref
 ASKING_AT_MOST = timedelta(minutes=1)
 PENDING_ASKED_AFTER = timedelta(days=1)  # first check of a pending refund; repeated daily
 PENDING_ASKED_AT_MOST = 40  # number of checks; no provider takes longer
+
+
+class NoRefunds(Failed):
+    """The provider cannot be asked to refund this payment. Nothing was started."""
 
 
 class UnderWay(Failed):
@@ -95,10 +100,16 @@ def begin_part(payment: Payment, now: datetime, request: RefundRequest, *, up_to
     Raises:
         NotPossible: The payment was spent, refunded or disputed.
         UnderWay: Another partial refund was started, and its outcome is not known yet.
+        NoRefunds: A bank claims so much of the payment that less than `up_to` is left.
     """
     _must_be_refundable(payment, also_spent=request.also_spent)
     if payment.part is not None:
         raise UnderWay(payment)
+    if up_to > (total := refundable(payment)):
+        raise NoRefunds(
+            f"A bank claims {claimed_price(payment)} of this payment, so at most "
+            f"{Money.from_minor_units(total, payment.currency)} can be refunded."
+        )
     until = now + ASKING_AT_MOST
     part = PartRefund(
         up_to=up_to, asking_until=until, again_at=until, reason=request.reason, by=request.by
@@ -111,7 +122,8 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
     if payment.part is None:
         return payment
     must_be_quiet(payment, now)
-    if payment.status in (ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED):
+    is_covered = payment.part.up_to <= refundable(payment)
+    if payment.status in (ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED) or not is_covered:
         return replace(payment, part=None)
     until = now + ASKING_AT_MOST
     return replace(payment, part=replace(payment.part, asking_until=until, again_at=until))
@@ -133,6 +145,14 @@ def part_failed(payment: Payment, now: datetime, *, part: PartRefund, is_refusal
     tries = part.tries + 1
     again_at = _next_try(now, tries=tries)
     return replace(payment, part=replace(part, tries=tries, asking_until=now, again_at=again_at))
+
+
+def refundable(payment: Payment) -> int:
+    """Return the total that can be refunded: the paid amount without the amount that banks claim.
+
+    The person gets the claimed amount from the bank. Refunded too, they would have it twice.
+    """
+    return payment.amount - claimed_of(payment)
 
 
 def must_be_quiet(payment: Payment, now: datetime) -> None:

@@ -14,7 +14,7 @@ from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.refunds import UnderWay
+from flows.payments.refunds import NoRefunds, UnderWay
 from webapp.api.access import Requester, requires
 from webapp.api.asking import (
     application_of,
@@ -26,7 +26,6 @@ from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentData, PaymentPage, WantedRefund, Whose
 from webapp.api.states import to_payment_data
 from webapp.identity.api_keys import KeyScope
-from webapp.payments.refunds import NoRefunds
 from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]

@@ -15,9 +15,8 @@ from flows.errors import (
 )
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.refunds import UnderWay
+from flows.payments.refunds import NoRefunds, UnderWay
 from webapp.command import CommandRefused
-from webapp.payments.refunds import NoRefunds
 from webapp.records.values import StoredWebhook
 from webapp.service import Service
 
@@ -110,9 +109,11 @@ async def refund(
         is_refusal = isinstance(error, Failed) and error.is_refusal
         goes_on = _AGAIN_WHOLE if is_full else _NOTHING if is_refusal else _AGAIN_PART
         raise CommandRefused(f"{error} {goes_on}") from error
-    if is_full:
-        return _given(part, made)
     after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
+    if is_full and not after.is_part_refunded:
+        return _given(part, made)
+    if is_full:  # a bank claims the rest
+        part = after.refunded_price
     if after.refunded > part.minor_units:  # another refund was faster
         return f"{after.refunded_price} of {payment.price} was refunded already."
     return f"{_given(part, made)} That is all that was refunded of {payment.price}."

@@ -29,6 +29,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotPossible
 from flows.payments import receipt as receipts
 from flows.payments import refunds
+from flows.payments.claims import restated
 from flows.payments.gateway import ProviderSession, paid_row
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
 from flows.payments.refunds import RefundRequest
@@ -342,10 +343,17 @@ class Ledger:
         return asked if is_led else None
 
     async def note_refund(
-        self, owner: str, id: str, refund: Refund, *, is_pending: bool = False
+        self,
+        owner: str,
+        id: str,
+        refund: Refund,
+        *,
+        up_to: int | None = None,
+        is_pending: bool = False,
     ) -> None:
         """Record that the provider has refunded the payment, whatever happened in the meantime.
 
+        `up_to` is the total refunded if a bank claims the rest of the payment.
         If the refund `is_pending`, the provider is polled for its final status.
         """
         now = self._elicitations.clock()
@@ -355,7 +363,10 @@ class Ledger:
                 return payment
             if refund.id in payment.failed_refunds:  # it failed before its reply arrived
                 return payment
-            payment = receipts.refunded(payment, now, refund_id=refund.id)
+            if up_to is None:
+                payment = receipts.refunded(payment, now, refund_id=refund.id)
+            else:
+                payment = restated(receipts.partly_refunded(payment, now, amount=up_to))
             return refunds.pending(payment, now) if is_pending else payment
 
         await self.change(owner, id, refunded)

@@ -20,7 +20,7 @@ from flows.errors import Failed, NotPossible
 from flows.origin import is_loopback
 from flows.payments import receipt as receipts
 from flows.payments import refunds
-from flows.payments.claims import restated
+from flows.payments.claims import claimed_of, claimed_price, restated
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import (
@@ -34,6 +34,7 @@ from flows.payments.refunds import (
     ASKING_AT_MOST,
     REFUND_AGAIN_AFTER,
     REFUND_AGAIN_AT_MOST,
+    NoRefunds,
     RefundRequest,
     UnderWay,
 )
@@ -46,10 +47,6 @@ from webapp.payments.ledger import Ledger
 UNUSED = "nobody used it"
 PAID_TWICE = "paid twice"
 _log = logging.getLogger(__name__)
-
-
-class NoRefunds(Failed):
-    """The provider cannot be asked to refund this payment. Nothing was started."""
 
 
 class Refunds:
@@ -267,7 +264,7 @@ class Refunds:
         if payment.payment_intent is None:
             return f"{seller.label} has not reported the id of the payment."
         if payment.seller in self._flow.refundable:
-            return None
+            return self._why_no_parts(payment)
         advice = ""
         if isinstance(seller, DeclaredAccount) and seller.declaration.manage is not None:
             advice = f" Refund it there: {seller.declaration.manage}."
@@ -309,11 +306,28 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        gateway = self._flow.asked(payment.seller)
-        refund = await self._outbound.run(gateway.refund(payment, reason=payment.reason))
+        gateway, total = self._flow.asked(payment.seller), refunds.refundable(payment)
+        up_to = None if total == payment.amount else total  # a bank claims the rest
+        if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
+            raise NoRefunds(why_not)
+        refund = await self._outbound.run(
+            gateway.refund(payment, reason=payment.reason, up_to=up_to)
+        )
         is_pending = self._is_pending(payment, refund)
-        await self._ledger.note_refund(payment.owner, payment.id, refund, is_pending=is_pending)
+        await self._ledger.note_refund(
+            payment.owner, payment.id, refund, up_to=up_to, is_pending=is_pending
+        )
         return refund
+
+    def _why_no_parts(self, payment: Payment) -> str | None:
+        """Return why no part can be refunded of a payment that a bank claims in part, if so."""
+        if not claimed_of(payment) or self._flow.gives_back_parts(payment.seller):
+            return None
+        return (
+            f"A bank claims {claimed_price(payment)} of this payment, and "
+            f"{self._sellers[payment.seller].label} cannot make partial refunds for this server: "
+            "refund the rest at the provider."
+        )
 
     def _is_pending(self, payment: Payment, refund: Refund) -> bool:
         """Return True if the provider can still say that the refund failed."""

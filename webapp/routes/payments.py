@@ -22,7 +22,7 @@ from flows.payments import receipt as receipts
 from flows.payments.claims import claimed_of, claimed_price, stage_of, state_of
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
-from flows.payments.refunds import UnderWay
+from flows.payments.refunds import NoRefunds, UnderWay
 from webapp.http.parts import READ
 from webapp.identity.identity import Viewer
 from webapp.pages.builder_forms import OVER
@@ -35,7 +35,6 @@ from webapp.pages.views_own import (
     ReceiptPage,
     Stays,
 )
-from webapp.payments.refunds import NoRefunds
 from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import NotPossible
+from flows.errors import Failed, NotPossible
 from flows.payments.claims import claimed_of
-from flows.payments.receipt import Payment, ReceiptStatus
+from flows.payments.money import Money
+from flows.payments.receipt import Payment, ReceiptStatus, Refund
+from flows.payments.refunds import NoRefunds
 from tests.support import own_provider as own
 from tests.support.acme import (
     DECLARED,
@@ -25,6 +27,7 @@ from tests.support.acme import (
     begun,
     declared,
     ledger,
+    paid,
     tell,
 )
 from tests.support.own_provider import Orchard
@@ -255,3 +258,78 @@ async def test_payment_withdrawn_by_a_dispute_event_is_not_refunded(
         assert await asked_about(payment_env, asked) == [DISPUTED]
         await payment_env.sweep(days=days)
         assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})
+
+
+# Refunds of a payment that a bank claims in part.
+
+
+async def refunded(payment_env: PaymentEnv, asked: Elicitation, **terms: Any) -> Refund:
+    payment = await payment_env.receipt(asked)
+    refunds = payment_env.service.kinds.payments.refunds
+    return await refunds.refund(payment.owner, payment.id, reason=None, **terms)
+
+
+async def test_refund_of_partly_claimed_payment_refunds_only_the_rest(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    acme.checkouts["co-1"]["charged_back"] = 300
+    await tell(payment_env, acme.event(), id="msg_2")
+    assert (await refunded(payment_env, asked)).price == Money("6.00", "EUR")
+    assert acme.checkouts["co-1"]["refunded"] == 600
+    payment = await payment_env.receipt(asked)
+    assert (payment.status, payment.refunded) == (DISPUTED, 600)
+    await payment_env.sweep(days=8)
+    assert len(acme.refunds) == 1
+
+
+async def test_started_refund_is_retried_without_the_part_that_a_bank_claims(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    acme.checkouts["co-1"]["charged_back"] = 300
+    with pytest.raises(Failed):
+        await refunded(payment_env, asked)
+    await tell(payment_env, acme.event(), id="msg_2")
+    await payment_env.sweep(minutes=31)
+    payment = await payment_env.receipt(asked)
+    assert (payment.status, payment.refunded) == (DISPUTED, 600)
+
+
+async def test_rest_of_refund_follows_after_the_bank_gave_its_part_back(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    acme.checkouts["co-1"]["charged_back"] = 300
+    await tell(payment_env, acme.event(), id="msg_2")
+    await refunded(payment_env, asked)
+    acme.checkouts["co-1"]["charged_back"] = 0
+    assert await asked_about(payment_env, asked) == [ReceiptStatus.REFUNDING]
+    await payment_env.sweep(days=2)
+    assert (await ledger(payment_env), acme.checkouts["co-1"]["refunded"]) == ([REFUNDED], 900)
+
+
+async def test_part_refund_above_the_unclaimed_rest_is_refused(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    acme.checkouts["co-1"]["charged_back"] = 300
+    await tell(payment_env, acme.event(), id="msg_2")
+    with pytest.raises(NoRefunds, match="claims 3.00 EUR of this payment, so at most 6.00 EUR"):
+        await refunded(payment_env, asked, up_to=601)
+    assert acme.refunds == {}
+    await refunded(payment_env, asked, up_to=600)
+    assert (await payment_env.receipt(asked)).refunded == 600
+
+
+async def test_claim_stops_refund_at_a_provider_without_partial_refunds(
+    acme: Acme, tmp_path: Path
+) -> None:
+    whole = DECLARED + '[sellers.acme.refund_body]\nreason = "{reason}"\n'
+    async with selling(declared(whole, folder=tmp_path), acme) as payment_env:
+        asked = await paid(payment_env, acme)
+        acme.checkouts["co-1"]["charged_back"] = 300
+        await tell(payment_env, acme.event(), id="msg_2")
+        with pytest.raises(NoRefunds, match="refund the rest at the provider"):
+            await refunded(payment_env, asked)
+        assert (await ledger(payment_env), acme.refunds) == ([OPEN], {})

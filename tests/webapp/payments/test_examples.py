@@ -17,7 +17,7 @@ from tests.support.payment_env import selling
 from tests.support.service_env import URL
 from tests.support.signers import EXAMPLES, SIGNERS, SQUARE
 from tests.support.signing import Headers, square
-from webapp.payments.refunds import NoRefunds
+from flows.payments.refunds import NoRefunds
 from webapp.settings.settings import read_settings
 
 FOLDER = Path(__file__).parents[3] / "examples" / "payments"

@@ -28,7 +28,7 @@ from tests.support.payment_env import Body, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from webapp.calls.verbs import Verbs
 from webapp.cli.payments import list_payments, refund_payment
-from webapp.payments.refunds import NoRefunds
+from flows.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.sweeper import fall_due
 
