@@ -155,7 +155,7 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
             f"a proxy answers at {url}, but cannot reach the server (HTTP {status})",
             fix="start the server with the --host and --port that the proxy connects to",
         )
-    if status != HTTPStatus.OK or not _is_own_404(reply):
+    if status != HTTPStatus.OK or not _is_alive(reply):
         return wrong(
             "address",
             f"another program answers at {url} (HTTP {status})",
@@ -176,7 +176,7 @@ class _Alive(Struct, frozen=True, kw_only=True):
     status: Literal["ok"]
 
 
-def _is_own_404(reply: httpx.Response) -> bool:
+def _is_alive(reply: httpx.Response) -> bool:
     try:
         msgspec.json.decode(reply.content, type=_Alive)
     except msgspec.MsgspecError:
