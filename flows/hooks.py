@@ -167,7 +167,7 @@ STAGES: Final[Mapping[str, HookStage]] = {
         ),
         HookStage(
             name="shorten",
-            does="nothing by default: remove here what a form does not need to pass on",
+            does="nothing by default; a hook can remove data that the tool does not need",
             value=GivenAnswer,
             after=GivenAnswer,
             leaves_open=("content",),

@@ -216,7 +216,7 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
         where = (
             "cannot reach this server, so the server polls it" if url is None else f"go to {url}"
         )
-        return [ok(name, f"webhooks of {seller.label} {where}; the server cannot poll for more")]
+        return [ok(name, f"webhooks of {seller.label} {where}; its settings cannot be checked")]
     asked_at = around.now()
     try:
         report = await around.outbound.run(gateway.examine(url))
