@@ -327,10 +327,19 @@ ORIGIN = "checkout_origins: its value is not an https origin."
         ('label = " "', "label: must be a printable name, which people see."),
         (f'label = "{"x" * 41}"', "label: must not be longer than 40 characters."),
         ('needs = "shop"', "needs: must be a list of texts."),
-        ('needs = ["Shop!"]', "needs: its value is reserved or not a valid name; choose another name."),
-        ('needs = ["minor"]', "needs: its value is reserved or not a valid name; choose another name."),
+        (
+            'needs = ["Shop!"]',
+            "needs: its value is reserved or not a valid name; choose another name.",
+        ),
+        (
+            'needs = ["minor"]',
+            "needs: its value is reserved or not a valid name; choose another name.",
+        ),
         ('needs = ["live"]', "needs: live is a setting of every provider, so leave it out."),
-        ('needs = ["client_id"]', "needs: client_id is a setting of every provider, so leave it out."),
+        (
+            'needs = ["client_id"]',
+            "needs: client_id is a setting of every provider, so leave it out.",
+        ),
         ('account = "shop"', "account: must be one of `needs`."),
         (
             'test_api = "http://x.example"',
@@ -405,7 +414,10 @@ ORIGIN = "checkout_origins: its value is not an https origin."
         ("told = 7", "told: must be a table."),
         ("told = { states = false }", f"told.states: must be {STATES}"),
         ('told = { states = { "a=b" = "hunter2" } }', f"told.states: must be {STATES}"),
-        ('told = { states = { "a" = "paid" } }', "told.states: its value is not of the form path=value."),
+        (
+            'told = { states = { "a" = "paid" } }',
+            "told.states: its value is not of the form path=value.",
+        ),
         ('told = { live = { "a=b" = "yes" } }', "told.live: must be a table of true or false."),
         ('told = { unit = "euros" }', "told.unit: must be minor or decimal."),
         ("told = { unit = false }", "told.unit: must be minor or decimal."),
@@ -419,7 +431,10 @@ ORIGIN = "checkout_origins: its value is not an https origin."
             'holding = { call = "/x", id = "a", currency = "b", given = "c" }',
             "holding: must be a method and a path,",
         ),
-        ('holding = { call = "GET /x", hunter = "2" }', "holding.hunter: unknown; the keys are call"),
+        (
+            'holding = { call = "GET /x", hunter = "2" }',
+            "holding.hunter: unknown; the keys are call",
+        ),
         ('lable = "Acme"', "lable: unknown; the keys are label, api, checkout_origins, test_api, "),
         ('accepted = "ok"', "accepted: unknown; the keys are "),
     ],

@@ -105,7 +105,11 @@ def test_table_without_scopes_needs_those_of_first_issuer(tmp_path: Path) -> Non
             {"ELICIT_ISSUER": "https://login.partner.example/realms/a"},
             "is already the issuer of ELICIT_ISSUER",
         ),
-        (PARTNER + PARTNER.replace("partner]", "again]"), {}, "already the issuer of [issuers.partner]"),
+        (
+            PARTNER + PARTNER.replace("partner]", "again]"),
+            {},
+            "already the issuer of [issuers.partner]",
+        ),
         (
             PARTNER + "introspect = true",
             {"ELICIT_INTROSPECT": "1"},
