@@ -2,11 +2,11 @@
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
-# One more than there are processors: a test that waits for a disk or for another process uses none.
+# One worker more than processors: a test that waits for a disk or a process uses no processor.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 SLOW_WORKERS ?= $(WORKERS)
 BIN := $(VENV)/bin
-# The tests start hundreds of processes: each would compile every module anew.
+# Write bytecode: the tests start hundreds of processes, and each would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
@@ -15,17 +15,17 @@ TIMES ?= 100
 .PHONY: help run test test-slow soak check ruff spelling mypy pyright types docs messages pictures bench clean pins pythons environments lowest
 
 help:
-	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
-	@echo 'make test     the tests, but for the slow ones'
-	@echo 'make test-slow  those that start processes, browsers and clients of another language'
-	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/reference/benchmarks.md'
-	@echo 'make check    ruff, mypy, pyright, and the completeness of the public types'
-	@echo 'make pictures  the pictures of pages in docs/pictures, with Chromium'
-	@echo 'make docs     the site of docs/, in build/site'
-	@echo 'make messages the texts of the pages, into the catalogues that translators fill'
-	@echo 'make pythons  the quick tests on the other Pythons here'
-	@echo 'make bench    the cost, beside its baselines'
-	@echo 'make clean    removes what the others made'
+	@echo 'make run      serves the demo tools on http://127.0.0.1:8765'
+	@echo 'make test     runs the tests, except the slow ones'
+	@echo 'make test-slow  runs the tests that start processes, browsers and clients in other languages'
+	@echo 'make soak     kills a process a hundred times at each point, and runs every combination (hours)'
+	@echo 'make check    runs ruff, codespell, mypy and pyright, and checks the public types'
+	@echo 'make pictures  writes the pictures of the pages in docs/pictures, with Chromium'
+	@echo 'make docs     builds the site of docs/ in build/site'
+	@echo 'make messages writes the texts of the pages into the catalogues for translators'
+	@echo 'make pythons  runs the quick tests on the other installed Pythons'
+	@echo 'make bench    measures the costs, next to baselines'
+	@echo 'make clean    removes the environments, builds and caches'
 
 run: $(VENV)/run.stamp
 	$(BIN)/elicit serve
@@ -58,7 +58,7 @@ mypy: $(VENV)/dev.stamp
 pyright: $(VENV)/dev.stamp
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
-# The public types are complete. This check knows no --pythonpath: it takes Python from PATH.
+# Check that the public types are complete. This check has no --pythonpath: it uses Python from PATH.
 types: $(VENV)/dev.stamp
 	for each in flows webapp.client webapp.testing; do PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
 		PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes $$each --ignoreexternal || exit 1; done
@@ -68,14 +68,14 @@ FAST := tests/flows tests/webapp/stores tests/webapp/calls tests/webapp/elicitat
 OTHERS = $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')=%,$(shell .ci/pythons))
 PYTHONS ?= $(OTHERS)
 
-# They again on every other Python that is installed, each as VERSION=PROGRAM.
+# Run these tests on every other installed Python. PYTHONS lists them as VERSION=PROGRAM.
 pythons: environments
 	@set -e; for each in $(PYTHONS); do \
 		echo "Python $${each%%=*}"; \
 		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
 	done
 
-# An installation keeps one processor busy, so the environments are made side by side.
+# An installation keeps one processor busy, so create the environments in parallel.
 STAMPS = $(foreach each,$(PYTHONS),$(VENV)-$(firstword $(subst =, ,$(each)))/dev.stamp)
 environments:
 	@$(if $(STAMPS),$(MAKE) --jobs $(WORKERS) PYTHONS='$(PYTHONS)' $(STAMPS))
@@ -86,16 +86,16 @@ $(VENV)-%/dev.stamp: constraints-dev.txt pyproject.toml
 	$(VENV)-$*/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The site, in build/site; the pages that come from the code are written by: python -m docs.generated
+# Build the site. `python -m docs.generated` writes the pages that are derived from the code.
 docs: $(VENV)-docs/docs.stamp
 	$(VENV)-docs/bin/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/site
 	@echo 'build/site/index.html'
 
-# The catalogues of webapp/catalogues: new texts are added, those that are gone are removed.
+# Update webapp/catalogues: add new texts, and remove texts that no page has any more.
 messages: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.messages
 
-# README and docs show these; a test fails if a page has changed and its picture has not.
+# README and docs show these pictures. A test fails if a page has changed and its picture has not.
 pictures: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.page_pictures
 
@@ -111,33 +111,33 @@ $(VENV)/made.stamp:
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-# The project is installed as it stands, so a change of its code needs no second installation. The pins
-# are whole, so nothing is left to resolve: without --no-deps, an older pip would choose other versions.
+# Install the project in editable mode, so that changes of its code need no second installation. The
+# pins contain all dependencies: without --no-deps, an older pip would choose other versions.
 $(VENV)/run.stamp: $(VENV)/made.stamp constraints.txt pyproject.toml
 	$(PIP) install --no-deps --require-hashes -r constraints.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The larger set contains the smaller one pin by pin, so this one stands for both.
+# constraints-dev.txt contains all pins of constraints.txt, so this environment can also run the server.
 $(VENV)/dev.stamp: $(VENV)/made.stamp constraints.txt constraints-dev.txt pyproject.toml
 	$(PIP) install --no-deps --require-hashes -r constraints-dev.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(VENV)/run.stamp $@
 
-# Apart from what the tests need: nobody who changes the code has to install a generator of sites.
+# A separate environment: you can change the code without installing the site generator.
 $(VENV)-docs/docs.stamp: constraints-docs.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)-docs
 	$(VENV)-docs/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r constraints-docs.txt
 	$(VENV)-docs/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation -e .
 	@touch $@
 
-# For maintainers, with uv on PATH: the newest versions that fit. The markers left out say only "Linux or macOS".
+# For maintainers, with uv on PATH: pin the newest compatible versions, without "Linux or macOS" markers.
 COMPILE = $(UV) pip compile --quiet --universal --upgrade --generate-hashes --no-header --no-annotate \
 	--python-version 3.11 --group build pyproject.toml
 SHORTEN = sed -E "s/ ; sys_platform == 'darwin' or sys_platform == 'linux'//; \
 	s/ and \(sys_platform == 'darwin' or sys_platform == 'linux'\)//"
 
-# With uv as well: the oldest versions that pyproject.toml allows, with which the tests have to pass.
+# Run the tests with the oldest versions that pyproject.toml allows. This needs uv too.
 lowest:
 	$(PYTHON) -m venv --clear $(VENV)-lowest
 	$(UV) pip compile --quiet --resolution lowest-direct --python-version 3.11 --no-header --no-annotate \

@@ -1,8 +1,9 @@
-// Ask a user over the HTTP API, wait for what they say, and end the run.
+// Ask a user over the HTTP API, wait for the answer, and end the run.
 //
 //   ELICIT_URL=https://elicit.example ELICIT_API_KEY=elicit_key_... node ask_a_user.ts ann "order 8"
 //
-// Nothing to install: node 24 runs it as it stands (an older one: npx tsx). Started again, it goes on where it was.
+// Node 24 runs this file without other packages (older versions: npx tsx). After an interruption, start
+// it again: it resumes the same run.
 
 import { createInterface } from "node:readline/promises";
 
@@ -18,7 +19,7 @@ type State = {
 };
 
 const OPEN = new Set(["pending", "opened", "exchanging"]);
-const NOBODY = new Set([502, 503, 504]);
+const GATEWAY_ERRORS = new Set([502, 503, 504]);
 const AGAIN = new Set([
   "STORE_UNAVAILABLE", "ELICITATION_TOO_OFTEN", "QUESTION_BUSY", "TOO_MANY_OPEN",
 ]);
@@ -30,7 +31,7 @@ const [user = "ann", run = "order 8"] = process.argv.slice(2);
 const used: string[] = [];
 const asked = new Map<string, number>();
 
-/** What the server answers: asked again, after longer pauses, while nobody does. */
+/** Return the server's response. Retry with longer pauses while the server does not respond. */
 async function send<T>(method: string, path: string, body?: object): Promise<T> {
   const giveUpAt = Date.now() + PATIENCE_MS;
   for (let pause = 100; ; pause = Math.min(2 * pause, 10_000)) {
@@ -41,11 +42,11 @@ async function send<T>(method: string, path: string, body?: object): Promise<T> 
         headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
         body: body === undefined ? null : JSON.stringify(body),
       });
-      if (reply.ok) return (await reply.json()) as T; // one that is cut off is no answer
+      if (reply.ok) return (await reply.json()) as T; // a truncated body throws, and is retried
       const problem = await reply.json().catch(() => ({}));
-      const isNobody = problem.code === undefined && NOBODY.has(reply.status);
-      if (!isNobody && !AGAIN.has(problem.code)) throw new Refused(problem.detail ?? reply.statusText);
-      const seconds = Number(reply.headers.get("retry-after")) || 0; // a date is read as nothing
+      const isGateway = problem.code === undefined && GATEWAY_ERRORS.has(reply.status);
+      if (!isGateway && !AGAIN.has(problem.code)) throw new Refused(problem.detail ?? reply.statusText);
+      const seconds = Number(reply.headers.get("retry-after")) || 0; // ignores a date
       pause = Math.max(pause, 1000 * Math.min(seconds, 60));
       why = reply.status;
     } catch (error) {
@@ -59,7 +60,7 @@ async function send<T>(method: string, path: string, body?: object): Promise<T> 
 
 class Refused extends Error {}
 
-/** Ask it at its place in the run: how many equal ones came before it. */
+/** Ask the question. `nth` is the number of equal questions that this run has asked before. */
 async function ask(question: Question): Promise<State> {
   const place = JSON.stringify(question);
   const nth = asked.get(place) ?? 0;
@@ -67,7 +68,7 @@ async function ask(question: Question): Promise<State> {
   let state = await send<State>("POST", "/api/questions", { ...question, user, run, nth });
   if (OPEN.has(state.status)) {
     console.log(`${state.message}\n${state.url}`);
-    if (state.needs_code) await letters(state);
+    if (state.needs_code) await askForCode(state);
   }
   while (OPEN.has(state.status)) {
     state = await send<State>("GET", `/api/questions/${state.id}?wait=50`);
@@ -76,8 +77,8 @@ async function ask(question: Question): Promise<State> {
   return state;
 }
 
-/** With ELICIT_BIND=code the page shows eight letters, and the user types them here. */
-async function letters(state: State): Promise<void> {
+/** Ask for the code of eight letters that the page shows if ELICIT_BIND=code is set. */
+async function askForCode(state: State): Promise<void> {
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
   for (let said: string | null = "Type the eight letters that the page shows."; said !== null; ) {
     const code: string = await terminal.question(`${said} `);
@@ -89,7 +90,7 @@ async function letters(state: State): Promise<void> {
 
 const city = await ask({ kind: "form", message: "Which city?" });
 if (city.status === "accepted") {
-  // Keep what you got before the run ends: from then on the server has it no more.
+  // Store the answer before you end the run, because the server then deletes it.
   console.log(`Booked in ${city.content?.["response"]}.`);
 } else {
   console.log(`Nothing booked: ${city.status}.`);

@@ -167,7 +167,7 @@ STAGES: Final[Mapping[str, HookStage]] = {
         ),
         HookStage(
             name="shorten",
-            does="nothing by default: remove here what a form does not need to pass on",
+            does="nothing by default; a hook can remove data that the tool does not need",
             value=GivenAnswer,
             after=GivenAnswer,
             leaves_open=("content",),
@@ -458,7 +458,7 @@ def _found(plugin: object) -> Iterator[PluginHook[Any]]:
             )
 
 
-def must_say_no_more(schema: Schema[Any], typed: Json, reduced: Json) -> None:
+def must_only_reduce(schema: Schema[Any], typed: Json, reduced: Json) -> None:
     """Check that a hook only removed fields, choices or characters from an answer.
 
     Raises HookMisused, naming the field, for any other change.
@@ -466,14 +466,14 @@ def must_say_no_more(schema: Schema[Any], typed: Json, reduced: Json) -> None:
     was, now = cast("Mapping[str, Json]", typed), cast("Mapping[str, Json]", reduced)
     for asked in schema.fields:
         is_present = asked.name in now
-        if is_present and not _says_no_more(asked, was.get(asked.name), now[asked.name]):
+        if is_present and not _is_reduced(asked, was.get(asked.name), now[asked.name]):
             raise HookMisused(
                 f"It changes {asked.name}: a hook can remove characters from a text or replace "
                 "them with *, remove choices, and remove fields."
             )
 
 
-def _says_no_more(asked: Field, typed: Json, reduced: Json) -> bool:
+def _is_reduced(asked: Field, typed: Json, reduced: Json) -> bool:
     if type(reduced) is type(typed) and reduced == typed:
         return True
     match asked.kind:

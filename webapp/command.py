@@ -80,11 +80,11 @@ def quieten(level: int = logging.WARNING, *, log: LogSettings | None = None) -> 
     for logger in TALKATIVE_LOGGERS:
         logging.getLogger(logger).setLevel(level)
     for logger in TOOL_LOGGERS:
-        logging.getLogger(logger).addFilter(_is_no_answer)
+        logging.getLogger(logger).addFilter(_is_unexpected)
     mask_tool_logs()
 
 
-def _is_no_answer(record: logging.LogRecord) -> bool:
+def _is_unexpected(record: logging.LogRecord) -> bool:
     """Filter out ElicitErrors such as a declined question, which the library logs as failures."""
     error = record.exc_info[1] if record.exc_info else None
     while error is not None:

@@ -100,12 +100,12 @@ class Ring:
 
     def _hold(self, secrets_newest_first: Sequence[bytes]) -> None:
         if not secrets_newest_first:
-            raise WeakSecret("ELICIT_SECRET is empty; create a secret with: elicit keys new")
+            raise WeakSecret("ELICIT_SECRET is empty. Create a secret with: elicit keys new")
         for secret in secrets_newest_first:
             if len(secret) < SECRET_BYTES:
                 raise WeakSecret(
-                    f"A secret has {len(secret)} bytes and needs {SECRET_BYTES} at least; "
-                    "create one with: elicit keys new"
+                    f"A secret in ELICIT_SECRET has {len(secret)} bytes, and needs at least "
+                    f"{SECRET_BYTES}. Create one with: elicit keys new"
                 )
         by_fingerprint = {fingerprint_of(secret): secret for secret in secrets_newest_first}
 
@@ -196,7 +196,7 @@ class Tokens:
         Raises ValueError if the token would be valid for longer than 31 days.
         """
         if claims.expires_at - now > MAXIMUM_LIFE:
-            raise ValueError(f"a token lives {MAXIMUM_LIFE.days} days at most")
+            raise ValueError(f"a token can be valid for at most {MAXIMUM_LIFE.days} days")
         day = (now - _EPOCH).days
         plain = (
             _CLAIMS.pack(

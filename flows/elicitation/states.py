@@ -274,7 +274,7 @@ def checked_content(content: Json) -> Json:
     """
     text = json_text(content, "content")
     if (size := len(text.encode())) > CONTENT_BYTES_AT_MOST:
-        raise InvalidQuestion(f"The content has {size} bytes, {CONTENT_BYTES_AT_MOST} at most.")
+        raise InvalidQuestion(f"The content has {size} bytes (at most {CONTENT_BYTES_AT_MOST}).")
     return cast("Json", json.loads(text))
 
 

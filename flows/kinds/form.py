@@ -354,7 +354,7 @@ def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
     size = len(text.encode())
     if size > ARGUMENTS_BYTES_AT_MOST:
         raise InvalidQuestion(
-            f"The arguments have {size} bytes, {ARGUMENTS_BYTES_AT_MOST} at most."
+            f"The arguments have {size} bytes, and can have at most {ARGUMENTS_BYTES_AT_MOST}."
         )
     copy: Mapping[str, Json] = json.loads(text)
     return copy

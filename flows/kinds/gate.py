@@ -220,7 +220,7 @@ def gate(
     )
     if message is not None and not 0 < len(message.strip()) <= MESSAGE_CHARACTERS_AT_MOST:
         raise InvalidQuestion(
-            f"The gate's message has 1 to {MESSAGE_CHARACTERS_AT_MOST} characters. Leave it "
+            f"The gate's message must have 1 to {MESSAGE_CHARACTERS_AT_MOST} characters. Leave it "
             "out, or write what happens when the person accepts."
         )
     # Fail at import if the mark is invalid.

@@ -108,7 +108,7 @@ class BearerAuth(httpx.Auth):
             # Renew even if the request cannot be repeated, to notice a revoked token.
             if self._token == sent and self._renew is not None:
                 self._replace_token(await self._renew(sent))
-            if can_be_resent and self._is_other(request, sent):
+            if can_be_resent and self._has_new_token(request, sent):
                 (again,) = self.auth_flow(request)
                 reply = yield again
                 if self._lacks_nonce(reply):  # the token may be the first with this key
@@ -127,7 +127,7 @@ class BearerAuth(httpx.Auth):
         if self._is_refused(reply, sent):
             if self._token == sent and self._renew is not None and self._wait is not None:
                 self._replace_token(self._wait(self._renew(sent)))
-            if can_be_resent and self._is_other(request, sent):
+            if can_be_resent and self._has_new_token(request, sent):
                 (again,) = self.auth_flow(request)
                 reply = yield again
                 if self._lacks_nonce(reply):
@@ -206,7 +206,7 @@ class BearerAuth(httpx.Auth):
         self._nonces[origin] = nonce
         return True
 
-    def _is_other(self, request: httpx.Request, sent: str) -> bool:
+    def _has_new_token(self, request: httpx.Request, sent: str) -> bool:
         return self._token != sent and self.is_for(request.url)
 
     def __repr__(self) -> str:

@@ -202,7 +202,8 @@ class OauthFlow:
                 raise Failed(f"{provider.label} does not publish its signing keys.")
             if stored.nonce is None and provider.person is None and found.userinfo is None:
                 raise Failed(
-                    f"{provider.label} publishes no address that says whose account it is."
+                    f"{provider.label} publishes no userinfo endpoint, so the server cannot find "
+                    "out whose account it is."
                 )
             stored = msgspec.structs.replace(
                 stored,
@@ -247,7 +248,7 @@ class OauthFlow:
         )
         named = callback_names(client.provider)
         if any(len(arrival.all(name)) > 1 for name in named):
-            raise Mixed("a parameter comes more than once")
+            raise Mixed("a parameter is repeated")
         return code, {name: value for name in named for value in arrival.all(name)}
 
     def finish(
@@ -331,7 +332,7 @@ def must_reach(provider: Provider, details: Mapping[str, str]) -> None:
     try:
         provider.reach(details)
     except InvalidQuestion as error:
-        raise Failed(f"{provider.label} named no API that can be used: {error}") from None
+        raise Failed(f"{provider.label} did not name a usable API: {error}") from None
 
 
 def code_in(
@@ -379,7 +380,7 @@ def single(arrival: CallbackParams) -> Mapping[str, str | None]:
     found = {name: arrival.all(name) for name in _ONCE}
     for name, values in found.items():
         if len(values) > 1:
-            raise Mixed(f"{name} comes more than once")
+            raise Mixed(f"{name} is repeated")
     return {name: next(iter(values), None) for name, values in found.items()}
 
 

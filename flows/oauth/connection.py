@@ -208,8 +208,8 @@ def allow(
     if only is not None and client is not None and client.key not in only:
         only = (*only, client.key)
     stopped = tuple(one for one in connection.stopped if one != tool)
-    met = _met(connection, client)
-    return replace(met, tools=tools, titles=titles, only=only, stopped=stopped)
+    updated = _with_client(connection, client)
+    return replace(updated, tools=tools, titles=titles, only=only, stopped=stopped)
 
 
 def titled(tool: str, title: str | None) -> Mapping[str, str]:
@@ -267,10 +267,10 @@ def use(
     connection: Connection, tool: str, client: CallingClient | None, *, now: datetime
 ) -> Connection:
     """Record that the tool used the account for the client, at most once a minute for a tool."""
-    met, last = _met(connection, client), connection.used.get(tool)
+    updated, last = _with_client(connection, client), connection.used.get(tool)
     if last is not None and now < last + WRITTEN_AGAIN_AFTER:
-        return met
-    return replace(met, used={**connection.used, tool: now})
+        return updated
+    return replace(updated, used={**connection.used, tool: now})
 
 
 def use_as_member(connection: Connection, member: str, name: str, *, now: datetime) -> Connection:
@@ -323,7 +323,7 @@ def disconnect(
     )
 
 
-def _met(connection: Connection, client: CallingClient | None) -> Connection:
+def _with_client(connection: Connection, client: CallingClient | None) -> Connection:
     """Return the connection with `client` among its known clients."""
     if client is None or any(known.key == client.key for known in connection.clients):
         return connection

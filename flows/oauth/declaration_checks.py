@@ -102,7 +102,7 @@ def _issuer_faults(provider: Declaration) -> list[str]:
     parts = urlsplit(provider.issuer or "")
     is_template = TENANT_ID in parts.path.split("/") and provider.discovers
     if (TENANT_ID in (provider.issuer or "")) is not bool(provider.issuer_tenants):
-        return [f"issuer: {TENANT_ID} and a list of tenants need each other."]
+        return [f"issuer: {TENANT_ID} and a list of tenants must be used together."]
     if not provider.issuer_tenants:
         return []
     faults = [] if is_template else [f"issuer: {TENANT_ID} must be one whole part of the path."]
@@ -146,11 +146,11 @@ def _template_faults(provider: Declaration) -> list[str]:
             faults.append(f"{key}: no value is declared for {', '.join(sorted(unknown))}.")
         host = PLACEHOLDER.sub(_star, template.partition("://")[2].partition("/")[0])
         if "*" in host and host_pattern_fault(host) is not None:
-            faults.append(f"{key}: two fixed labels must follow a value in the host.")
+            faults.append(f"{key}: two fixed labels must follow a placeholder in the host.")
         if PLACEHOLDER.match(template) and not provider.hosts:
             faults.append(f"hosts: required, because {key} begins with a placeholder.")
     if provider.tenants and not any("{tenant}" in one for _, one in _templates(provider)):
-        faults.append("tenants: no address has {tenant}.")
+        faults.append("tenants: no address contains {tenant}: add it to one, or remove tenants.")
     return faults
 
 

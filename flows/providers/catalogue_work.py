@@ -219,7 +219,7 @@ atlassian: Provider = Provider(
         KnownRefusal(value="access_denied", means="client"),  # a wrong client secret
     ),
     scope_words={
-        "offline_access": "Go on while you are away",
+        "offline_access": "Keep access while you are away",
         "read:me": "Read your profile",
         "read:jira-user": "See the people in Jira",
         "read:jira-work": "Read your projects and issues in Jira",

@@ -16,7 +16,7 @@ _WORDS = {
     "openid": "Know that it is you",
     "email": "See your e-mail address",
     "profile": "See your name and picture",
-    "offline_access": "Go on while you are away",
+    "offline_access": "Keep access while you are away",
 }
 
 
@@ -208,7 +208,7 @@ def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
             "User.ReadWrite": ("User.Read",),
         },
         scope_words={
-            "offline_access": "Go on while you are away",
+            "offline_access": "Keep access while you are away",
             "User.Read": "See your name and e-mail address",
             "Calendars.Read": "See your calendars",
             "Calendars.ReadWrite": "See and change your calendars",

@@ -145,7 +145,7 @@ def fault_in(field: Field, value: Json) -> str | None:
 def why_no_pattern(pattern: str) -> str | None:
     """Return the reason why a pattern cannot be used, or None if it can be matched safely."""
     if len(pattern) > PATTERN_AT_MOST:
-        return f"a pattern has at most {PATTERN_AT_MOST} characters"
+        return f"a pattern can have at most {PATTERN_AT_MOST} characters"
     try:
         re.compile(pattern)
         _matcher(pattern)

@@ -83,7 +83,7 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
     except (TypeError, ValueError, RecursionError):
         refuse("$", "this is not JSON")
     if size > SCHEMA_BYTES_AT_MOST:
-        refuse("$", f"this has {size} bytes, {SCHEMA_BYTES_AT_MOST} at most")
+        refuse("$", f"the schema has {size} bytes, and can have at most {SCHEMA_BYTES_AT_MOST}")
     copied = json.loads(text)  # a copy that no other code can change
     schema = _without_class_texts(copied) if is_a_models else copied
     root = _inlined(schema, "$", schema)
@@ -93,7 +93,7 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
         refuse("$.type", "only an object can have fields: write type: object")
     properties = _mapping(root.get("properties", {}), "$.properties")
     if len(properties) > FIELDS_AT_MOST:
-        refuse("$.properties", f"a form has {FIELDS_AT_MOST} fields at most")
+        refuse("$.properties", f"a form can have at most {FIELDS_AT_MOST} fields")
     required = _texts(root.get("required", []), "$.required")
     for name in set(required) - properties.keys():
         refuse("$.required", f"{name!r} is not one of the properties")
@@ -145,7 +145,7 @@ def _field(
     _only(found, path, _OF_ALL | _OF_KIND[kind])
     description = _text(found, "description", path)
     if description is not None and len(description) > MESSAGE_AT_MOST:
-        refuse(f"{path}.description", f"a page shows {MESSAGE_AT_MOST} characters at most")
+        refuse(f"{path}.description", f"a page shows at most {MESSAGE_AT_MOST} characters")
     clean = {key: value for key, value in found.items() if key in _OF_ALL | _OF_KIND[kind]}
     clean["type"] = {"choice": "string", "choices": "array"}.get(kind, kind)
     if clean.get("default") is None:

@@ -47,7 +47,7 @@ _ADDRESS = re.compile(r"[!-~]{1,512}")
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\s+([0-9A-Za-z+/=\s]+)-----END CERTIFICATE-----")
 # The errors of a certificate that is unreadable or does not lead to a root.
-_NOT_OWN_URL = (
+_CERTIFICATE_ERRORS = (
     ValueError,
     DuplicateExtension,
     InvalidVersion,
@@ -222,7 +222,7 @@ def _key(
         )
         verifier.verify(signer, others)
         key = signer.public_key()
-    except _NOT_OWN_URL:
+    except _CERTIFICATE_ERRORS:
         raise Unverified("bad_certificate") from None
     if not isinstance(key, RSAPublicKey) or key.key_size < RSA_BITS_AT_LEAST:
         raise Unverified("bad_certificate")

@@ -64,7 +64,7 @@ async def test_compose_file_is_complete_and_names_missing_settings() -> None:
     assert "ports" not in services["postgres"]
     bare = await run_packaged("docker-compose", "--file", COMPOSE, "config", "--quiet")
     assert bare.status != 0
-    assert "ELICIT_SECRET is missing a value: from elicit keys new" in bare.err
+    assert "ELICIT_SECRET is missing a value: a secret from elicit keys new" in bare.err
 
 
 @pytest.mark.parametrize("version", ["1.29", "1.37"])

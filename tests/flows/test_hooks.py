@@ -18,7 +18,7 @@ from flows.hooks import (
     around,
     before,
     hooks_of,
-    must_say_no_more,
+    must_only_reduce,
 )
 from flows.schema.schema import schema_of
 from tests.support.samples import PAGES
@@ -163,8 +163,8 @@ TYPED: dict[str, Any] = {
     ],
 )
 def test_hook_may_shorten_or_remove_answer_fields(changed: dict[str, Any]) -> None:
-    must_say_no_more(ORDER, TYPED, {**TYPED, **changed})
-    must_say_no_more(ORDER, TYPED, changed)
+    must_only_reduce(ORDER, TYPED, {**TYPED, **changed})
+    must_only_reduce(ORDER, TYPED, changed)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ def test_hook_may_shorten_or_remove_answer_fields(changed: dict[str, Any]) -> No
 )
 def test_hook_cannot_change_answer_of_person(changed: dict[str, Any]) -> None:
     with pytest.raises(HookMisused, match=f"changes {next(iter(changed))}"):
-        must_say_no_more(ORDER, TYPED, {**TYPED, **changed})
+        must_only_reduce(ORDER, TYPED, {**TYPED, **changed})
 
 
 def test_hook_cannot_add_field_left_out_by_person() -> None:
     with pytest.raises(HookMisused, match="changes note"):
-        must_say_no_more(ORDER, {"count": 1}, {"count": 1, "note": ""})
+        must_only_reduce(ORDER, {"count": 1}, {"count": 1, "note": ""})
 
 
 def test_repr_of_hook_arguments_hides_question_and_answer() -> None:

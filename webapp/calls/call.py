@@ -357,7 +357,7 @@ class Call:
         if not self.is_repeated:  # a repeated failure stays a failure
             self._is_error = is_error
         await self.used.release_unused()
-        if result is None or self.is_interrupted or not self._is_wish_granted:
+        if result is None or self.is_interrupted or not self._should_store_result:
             await self.used.release_used()
         elif self.run.is_loaded and not self.run.value.version:
             self._is_unasked = bool(self.used.of_earlier_requests)
@@ -385,7 +385,7 @@ class Call:
         """
         self._end()
         await self.used.release_unused()
-        if self.is_interrupted or not self._is_wish_granted:
+        if self.is_interrupted or not self._should_store_result:
             await self.used.release_used()
         elif self.run.is_loaded and self.run.value.version:
             await self.run.change(
@@ -488,7 +488,7 @@ class Call:
             waiter.wake(None)
 
     @property
-    def _is_wish_granted(self) -> bool:
+    def _should_store_result(self) -> bool:
         """Return True if the body used an answer or `once`, or if the run asked no question."""
         asked = self.run.value.asked if self.run.is_loaded else ()
         is_used = self.used.has_known or self.used.seen or self.used.again is not None

@@ -21,7 +21,7 @@ _SAYS = {
     "imported": "imported",
     "replaced": "replaced",
     "unchanged": "unchanged",
-    "kept": "kept as they are here",
+    "kept": "left unchanged (already connected here)",
 }
 
 

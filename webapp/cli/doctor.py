@@ -127,7 +127,7 @@ async def examine_store(
             await open_owners(store=store, ring=settings.ring)
             found.append(ok("secrets", "they match the store"))
             await store.check()
-            found.append(ok("writes", "the store accepts them, and has room"))
+            found.append(ok("writes", "the store accepts them, and has free space"))
             if settings.store.startswith(SQLITE):
                 file = Path(settings.store.removeprefix(SQLITE))
                 await asyncio.to_thread(_check_integrity, file)
@@ -157,8 +157,8 @@ async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
     says = (
         f"the store's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
     )
-    fix = "synchronise both clocks by NTP (timedatectl set-ntp true); from 5 s on nothing "
-    return [note("clock", says, fix=f"{fix}is served")]
+    fix = "synchronise both clocks by NTP (timedatectl set-ntp true): "
+    return [note("clock", says, fix=f"{fix}a server does not start if they differ by 5 s")]
 
 
 async def _stored_state(
@@ -175,7 +175,7 @@ async def _stored_state(
             )
             found.append(note("payments", says, fix=fix))
         else:
-            found.append(ok("payments", "none that somebody has to check"))
+            found.append(ok("payments", "none that an operator has to check"))
         clients = await service.clients.all()
         if clients:
             says = f"{len(clients)} handled links or forms differently than they declare: "

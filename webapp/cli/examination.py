@@ -155,7 +155,7 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
             f"a proxy answers at {url}, but cannot reach the server (HTTP {status})",
             fix="start the server with the --host and --port that the proxy connects to",
         )
-    if status != HTTPStatus.OK or not _is_own_404(reply):
+    if status != HTTPStatus.OK or not _is_alive(reply):
         return wrong(
             "address",
             f"another program answers at {url} (HTTP {status})",
@@ -176,7 +176,7 @@ class _Alive(Struct, frozen=True, kw_only=True):
     status: Literal["ok"]
 
 
-def _is_own_404(reply: httpx.Response) -> bool:
+def _is_alive(reply: httpx.Response) -> bool:
     try:
         msgspec.json.decode(reply.content, type=_Alive)
     except msgspec.MsgspecError:
@@ -216,7 +216,7 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
         where = (
             "cannot reach this server, so the server polls it" if url is None else f"go to {url}"
         )
-        return [ok(name, f"webhooks of {seller.label} {where}; the server cannot poll for more")]
+        return [ok(name, f"webhooks of {seller.label} {where}; its settings cannot be checked")]
     asked_at = around.now()
     try:
         report = await around.outbound.run(gateway.examine(url))

@@ -193,7 +193,7 @@ class Requests:
                 if may_renew and _problem_in(reply).get("code") == _TOKEN_EXPIRED:
                     may_renew = False
                     continue
-                if not _is_no_answer(reply):
+                if not _can_be_retried(reply):
                     return _body_of(reply)
                 why = str(reply.status_code)
                 seconds = max(seconds, _asked_to_wait(reply))
@@ -323,7 +323,7 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
     return {name: value for name, value in own.items() if value is not None}
 
 
-def _is_no_answer(reply: httpx.Response) -> bool:
+def _can_be_retried(reply: httpx.Response) -> bool:
     """Return True if repeating the same request later may get a proper response."""
     code = _problem_in(reply).get("code")
     return code in _AGAIN or (code is None and reply.status_code in _GATEWAY_ERRORS)

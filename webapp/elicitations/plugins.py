@@ -37,7 +37,7 @@ from flows.hooks import (
     SettledQuestion,
     StartedQuestion,
     hooks_of,
-    must_say_no_more,
+    must_only_reduce,
 )
 from flows.question import Question
 from flows.schema.schema import Schema
@@ -178,7 +178,7 @@ class Plugins:
         )
 
         def must_be_less(original: GivenAnswer, reduced: GivenAnswer) -> None:
-            must_say_no_more(schema, original.content, reduced.content)
+            must_only_reduce(schema, original.content, reduced.content)
 
         async def verified(value: GivenAnswer) -> GivenAnswer:
             await verify(value.content)

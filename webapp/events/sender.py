@@ -120,7 +120,7 @@ class EventSender:
         if event.address in self._queues:
             self._put(event)
         else:  # another process may know the address, so schedule another try
-            why = f"{event.address} is no address here"
+            why = f"{event.address} is not configured in this process"
             await self._tried(replace(event, tries=event.tries + 1), why=why)
 
     async def run(self) -> None:

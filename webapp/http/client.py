@@ -201,7 +201,7 @@ class Outbound:
         try:
             return await led(talk, send)
         except httpx.HTTPError as error:
-            raise Failed(f"{type(error).__name__} while talking to the other server.") from error
+            raise Failed(f"No reply from the other server: {type(error).__name__}.") from error
 
     async def send(
         self,
@@ -260,7 +260,7 @@ class Outbound:
                 finally:
                     await reply.aclose()
         except TimeoutError as error:
-            raise httpx.ReadTimeout("the whole exchange took too long", request=request) from error
+            raise httpx.ReadTimeout("the request took too long in all", request=request) from error
         # httpx parses a redirect's address even if it does not follow the redirect
         except httpx.InvalidURL as error:
             message = "the reply redirects to an invalid address"

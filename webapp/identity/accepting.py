@@ -66,7 +66,7 @@ class FastProtocol(HttpToolsProtocol):
         if read_bytes > HEAD_BYTES_AT_MOST:
             raise ValueError("the head is too long")
         if not self.url.startswith(b"/") and self.url != b"*":
-            raise ValueError("it asks for another host's address")
+            raise ValueError("the request target is not a path")
         super().on_headers_complete()
         self.headers = _ReadHead(self.headers)
 

@@ -257,7 +257,7 @@ def _uid_of_kernel(connection: PeerConnection) -> int | None:
         kernel.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + wanted)
         answer, (sender, _) = kernel.recvfrom(4096)
     if sender != 0 or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
-        raise OSError("the kernel names no such socket")
+        raise OSError("the kernel does not know this socket")
     state = _STATE.unpack_from(answer, _HEADER.size)[1]
     ends_at = _HEADER.size + _STATE.size
     ports = _ENDS.unpack_from(answer, ends_at)[:2]

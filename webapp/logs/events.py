@@ -3,8 +3,8 @@
 A record's extra fields are written as key=value. The events never contain a token, a code, a cookie
 or a body. Secrets that people gave to the tool in this call are masked in its exceptions.
 
-Risks: a page shows an error number that no log has, so `show_events` writes events even if the
-author configured no logging. An author's exception contains a secret, so `mask_secrets` masks it.
+Risks: a page shows an error number that is in no log. `show_events` therefore writes events even if
+the author configured no logging. An author's exception contains a secret. `mask_secrets` masks it.
 """
 
 import json
@@ -34,14 +34,14 @@ MASKED_CHARACTERS_AT_MOST = 64 * 1024  # characters of a third-party record that
 PLACES_AT_MOST = 6
 _ID_AT_MOST = 200
 CAUSES_AT_MOST = 10
-# Our tokens, and the query string of addresses that a browser returns to.
+# Our tokens, and the query string of an address to which a provider sends the browser back.
 _IN_ADDRESS = re.compile(
     r"(/(?:e|pair|callback/url|operator/enter)/)[^/?#\s\"]+"
     r"|(/(?:return|callback|signin/callback)(?:/[\w.-]+)?/?)\?[^\s\"]+"
     r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
 _OUR_PACKAGES = ("webapp", "flows")
-# Former names of events. Until the next release a line has the former name, too, as `formerly`.
+# Former names of events. Until the next release, a line also contains the former name (`formerly`).
 FORMER_EVENTS = {
     "account.token_read": "account.token_told",
     "audit.repaired": "audit.mended",
@@ -72,7 +72,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class Events(logging.Formatter):
-    """A formatter that writes one line per event, with the exception and its innermost places.
+    """A formatter that writes one line per event, with the exception and its innermost frames.
 
     Example: `2026-03-01T12:00:00.000Z WARNING webapp.routes.links provider.failed error_id=ab12`.
     """
@@ -120,7 +120,7 @@ class Events(logging.Formatter):
 
 
 class JsonEvents(Events):
-    """A formatter that writes the same facts as a JSON object, with the traceback as one text."""
+    """A formatter that writes an event as a JSON object, with the traceback in one field."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = self._facts(record)
@@ -211,7 +211,7 @@ def mask_secrets(record: logging.LogRecord) -> bool:
 
 
 def mask_tool_logs() -> None:
-    """Mask secrets in what the served libraries log about exceptions of tools."""
+    """Mask secrets in the log records of the MCP libraries about exceptions of tools."""
     for name in TOOL_LOGGERS:
         logging.getLogger(name).addFilter(mask_secrets)
 

@@ -262,7 +262,7 @@ class Importing:
         if line.user is not None:
             return owners.tag_of_user(line.user, application=about.server)
         if line.subject is None or issuer is None:
-            raise LineRefused("issuer: needed for a subject.")
+            raise LineRefused("issuer: required, because the line names a subject.")
         return owners.tag(issuer=issuer, subject=line.subject)
 
 
@@ -293,7 +293,9 @@ def _valid(line: _Line) -> _Line:
         LineRefused: The line breaks a rule.
     """
     if sum(map(len, (*line.scopes, *line.details.values()))) > MORE_CHARACTERS_AT_MOST:
-        raise LineRefused(f"scopes, details: more than {MORE_CHARACTERS_AT_MOST} characters.")
+        raise LineRefused(
+            f"scopes, details: at most {MORE_CHARACTERS_AT_MOST} characters are allowed."
+        )
     texts = (line.account_id or "", line.label or "", *line.details.values())
     if not all(text.isprintable() for text in texts):
         raise LineRefused("account_id, label and details must be printable.")

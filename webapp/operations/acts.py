@@ -116,7 +116,7 @@ async def refund(
         part = after.refunded_price
     if after.refunded > part.minor_units:  # another refund was faster
         return f"{after.refunded_price} of {payment.price} was refunded already."
-    return f"{_given(part, made)} That is all that was refunded of {payment.price}."
+    return f"{_given(part, made)} Nothing else of {payment.price} was refunded."
 
 
 def _refunded_already(payment: Payment, part: Money) -> str | None:

@@ -384,7 +384,7 @@ def stages_of(
     missing = "not recorded" if question.status.is_final else "not yet"
     spent = next((row.at for row in timeline if row.what == "used by a call"), None)
     late = ", late" if question.is_late else ""
-    away = missing if leaves else "not needed: this server asks"
+    away = missing if leaves else "not needed: the page of this server asks"
     sent_away = attempts[-1].started_at if leaves and attempts else None
 
     def stage(name: str, at: datetime | None, says: str = "", *, otherwise: str) -> QuestionStage:

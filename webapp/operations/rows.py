@@ -260,9 +260,9 @@ def _why_not_working(account: Connection, *, now: datetime) -> str | None:
     if account.lapsed_at is not None:
         return "the provider refused to renew it: the person has to connect it again"
     if account.refused_at is not None:
-        return "the provider refused to renew it once, and is asked again"
+        return "the provider refused to renew it once, and the server tries again"
     if account.retry_at is not None and now < account.retry_at:
-        return "the last renewal failed, and is tried again"
+        return "the last renewal failed, and the server tries again"
     if account.refresh_token is None and not account.works(now=now):
         return "it expired, and the provider issued nothing to renew it with"
     return None

@@ -1,10 +1,10 @@
 """The HTML renderer of the pages.
 
-Tools, clients and strangers choose names and messages. These could contain markup, reverse the
-direction of the text around them, or be so long that the buttons leave the screen. So the renderer
-escapes and cleans every value, also in a template that an operator replaced. Texts that a person
-decides about are shown in full (`message`, `label`, `whole`): a longer text is refused when the
-question is asked. Other texts are cut (`quoted`, `named`).
+Risks: tools, clients and strangers choose names and messages. A name could contain markup, reverse
+the direction of the text around it, or be so long that the buttons leave the screen. The renderer
+therefore escapes and cleans every value, also in a template of the operator. It shows texts that
+a person decides about in full (filters `message`, `label` and `whole`), because a question with a
+longer text is refused. It shortens other texts (filters `quoted` and `named`).
 """
 
 import hashlib
@@ -113,7 +113,7 @@ def without_hash(name: str) -> str:
 
 @cache
 def our_files() -> Mapping[str, tuple[bytes, str]]:
-    """Return our own static files, read once: the path of a request never reaches the disk."""
+    """Return our own static files, read once. No request's path is used as a file path."""
     folder = Path(__file__).resolve().parent / "static"
     return {
         path.name: (_COMMENTS.sub(b"", path.read_bytes()), OWN_TYPES[path.suffix])
@@ -126,7 +126,7 @@ def our_files() -> Mapping[str, tuple[bytes, str]]:
 def _static_files(folders: tuple[Path, ...]) -> Mapping[str, tuple[bytes, str]]:
     """Return the files of the folder `static` next to the operator's templates, read once.
 
-    The path of a request never reaches the disk.
+    No request's path is used as a file path.
     """
     return {
         f"own/{path.name}": (path.read_bytes(), OWN_TYPES[path.suffix])
@@ -137,7 +137,7 @@ def _static_files(folders: tuple[Path, ...]) -> Mapping[str, tuple[bytes, str]]:
 
 
 class _FormerOrUndefined(StrictUndefined):
-    """Makes the value of a field that a template reads by its former name, or an error."""
+    """An unknown name in a template, or the value of the field that had this name before."""
 
     # A value that __new__ returns instead of an instance needs no __init__.
     def __new__(  # pyright: ignore[reportInconsistentConstructor]
@@ -212,7 +212,7 @@ _LONGEST_NAME = 80
 _LONGEST_LABEL = 16 * 1024  # the limit for texts of questions in flows.schema and flows.requests
 _LONGEST_HOST = 253
 _LONGEST_PLACE = 60
-# Emoji and Persian need these; they change how letters join, not their order.
+# Emoji and Persian need these characters. They join letters, and do not change their order.
 _JOINERS = "\u200c\u200d"
 
 
@@ -227,12 +227,12 @@ def _printable(value: object) -> object:
 def _harmless(character: str) -> str:
     if _is_seen(character):
         return character
-    # A control or direction character is replaced visibly, so that a trick can be seen.
+    # Show that there was a control or direction character: it can be an attempt to deceive.
     return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
 def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
-    """Cut a text that others chose and that the person does not decide about."""
+    """Shorten a text that the person does not decide about."""
     return _cut(_message(text), limit)
 
 
@@ -260,7 +260,7 @@ def _whole(text: str) -> Markup:
 
 
 def _marked(text: str) -> Markup:
-    """Return one of our sentences, with what is between backticks as code."""
+    """Return one of our sentences, with the text between backticks shown as code."""
     parts = [escape(part) for part in str(_printable(text)).split("`")]
     whole = len(parts) % 2 == 1
     marked = [
@@ -285,7 +285,7 @@ def _named(text: str | None, otherwise: str = "") -> str:
 
 
 def _label(text: str | None, otherwise: str = "", limit: int = _LONGEST_LABEL) -> str:
-    """Return a name or label that the person decides about: in full, on one line."""
+    """Return a name or label that the person decides about, in full and on one line."""
     return _cut(" ".join(str(_printable(text or "")).split()), limit) or otherwise
 
 
@@ -333,7 +333,7 @@ def _place(origins: Sequence[str], otherwise: str) -> str:
 
 def _punycode(host: str) -> str:
     try:
-        # No valid name is longer, so a host that can be reached is always shown in full.
+        # No valid host name is longer than the limit, so each reachable host is shown in full.
         whole = host if len(host) > _LONGEST_HOST or host.isascii() else _idna(host)
     except UnicodeError:
         whole = host
@@ -358,7 +358,7 @@ def _counted(duration: timedelta) -> tuple[int, _Unit]:
     seconds = max(0, round(duration.total_seconds()))
     sizes: tuple[tuple[_Unit, int], ...] = (("day", 86400), ("hour", 3600), ("minute", 60))
     for unit, size in sizes:
-        # "36 hours" and "90 minutes" say more than "1 day" and "1 hour".
+        # Return "36 hours" and "90 minutes", which are more exact than "1 day" and "1 hour".
         if seconds >= (size if unit == "minute" else 2 * size):
             return seconds // size, unit
     return seconds, "second"
@@ -401,7 +401,7 @@ def _dated(when: datetime) -> str:
 
 def _clock(when: datetime) -> str:
     language = _SPOKEN.get()[0]
-    if language is ENGLISH:  # by default, the library writes American times
+    if language is ENGLISH:  # the library's English times are American (3:00 PM)
         return f"{when:%H:%M}"
     return format_skeleton("Hm", when, locale=language.locale)
 

@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 # Sentences of a page about a request that was refused.
 _REFUSALS = {
     HTTPStatus.METHOD_NOT_ALLOWED: "This address is only for a button on one of our pages.",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "What you sent is longer than this server accepts.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Your browser sent more data than this server accepts.",
 }
-_REFUSED = "The server could not process what your browser sent."
+_REFUSED = "The server could not process your browser's request."
 
 
 class NotShown(Exception):

@@ -158,12 +158,12 @@ def control(
     """Plan a fault with {"next": "500"}, or release held replies with {"release": true}."""
     key = (bearer_of(request.headers) or "").encode()
     if not secrets.compare_digest(key, sandbox.client_secret.encode()):
-        return _problem(HTTPStatus.UNAUTHORIZED, "The bearer must be the client's password.")
+        return _problem(HTTPStatus.UNAUTHORIZED, "The bearer token must be the client secret.")
     try:
         wish = msgspec.json.decode(body, type=FaultWish)
     except msgspec.DecodeError:
         known = ", ".join(PlayedFault)
-        return _problem(HTTPStatus.BAD_REQUEST, f'Say "next" with one of {known}.')
+        return _problem(HTTPStatus.BAD_REQUEST, f'Send JSON, with "next" set to one of {known}.')
     if wish.next is not msgspec.UNSET:
         faults.plan(wish.next)
     if wish.release:
@@ -178,7 +178,7 @@ def _for_error(request: AnyRequest, error: Exception) -> Response[Any]:
         detail = f"{status.phrase}."
     else:
         _log.error("sandbox.failed", exc_info=error)
-        status, detail = HTTPStatus.INTERNAL_SERVER_ERROR, "Something broke in the sandbox."
+        status, detail = HTTPStatus.INTERNAL_SERVER_ERROR, "The sandbox failed: see its log."
     if "text/html" in request.headers.get("accept", ""):
         title = "There is no such page" if status == 404 else "That did not work"
         pages: SandboxPages = part("pages")(request)

@@ -200,7 +200,7 @@ _BUTTONS = (
         when=_can_be_charged_back,
     ),
     dispute_button(
-        "won", label="Get it again from the bank", dispute=Dispute.WON, when=_is_charged_back
+        "won", label="Let the bank return it", dispute=Dispute.WON, when=_is_charged_back
     ),
 )
 
@@ -217,7 +217,7 @@ class MollieVendor:
 
     def notes(self, sale: MolliePaid) -> Iterable[str]:
         if sale.is_cancelable:
-            yield "It was left open, as a bank transfer is: the shop was told nothing."
+            yield "The payment is open, like a bank transfer: the shop received no webhook."
         if sale.is_charged_back:
             yield "The bank has taken it back."
 

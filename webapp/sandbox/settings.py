@@ -73,7 +73,7 @@ def new_sandbox(*, url: str, serves: str) -> Sandbox:
     """
     origin = "/".join(serves.split("/")[:3])
     if not PLAIN_PATH.fullmatch(serves.removeprefix(origin)):
-        raise ValueError(f"The sandbox serves a server with a plain path, and not {serves!r}.")
+        raise ValueError(f"The sandbox needs a server with a plain path, and not {serves!r}.")
     require_loopback(url)
     require_loopback(origin)
     return Sandbox(
@@ -100,7 +100,7 @@ def require_loopback(url: str) -> None:
     """
     if not _is_loopback(url):
         raise ValueError(
-            f"The sandbox works only on this machine, and {url!r} is no address like "
+            f"The sandbox works only on this machine, and {url!r} is not an address like "
             "http://127.0.0.1:8766."
         )
 

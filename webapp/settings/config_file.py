@@ -377,7 +377,7 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _person_faults(person: Mapping[str, Any]) -> list[str]:
-    faults = [f"person.{key}: needed." for key in ("id", "label") if key not in person]
+    faults = [f"person.{key}: required." for key in ("id", "label") if key not in person]
     faults += [
         f"person.{key}: must be a text."
         for key, value in person.items()
@@ -393,7 +393,7 @@ def _person_faults(person: Mapping[str, Any]) -> list[str]:
 
 def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
     if "url" not in revoke:
-        yield "revoke.url: needed."
+        yield "revoke.url: required."
     for key, value in revoke.items():
         if key not in _REVOCATION_KEYS:
             yield f"revoke.{unknown_key(key, sorted(_REVOCATION_KEYS))}"
@@ -402,7 +402,7 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
-    faults = [] if "page" in key else ["page: needed: the address where people make a key."]
+    faults = [] if "page" in key else ["page: required: the address where people make a key."]
     faults += [unknown_key(one, sorted(_KEY_KEYS)) for one in key if one not in _KEY_KEYS]
     converted({one: key[one] for one in key if one in _KEY_KEYS}, _KEY_KEYS, faults)
     return [f"key.{fault}" for fault in faults]

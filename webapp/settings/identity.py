@@ -375,7 +375,7 @@ def read_identity(values: Values) -> IdentitySettings:
     found = IdentitySettings(client=_client(values), **values.fields_of(IdentitySettings))
     if found.introspects and values.text(TENANTS):
         values.problems.append(
-            "ELICIT_INTROSPECT: unset it: a token that is not a JWT names no tenant."
+            "ELICIT_INTROSPECT: unset it, because a token that is not a JWT names no tenant."
         )
     if found.pairs_for_yes and values.text(ISSUER):
         values.problems.append(

@@ -130,14 +130,14 @@ def _value_faults(read: Mapping[str, Any]) -> Iterator[str]:
     if "algorithms" in read and not read["algorithms"]:
         yield "algorithms: name at least one, or leave it out."
     if read.get("client_auth", "basic") not in get_args(ClientAuth):
-        yield f"client_auth: it is one of {', '.join(get_args(ClientAuth))}."
+        yield f"client_auth: must be one of {', '.join(get_args(ClientAuth))}."
     if read.get("introspect") and read.get("tenants"):
-        yield "introspect: leave it out: a token that is not a JWT names no tenant."
+        yield "introspect: leave it out, because a token that is not a JWT names no tenant."
     label = read.get("label", "x")
     if not label.strip() or not label.isprintable() or len(label) > LABEL_AT_MOST:
         yield f"label: must have 1 to {LABEL_AT_MOST} printable characters."
     if not all(one.strip() for one in read.get("audiences", ())):
-        yield "audiences: a name is empty."
+        yield "audiences: a name must not be empty."
 
 
 # The issuers, the approvers, the teams and the providers of a file.
@@ -205,7 +205,7 @@ def _common_faults(issuers: Sequence[IssuerSettings]) -> Iterator[str]:
         place = f"[issuers.{one.name}]" if one.name else "ELICIT_ISSUER"
         for name in one.client.provider.issuers:
             if name in seen:
-                yield f"{place}: {name} is the issuer of {seen[name]} already."
+                yield f"{place}: {name} is already the issuer of {seen[name]}."
             seen[name] = place
     if len(asking := [one for one in issuers if one.introspects]) > 1:
         names = " and ".join(

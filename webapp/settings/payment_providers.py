@@ -109,11 +109,11 @@ def _labelled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _without_value(fault: str) -> str:
     """Remove a quoted value from the fault, because the value may be a misplaced API key."""
     key, _, says = fault.partition(": ")
-    return f"{key}: it is {says.rpartition(' is ')[2]}" if says[:1] in ("'", '"') else fault
+    return f"{key}: its value is {says.rpartition(' is ')[2]}" if says[:1] in ("'", '"') else fault
 
 
 def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
-    faults += [f"{key}: needed." for key in ("api", "checkout_origins") if key not in table]
+    faults += [f"{key}: required." for key in ("api", "checkout_origins") if key not in table]
     faults += [unknown_key(key, KEYS) for key in table if key not in KEYS]
     values = _converted({key: table[key] for key in table if key in _KEYS}, _KEYS, faults)
     values |= {key: None for key in _CAN_BE_NONE if table.get(key) is False}
@@ -124,7 +124,7 @@ def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
     if "holding" in table:
         found = _inner("holding", table["holding"], _HOLDING_KEYS, faults)
         missing = [key for key in ("call", "id", "currency", "given") if found.get(key) is None]
-        faults += [f"holding.{key}: needed." for key in missing]
+        faults += [f"holding.{key}: required." for key in missing]
         values["holding"] = None if missing else Holding(**found)
     if "scheme" in table:
         values["scheme"] = _scheme(table["scheme"], faults)
@@ -136,7 +136,7 @@ def _scheme(says: object, faults: list[str]) -> Scheme | None:
     if isinstance(says, str):
         if says not in SCHEMES:
             names = ", ".join(sorted(SCHEMES))
-            faults.append(f"scheme: unknown; they are {names}, or a table that describes it.")
+            faults.append(f"scheme: must be one of {names}, or a table that describes the scheme.")
         return SCHEMES.get(says)
     if not isinstance(says, dict):
         faults.append("scheme: must be a text or a table.")
@@ -149,14 +149,14 @@ def _scheme(says: object, faults: list[str]) -> Scheme | None:
     }
     header = values.pop("signature_header", "")
     if not _HEADER.fullmatch(header):
-        faults.append("scheme.signature_header: needed, the name of a header.")
+        faults.append("scheme.signature_header: required: the name of a header.")
     if values.get("encoding", "hex") not in ("hex", "base64"):
         faults.append(f"scheme.encoding: must be {_ENCODING}.")
     message = values.get("message", "{body}")
     if "{id}" in message:
         faults.append("scheme.message: {id} is not a valid name here.")
     if ("time_label" in values) != ("{ts}" in message):
-        faults.append("scheme.time_label: needed if the message has {ts}, and only then.")
+        faults.append("scheme.time_label: required if the message has {ts}, and only then.")
     if len(faults) > before:
         return None
     try:
@@ -194,7 +194,7 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
         faults += _header_faults(values["headers"])
         values["headers"] = tuple(values["headers"].items())
     taken = sorted(SETTINGS.intersection(values.get("needs", ())))
-    faults += [f"needs: {name} is a setting of every provider." for name in taken]
+    faults += [f"needs: {name} is a setting of every provider, so leave it out." for name in taken]
     if "news" in values:
         try:
             values["news"] = {
@@ -221,7 +221,7 @@ def _inner(place: str, table: object, keys: Mapping[str, str], faults: list[str]
         return {}
     says = cast("dict[str, Any]", table)
     unknown = [key for key in says if key not in keys]
-    found: list[str] = [f"{key}: unknown; they are {', '.join(keys)}." for key in unknown]
+    found: list[str] = [f"{key}: unknown; the keys are {', '.join(keys)}." for key in unknown]
     known = {key: value for key, value in says.items() if key in keys}
     values = _converted(known, keys, found)
     for key in [key for key, value in known.items() if value is False]:

@@ -1,5 +1,6 @@
--- The ways by which rows of the view `writes` become changes of records: see sqlite_batch.py. A row's
--- version is the one that was read, and 0 for a new record; what is no record has a negative one.
+-- The view `writes`, whose triggers turn inserted rows into changes of records: see sqlite_rows.py.
+-- A row's version is the version that the caller read, or 0 for a new record. A negative version
+-- marks a row that is not a record.
 CREATE TEMP VIEW writes AS
 SELECT owner, kind, id, status, key, due_at, erase_at, version, sealed FROM records;
 
@@ -10,9 +11,9 @@ CREATE TEMP TRIGGER first_version INSTEAD OF INSERT ON writes WHEN NEW.version =
     );
 END;
 
--- An UPDATE that names an indexed column rewrites the index even where the value stays, and takes
--- twice as long. So the first one names none, and where that has changed the version, the second
--- finds it no more.
+-- An UPDATE that sets an indexed column rewrites the index even if the value does not change, and
+-- takes twice as long. The first UPDATE therefore sets no indexed column. If it changed the row,
+-- the row's version is different, and the second UPDATE does not find the row.
 CREATE TEMP TRIGGER next_version INSTEAD OF INSERT ON writes
 WHEN NEW.version > 0 AND (NEW.key IS NOT NULL OR NEW.due_at IS NOT NULL) BEGIN
     SELECT RAISE(ABORT, 'another version') WHERE NOT EXISTS (
@@ -29,7 +30,7 @@ WHEN NEW.version > 0 AND (NEW.key IS NOT NULL OR NEW.due_at IS NOT NULL) BEGIN
     WHERE owner = NEW.owner AND kind = NEW.kind AND id = NEW.id AND version = NEW.version;
 END;
 
--- What is over lets go of its key and its time.
+-- A record without a key and a due time has ended: release its key and its due time.
 CREATE TEMP TRIGGER last_version INSTEAD OF INSERT ON writes
 WHEN NEW.version > 0 AND NEW.key IS NULL AND NEW.due_at IS NULL BEGIN
     UPDATE records
@@ -44,8 +45,8 @@ CREATE TEMP TRIGGER release_key INSTEAD OF INSERT ON writes WHEN NEW.version = -
     WHERE owner = NEW.owner AND kind = NEW.kind AND id = NEW.id;
 END;
 
--- The opening stands in place of the owner, and in place of the time how many commits are
--- remembered. The oldest are forgotten many at once.
+-- In these rows, `owner` is the opening that commits, and `due_at` is the number of commits to
+-- keep. Older commits are deleted with every 64th commit.
 CREATE TEMP TRIGGER remember_commit INSTEAD OF INSERT ON writes WHEN NEW.version = -2 BEGIN
     INSERT INTO commits (opening, records) VALUES (NEW.owner, NEW.sealed);
     DELETE FROM commits

@@ -144,10 +144,10 @@ def _file_of(url: str) -> Path:
     """Return the path of a SQLite address. Raises ValueError."""
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
-        raise ValueError(f"there is no store type {scheme!r}; possible are {_POSSIBLE}")
+        raise ValueError(f"there is no store type {scheme!r}: use {_POSSIBLE}")
     path = url.removeprefix(SQLITE)
     if path in (url, "", "/", ":memory:"):
-        raise ValueError(f"this address does not name a file; possible are {_POSSIBLE}")
+        raise ValueError(f"this address does not name a file: use {_POSSIBLE}")
     if "?" in path:
         raise ValueError(
             "the address of a SQLite store cannot have options: remove the '?' and the text after "

@@ -1,15 +1,16 @@
--- The tables of a store in PostgreSQL, and each statement by its name: see postgres_server.py.
+-- The tables of a store in PostgreSQL, and all statements, which postgres_driver.py reads by name.
 -- name: schema
--- A layout is a number. Code of an older layout may write for as long as `oldest_layout` is not above
--- its own: so a newer one that adds to the tables can serve beside it while servers are replaced.
+-- `layout` is the version number of the tables. Code of an older layout can write as long as
+-- `oldest_layout` is not greater than that code's own layout. A new layout that only adds to the
+-- tables can therefore serve together with older code during a rolling upgrade.
 CREATE TABLE elicit_store (
     is_only       boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     layout        integer NOT NULL,
     oldest_layout integer NOT NULL,
-    fenced        text,                -- why nothing may be written
+    fenced        text,                -- why writes are refused, or null
     checked_at    timestamptz,
-    system_identifier text,            -- of the database cluster that serves it
-    timeline      integer              -- the highest that the server has had
+    system_identifier text,            -- of the last database cluster
+    timeline      integer              -- of the last server, as a number
 );
 INSERT INTO elicit_store (layout, oldest_layout) VALUES (2, 1);
 
@@ -21,29 +22,32 @@ CREATE TABLE elicit_records (
     key           text COLLATE "C",
     due_at        timestamptz,
     erase_at      timestamptz,
-    claimed_until timestamptz,         -- somebody is at work on what was due; every write clears it
+    claimed_until timestamptz,         -- end of the claim on due work; each write clears it
     version       bigint NOT NULL,
     sealed        bytea NOT NULL,
-    PRIMARY KEY (kind, id, owner),     -- in this order it serves pages by id, too
-    UNIQUE (owner, key, kind) DEFERRABLE INITIALLY IMMEDIATE -- so that keys may move in one statement
+    PRIMARY KEY (kind, id, owner),     -- in this order, the index serves pages by id
+    UNIQUE (owner, key, kind) DEFERRABLE INITIALLY IMMEDIATE -- a statement can move keys
 ) WITH (fillfactor = 80);
 CREATE INDEX elicit_records_by_due_at ON elicit_records (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX elicit_records_by_erase_at ON elicit_records (erase_at) WHERE erase_at IS NOT NULL;
-ALTER TABLE elicit_records ALTER COLUMN sealed SET STORAGE EXTERNAL; -- what is encrypted packs badly
+ALTER TABLE elicit_records ALTER COLUMN sealed SET STORAGE EXTERNAL; -- ciphertext does not compress
 
--- Many callers' writes at once. What a row of `writes` has in common with another is that both are
--- written or neither. Returns for each write that was refused the record that stands in its way, all
--- nulls if that is gone. Each statement in here sees what was committed before it began: first the
--- rows are locked, in one order for all, then nobody changes what is compared.
+-- Carry out the writes of several callers. `writes` has a number for each record: records with the
+-- same number belong to one write, and are all written or not at all. For each refused write,
+-- return the existing record that it conflicts with, or nulls if the record to change does not
+-- exist. Each statement of the function sees the data that was committed before the statement
+-- began. The rows are therefore locked first, in the same order by every caller: no other session
+-- can change them between the comparison and the write.
 --
--- Another's insert that is not committed yet is seen by the constraints alone: they wait for it, and
--- then all of this is undone (23505) and to be called again.
+-- The comparison does not see an insert that another session has not committed yet. The constraints
+-- wait for that insert. If it is committed, this call fails with 23505, and its caller repeats it.
 --
--- Plans are kept, also one that was made while the table was empty and every index as good as another.
--- So each row is looked up by itself (LIMIT 1), by two columns that one index begins with, and what is
--- compared besides is written (|| '') so that no other index may be taken for it.
+-- PostgreSQL caches query plans, even a plan made while the table was empty and all indexes cost
+-- the same. Each row is therefore looked up separately (LIMIT 1), by the first two columns of one
+-- index. The third column is compared as an expression (|| ''), so that the planner cannot choose
+-- another index for it.
 --
--- A newer layout keeps this function for as long as code that calls it may write.
+-- A newer layout must keep this function as long as code that calls it can write.
 CREATE FUNCTION elicit_write_1(
     writes integer[], owners text[], kinds text[], ids text[], statuses text[], keys text[],
     due_ats timestamptz[], erase_ats timestamptz[], versions bigint[], seals bytea[]
@@ -132,7 +136,7 @@ BEGIN
 END
 $$;
 
--- Refuses every statement that changes a record, whichever code sends it, but for a copy of records.
+-- Refuse every statement that changes records, in any version of elicit, unless it loads a copy.
 CREATE FUNCTION elicit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('elicit.is_loading', true) IS DISTINCT FROM 'on' THEN
@@ -165,13 +169,13 @@ SELECT
     current_setting('transaction_read_only') = 'on' AS is_read_only;
 
 -- name: identity_without_timeline
--- For a service that forbids the functions above.
+-- For a hosted PostgreSQL that forbids the functions which the statement `identity` calls.
 SELECT NULL AS system, NULL AS timeline, pg_postmaster_start_time() AS started_at,
     pg_is_in_recovery() AS is_standby,
     current_setting('transaction_read_only') = 'on' AS is_read_only;
 
 -- name: is_stalled
--- Whether a commit of ours has waited for a standby for longer than one does that is there.
+-- True if a commit of this role has waited for a standby longer than a reachable standby needs.
 SELECT EXISTS (
     SELECT FROM pg_stat_activity
     WHERE wait_event = 'SyncRep' AND datname = current_database() AND usename = current_user
@@ -205,7 +209,7 @@ SELECT system_identifier, timeline FROM elicit_store;
 UPDATE elicit_store SET system_identifier = $1, timeline = $2;
 
 -- name: layout_2
--- Of layout 1, beside whose code this one serves: it writes neither column.
+-- Upgrade from layout 1. Code of layout 1 can serve at the same time: it writes neither column.
 ALTER TABLE elicit_store
     ADD COLUMN IF NOT EXISTS system_identifier text, ADD COLUMN IF NOT EXISTS timeline integer;
 UPDATE elicit_store SET layout = 2 WHERE layout < 2;
@@ -214,7 +218,8 @@ UPDATE elicit_store SET layout = 2 WHERE layout < 2;
 SELECT pg_advisory_xact_lock(1701603683); -- "elic"
 
 -- name: is_laid_out
--- By the rows of the catalog: a session remembers names that were not there before it had the lock.
+-- Query the catalog, not to_regclass: a session caches that a name did not exist before it got the
+-- lock.
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_class WHERE relname = 'elicit_store' AND pg_table_is_visible(oid)
 );
@@ -259,7 +264,7 @@ WHERE {condition}
 ORDER BY id LIMIT $1;
 
 -- name: due
--- What another caller has locked at the moment is that one's.
+-- SKIP LOCKED: another session is claiming the rows that it has locked.
 UPDATE elicit_records AS claimed
 SET claimed_until = $2
 FROM (
@@ -274,7 +279,8 @@ RETURNING claimed.owner, claimed.kind, claimed.id, claimed.status, claimed.key, 
     claimed.erase_at, claimed.version, claimed.sealed;
 
 -- name: erase
--- The conditions stand twice: a row that was written while this waited for it is looked at again.
+-- The condition is written twice. If another session changes a row while this statement waits for
+-- the row's lock, PostgreSQL checks only the outer condition again.
 DELETE FROM elicit_records
 WHERE (kind, id, owner) IN (SELECT kind, id, owner FROM elicit_records WHERE {condition} LIMIT $1)
     AND {condition}
@@ -284,7 +290,8 @@ RETURNING 1;
 UPDATE elicit_store SET checked_at = clock_timestamp() WHERE fenced IS NULL RETURNING 1;
 
 -- name: notify
--- Nobody waits for the disk here: a notification that is lost with the server is nobody's loss.
+-- Do not wait for the disk: a notification that is lost when the database server stops does no
+-- harm.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('elicit', payload)
 FROM unnest($1::text[]) AS payload;
 
@@ -314,11 +321,11 @@ WHERE held.id <> asked.id
 LIMIT 1;
 
 -- name: loading
--- Nobody changes the fence before the copies are committed.
+-- FOR SHARE: no other session can change the fence before the copied records are committed.
 SELECT fenced, set_config('elicit.is_loading', 'on', true) FROM elicit_store FOR SHARE;
 
 -- name: fence
--- A trigger waits for the statements that are under way; what comes then finds it.
+-- CREATE TRIGGER waits until running statements end. The trigger then refuses all later statements.
 CREATE OR REPLACE TRIGGER elicit_fence
 BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON elicit_records
 FOR EACH STATEMENT EXECUTE FUNCTION elicit_refuse();
@@ -327,7 +334,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION elicit_refuse();
 DROP TRIGGER IF EXISTS elicit_fence ON elicit_records;
 
 -- name: found_fence
--- As it is until this transaction changes it.
+-- FOR UPDATE: no other session can change the fence until this transaction ends.
 SELECT fenced FROM elicit_store FOR UPDATE;
 
 -- name: note_fence

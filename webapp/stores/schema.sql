@@ -17,8 +17,8 @@ CREATE UNIQUE INDEX records_by_key ON records (owner, kind, key) WHERE key IS NO
 CREATE INDEX records_by_due_at ON records (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX records_by_erase_at ON records (erase_at) WHERE erase_at IS NOT NULL;
 
--- One row for each commit, for the watchers of other processes; the oldest are dropped. An index of
--- changes on records would have to be rewritten with every record.
+-- One row for each commit, which the watches of other processes read. Old rows are deleted. An
+-- index of the changes on `records` would have to be rewritten with every record.
 CREATE TABLE commits (
     sequence INTEGER PRIMARY KEY,      -- without a gap: SQLite gives the largest plus one
     opening  INTEGER NOT NULL,         -- who committed

@@ -3,10 +3,11 @@
 Several processes can share one folder (PROMETHEUS_MULTIPROC_DIR, which the library reads when it is
 first imported). The process that serves the request then pools the counts of all processes.
 
-Risks: an ended process still counts, for example as one that holds calls. Each read therefore
-removes the live gauges of ended processes. Or the files of ended workers fill the folder. In our
-own folder these files are merged into one file. In a folder that somebody else made, nothing is
-merged.
+Risks:
+- The gauges of an ended process still count, for example the calls that it held. Each read
+  therefore removes the live gauges of ended processes.
+- The files of ended workers fill the folder. Each read merges these files into one file if we
+  created the folder. In any other folder, no files are merged.
 """
 
 import fcntl
@@ -49,8 +50,8 @@ class Metrics(Observer):
     def __init__(self, *, folder: str | None = None) -> None:
         """Create the metrics. `folder` is the shared folder if there are several processes."""
         self._folder = folder
-        # receives the values that this process wrote
-        self.follow: Callable[[Sequence[object]], None] = _nobody
+        # called with the values that this process wrote to the store
+        self.follow: Callable[[Sequence[object]], None] = _ignore
         self._registry = registry = CollectorRegistry()
         self._asked = _counter(families.ASKED, registry)
         self._outcomes = _counter(families.OUTCOMES, registry)
@@ -143,16 +144,16 @@ def counted_together() -> Generator[None]:
 
 
 def metrics_here() -> Metrics:
-    """Return the metrics of this process, with the shared folder if one is set."""
+    """Return the metrics of this process, in the shared folder if one is set."""
     return Metrics(folder=os.environ.get(SHARED))
 
 
 class _Page(Collector):
-    """A collector of our metrics only: the folder may also hold an application's own."""
+    """A collector of our metrics only. The folder can also contain an application's metrics."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = [one for one in families if one.name.startswith("elicit_")]
-        for family in self._families:  # leave out creation times, which nobody monitors
+        for family in self._families:  # without creation times, which no dashboard needs
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
 
     def collect(self) -> Iterable[Metric]:
@@ -184,7 +185,7 @@ def _pooled(folder: str) -> Iterable[Metric]:
 @contextmanager
 def _alone_in(folder: str) -> Generator[None]:
     """Lock the folder while files are merged, so that no reader counts a file twice."""
-    # closing the file releases the lock, also after a kill
+    # closing the file releases the lock, also when the process is killed
     with Path(folder, "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -217,7 +218,7 @@ def _is_running(process: int) -> bool:
     return True
 
 
-def _nobody(_: Sequence[object]) -> None:
+def _ignore(_: Sequence[object]) -> None:
     pass
 
 

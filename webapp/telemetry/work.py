@@ -3,16 +3,16 @@
 A unit of work is one request of a browser or a provider, one call of a tool, or one row of the
 sweeper. The first question that the work reads is its subject.
 
-Risks: if two questions are asked at once, a log line gets the id of the other question. So each
-question of a call is its own unit of work, and the tasks that the work starts inherit it.
+Risks: a call asks two questions at once, and a log line gets the id of the wrong one. Each question
+of a call is therefore a unit of work of its own. Tasks inherit the unit of work that starts them.
 
 The record of a question stores the trace of the call that asked it (W3C Trace Context), so work on
 the question in any process continues that trace. If a call that already has a trace joins a
 question of another trace, the two are linked.
 
-A tracer provider that the application set comes first. Otherwise OpenTelemetry's own settings
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go. The OpenTelemetry
-library reads these settings.
+Traces go to the tracer provider that the application has set. If it has set none, they go to the
+exporter of OpenTelemetry's own settings (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on),
+which the OpenTelemetry library reads.
 """
 
 import logging
@@ -75,7 +75,7 @@ class Work:
         """
         self.name = name
         self.tracer = tracer
-        self.is_sought = True  # False once a question is set
+        self.is_sought = True  # until the question of this work is set
         self.call = call
         self.id: str | None = None
         self.span: Span | None = None
@@ -112,7 +112,7 @@ def working(
     try:
         yield work
     except BaseException as error:
-        if work.span is not None:  # only the type: the message may quote a person
+        if work.span is not None:  # only the type: the message can contain a person's answer
             work.span.set_status(StatusCode.ERROR, type(error).__name__)
         raise
     finally:
@@ -170,9 +170,8 @@ def _span_of(work: Work) -> Span:
 
 
 _NAME = "elicit_url"
-_log = logging.getLogger(
-    "webapp.telemetry.telemetry"
-)  # the name in the log lines of earlier versions
+# The logger has the former name of this module, which operators may filter by.
+_log = logging.getLogger("webapp.telemetry.telemetry")
 
 
 class Telemetry:

@@ -101,7 +101,7 @@ def test_scopes_that_write_or_delete_are_marked(provider: Provider) -> None:
     marked = {*provider.scope_writes, *provider.scope_deletes}
     assert marked <= set(provider.scope_words)
     for scope, words in provider.scope_words.items():
-        is_read = re.match("(Read|See|Know|Download|Search|Go on)\\b", words) is not None
+        is_read = re.match("(Read|See|Know|Download|Search|Keep access)\\b", words) is not None
         changes = re.search(r"\b(write|change|delete|set|mark)\b", words) is not None
         assert (scope in marked) is (changes or not is_read), words
         assert (scope in provider.scope_deletes) >= ("elete" in words), words

@@ -140,7 +140,7 @@ async def test_disconnected_account_is_imported_again(service: Service) -> None:
         (line(provider="Git\x1bHub"), "provider: this is not the name of a provider."),
         (line(subject=None), "Name the person"),
         (line(user="bob"), "Name the person"),
-        (line(issuer=None), "issuer: needed"),
+        (line(issuer=None), "issuer: required"),
         (line(refresh_token=None, expires_at="2020-01-01T00:00:00Z"), "has expired"),
         (line(refresh_expires_at="2020-01-01T00:00:00Z"), "refresh token has expired"),
         (line(expires_at="2030-01-01T00:00:00"), "time zone"),

@@ -194,7 +194,7 @@ async def test_reply_that_leads_to_another_host_connects_nothing(address: object
     network = Sites()
     network.extra = {"instance_url": address}
     async with sites(network) as service:
-        with pytest.raises(Failed, match="no API that can be used"):
+        with pytest.raises(Failed, match="did not name a usable API"):
             await connected(service, "force")
         assert await stored(service) == []
 

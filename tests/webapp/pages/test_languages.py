@@ -268,8 +268,8 @@ def schema_faults(schema: Any) -> Any:
             "GitHub hat den Zugriffsschlüssel nicht erneuert (HTTP 404)",
         ),
         (
-            "The server could not process what your browser sent.",
-            "Der Server konnte nicht verarbeiten, was Ihr Browser gesendet hat.",
+            "The server could not process your browser's request.",
+            "Der Server konnte die Anfrage Ihres Browsers nicht verarbeiten.",
         ),
         ("The author's own words.", "The author's own words."),
         ("Decline", "Decline"),  # only a template has this text

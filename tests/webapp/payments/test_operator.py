@@ -224,7 +224,7 @@ async def test_repeated_partial_refund_is_made_once_and_the_payment_stays_usable
         id = await paid_in_vain(shop, buy)
         reported = await refund(shop, id, amount="3.00", reason="sorry")
         assert reported.startswith("3.00 EUR is refunded (re_")
-        assert reported.endswith("all that was refunded of 9.00 EUR.")
+        assert reported.endswith("Nothing else of 9.00 EUR was refunded.")
         assert await refund(shop, id, amount="3.00") == "3.00 EUR of 9.00 EUR was refunded already."
         await shop.tell_all()
         await refund(shop, id, amount="6.00")

@@ -64,7 +64,7 @@ async def test_page_of_a_refused_request_says_what_happened_in_plain_words() -> 
         for answer, status, says in (
             (without_cookie, 403, "Your browser didn't save our cookie"),
             (of_other_cookie, 403, "This page is out of date"),
-            (too_long, 413, "What you sent is longer than this server accepts."),
+            (too_long, 413, "Your browser sent more data than this server accepts."),
             (not_a_page, 405, "This address is only for a button on one of our pages."),
         ):
             assert (answer.status_code, says in unescape(answer.text)) == (status, True), says

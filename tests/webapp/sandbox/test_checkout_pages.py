@@ -156,8 +156,8 @@ async def test_later_refunds_and_disputes_are_reported_and_shown(env: ServerEnv)
     await env.press(created, "card")
     for button, words in {
         "part": "€4.50 of it was refunded.",
-        "claim": "The bank claims it back.",
-        "won": "The bank claimed it back, in vain.",
+        "claim": "The bank disputes the payment (chargeback).",
+        "won": "The seller won the dispute.",
     }.items():
         await env.press(created, button)
         assert words in (await env.browser.get(f"/pay/{created.id}")).text

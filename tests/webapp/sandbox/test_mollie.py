@@ -91,7 +91,7 @@ async def test_open_payment_can_be_paid_days_later(paying: Paying) -> None:
     assert await paying.press(begun, "open") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.OPEN
     assert paying.env.shop.received == []
-    assert "It was left open" in (await paying.page(begun)).text
+    assert "The payment is open" in (await paying.page(begun)).text
     paying.env.clock.tick(days=11)
     assert await paying.press(begun, "paid") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.PAID

@@ -246,7 +246,7 @@ async def test_lost_dispute_fails_payment(paying: Paying) -> None:
     revisited = await paying.run(PayPalGateway(paying.env.settings.paypal()).revisit(payment))
     assert revisited == await paying.fetched(begun)
     page = await paying.page(begun)
-    assert "the money is gone again" in page.text
+    assert "the bank took the money back" in page.text
     assert "<form" not in page.text
     with pytest.raises(Failed, match="REFUND_NOT_ALLOWED"):
         await paying.run(paying.gateway.refund(payment, reason=None))

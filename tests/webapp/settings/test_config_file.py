@@ -253,11 +253,11 @@ def test_client_id_in_file_is_refused() -> None:
         (SMALL + 'extra = { state = "x" }\n', "providers.acme.extra: state is set by the server"),
         (SMALL.replace("https", "http"), "providers.acme.issuer: The address must be https"),
         (SMALL + "person = 7\n", "providers.acme.person: must be a table of texts, with"),
-        (SMALL + 'person = { id = "x" }\n', "providers.acme.person.label: needed."),
+        (SMALL + 'person = { id = "x" }\n', "providers.acme.person.label: required."),
         (SMALL + 'person = { name2 = "x" }\n', "providers.acme.person.name2: unknown"),
         (SMALL + "revoke = 7\n", "providers.acme.revoke: must be a text, or a table of texts."),
         (SMALL + "revoke = { url = 7 }\n", "providers.acme.revoke: must be a text, or a table"),
-        (SMALL + 'revoke = { kind = "form" }\n', "providers.acme.revoke.url: needed."),
+        (SMALL + 'revoke = { kind = "form" }\n', "providers.acme.revoke.url: required."),
         (SMALL + 'revoke = { url2 = "x" }\n', "providers.acme.revoke.url2: unknown"),
         (
             SMALL + 'revoke = { url = "https://x.example", kind = "xml" }\n',
@@ -473,7 +473,7 @@ def test_provider_with_api_keys_needs_no_oauth() -> None:
     [
         ("status = 201", 'status = "201"', "providers.desk.key.status: must be a whole number."),
         ("status = 201", "statsu = 201", "providers.desk.key.statsu: unknown"),
-        ('page = "https://desk.example/keys", ', "", "providers.desk.key.page: needed"),
+        ('page = "https://desk.example/keys", ', "", "providers.desk.key.page: required"),
         ("header =", "query =", "providers.desk.key.query: must be"),
         ('api = "https://api.desk.example/v1"\n', "", "providers.desk.api: required"),
         ("person =", "device = 'https://desk.example/d'\nperson =", "providers.desk.device: leave"),

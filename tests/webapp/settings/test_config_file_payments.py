@@ -317,7 +317,7 @@ def test_value_which_is_no_table_is_reported(text: str, problem: str) -> None:
 
 STATES = "a table of open, pending, paid, failed, closed."
 HAS_SECRET = 'must contain "{secret}", the placeholder for the key.'
-ORIGIN = "checkout_origins: it is not an https origin."
+ORIGIN = "checkout_origins: its value is not an https origin."
 
 
 @pytest.mark.parametrize(
@@ -327,10 +327,19 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ('label = " "', "label: must be a printable name, which people see."),
         (f'label = "{"x" * 41}"', "label: must not be longer than 40 characters."),
         ('needs = "shop"', "needs: must be a list of texts."),
-        ('needs = ["Shop!"]', "needs: it is reserved or not a valid name; choose another name."),
-        ('needs = ["minor"]', "needs: it is reserved or not a valid name; choose another name."),
-        ('needs = ["live"]', "needs: live is a setting of every provider."),
-        ('needs = ["client_id"]', "needs: client_id is a setting of every provider."),
+        (
+            'needs = ["Shop!"]',
+            "needs: its value is reserved or not a valid name; choose another name.",
+        ),
+        (
+            'needs = ["minor"]',
+            "needs: its value is reserved or not a valid name; choose another name.",
+        ),
+        ('needs = ["live"]', "needs: live is a setting of every provider, so leave it out."),
+        (
+            'needs = ["client_id"]',
+            "needs: client_id is a setting of every provider, so leave it out.",
+        ),
         ('account = "shop"', "account: must be one of `needs`."),
         (
             'test_api = "http://x.example"',
@@ -361,12 +370,12 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ('create_body = { a = "{secret}" }', "create_body: {secret} is not allowed here."),
         ('close_body = { a = "{minor}" }', "close_body: {minor} is not allowed here."),
         ('refund_body = { a = "{return_url}" }', "refund_body: {return_url} is not allowed here."),
-        ('refund_id = "a b"', "refund_id: it is not a valid path."),
+        ('refund_id = "a b"', "refund_id: its value is not a valid path."),
         ("refund_id = false", "refund_id: must be a text."),
         ('refund_states = { "a=b" = "done" }', "refund_states: must be a table of pending or suc"),
         (
             'refund_states = { "hunter2" = "pending" }',
-            "refund_states: it is not of the form path=value.",
+            "refund_states: its value is not of the form path=value.",
         ),
         ('headers = { X-Key = "hunter2" }', 'headers: one header must contain "{secret}", the'),
         (
@@ -377,25 +386,25 @@ ORIGIN = "checkout_origins: it is not an https origin."
             'headers = { X-Api-Key = "hunter2", X-Key = "{secret}" }',
             "headers.X-Api-Key: a secret does not belong in this file; set ELICIT_ACME_KEY in the",
         ),
-        ('headers = { "a b" = "{secret}" }', "headers: it is not a valid header."),
-        ('headers = { A = "{secret}\\n" }', "headers: it is not a valid header."),
+        ('headers = { "a b" = "{secret}" }', "headers: its value is not a valid header."),
+        ('headers = { A = "{secret}\\n" }', "headers: its value is not a valid header."),
         ('headers = { A = "{secret} {shop}" }', "headers.A: {shop} is not allowed here."),
         ("headers = { A = 7 }", "headers: must be a table of texts."),
-        ('scheme = "hunter2"', "scheme: unknown; they are github, mollie, "),
+        ('scheme = "hunter2"', "scheme: must be one of github, mollie, "),
         ("scheme = 7", "scheme: must be a text or a table."),
-        ("scheme = {}", "scheme.signature_header: needed, the name of a header."),
-        (_scheme(signature_header="x y"), "scheme.signature_header: needed"),
-        (_scheme(signature_header=False), "scheme.signature_header: needed"),
+        ("scheme = {}", "scheme.signature_header: required: the name of a header."),
+        (_scheme(signature_header="x y"), "scheme.signature_header: required"),
+        (_scheme(signature_header=False), "scheme.signature_header: required"),
         (_scheme(encoding="hunter2"), "scheme.encoding: must be hex or base64."),
-        (_scheme(message="{ts}.{body}"), "scheme.time_label: needed if the message has {ts}"),
-        (_scheme(time_label="t="), "scheme.time_label: needed if the message has {ts}"),
+        (_scheme(message="{ts}.{body}"), "scheme.time_label: required if the message has {ts}"),
+        (_scheme(time_label="t="), "scheme.time_label: required if the message has {ts}"),
         (_scheme(message="{id}.{body}"), "scheme.message: {id} is not a valid name here."),
         (_scheme(message="hunter2"), "scheme.message: message must contain {body} once"),
         (_scheme(message="{body}{hunter2}"), "scheme.message: message must contain {body} once"),
         (_scheme(separator=7), "scheme.separator: must be a text."),
-        (_scheme(secret="hunter2"), "scheme.secret: unknown; they are signature_header, "),
+        (_scheme(secret="hunter2"), "scheme.secret: unknown; the keys are signature_header, "),
         ("event_type = false", "event_type: must be a text."),
-        ('event_type = "sk hunter2"', "event_type: it is not a valid path."),
+        ('event_type = "sk hunter2"', "event_type: its value is not a valid path."),
         ('news = { a = "hunter2" }', f"news: must be {NEWS}."),
         ("news = { a = false }", f"news: must be {NEWS}."),
         (
@@ -405,21 +414,27 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ("told = 7", "told: must be a table."),
         ("told = { states = false }", f"told.states: must be {STATES}"),
         ('told = { states = { "a=b" = "hunter2" } }', f"told.states: must be {STATES}"),
-        ('told = { states = { "a" = "paid" } }', "told.states: it is not of the form path=value."),
+        (
+            'told = { states = { "a" = "paid" } }',
+            "told.states: its value is not of the form path=value.",
+        ),
         ('told = { live = { "a=b" = "yes" } }', "told.live: must be a table of true or false."),
         ('told = { unit = "euros" }', "told.unit: must be minor or decimal."),
         ("told = { unit = false }", "told.unit: must be minor or decimal."),
         ("told = { session = false }", "told.session: must be a text."),
-        ('told = { amount = "a..b" }', "told.amount: it is not a valid path."),
-        ('told = { amount = "a+b" }', "told.amount: it is not a valid path."),
-        ('told = { amuont = "a" }', "told.amuont: unknown; they are session, handle, states, "),
-        ("holding = 7", "holding.call: needed."),
-        ('holding = { call = "GET /x" }', "holding.currency: needed."),
+        ('told = { amount = "a..b" }', "told.amount: its value is not a valid path."),
+        ('told = { amount = "a+b" }', "told.amount: its value is not a valid path."),
+        ('told = { amuont = "a" }', "told.amuont: unknown; the keys are session, handle, states, "),
+        ("holding = 7", "holding.call: required."),
+        ('holding = { call = "GET /x" }', "holding.currency: required."),
         (
             'holding = { call = "/x", id = "a", currency = "b", given = "c" }',
             "holding: must be a method and a path,",
         ),
-        ('holding = { call = "GET /x", hunter = "2" }', "holding.hunter: unknown; they are call"),
+        (
+            'holding = { call = "GET /x", hunter = "2" }',
+            "holding.hunter: unknown; the keys are call",
+        ),
         ('lable = "Acme"', "lable: unknown; the keys are label, api, checkout_origins, test_api, "),
         ('accepted = "ok"', "accepted: unknown; the keys are "),
     ],
@@ -437,8 +452,8 @@ def test_two_mistakes_in_same_key_are_reported_once() -> None:
 
 def test_missing_required_keys_are_reported() -> None:
     assert problems_of("[sellers.acme]\n") == [
-        "sellers.acme.api: needed.",
-        "sellers.acme.checkout_origins: needed.",
+        "sellers.acme.api: required.",
+        "sellers.acme.checkout_origins: required.",
     ]
 
 

@@ -85,10 +85,10 @@ def test_table_inherits_scopes_of_first_issuer_but_not_its_audience(tmp_path: Pa
         (PARTNER + "claim = []", {}, "claim: name at least one"),
         (PARTNER + "algorithms = ['HS256']", {}, "algorithms: HS256: only RS256"),
         (PARTNER + "algorithms = []", {}, "algorithms: name at least one"),
-        (PARTNER + "client_auth = 'magic'", {}, "client_auth: it is one of basic"),
+        (PARTNER + "client_auth = 'magic'", {}, "client_auth: must be one of basic"),
         (PARTNER + "client_secret = 'x'", {}, "a secret does not belong in this file"),
         (PARTNER + "label = ''", {}, "label: must have 1 to 40"),
-        (PARTNER + f"tenants = ['{TENANT}']", {}, "{tenantid} and a list of tenants need"),
+        (PARTNER + f"tenants = ['{TENANT}']", {}, "{tenantid} and a list of tenants must"),
         (
             PARTNER,
             {"ELICIT_ISSUER_PARTNER_CLIENT_ID": ""},
@@ -103,9 +103,13 @@ def test_table_inherits_scopes_of_first_issuer_but_not_its_audience(tmp_path: Pa
         (
             PARTNER,
             {"ELICIT_ISSUER": "https://login.partner.example/realms/a"},
-            "is the issuer of ELICIT_ISSUER already",
+            "is already the issuer of ELICIT_ISSUER",
         ),
-        (PARTNER + PARTNER.replace("partner]", "again]"), {}, "of [issuers.partner] already"),
+        (
+            PARTNER + PARTNER.replace("partner]", "again]"),
+            {},
+            "already the issuer of [issuers.partner]",
+        ),
         (
             PARTNER + "introspect = true",
             {"ELICIT_INTROSPECT": "1"},
@@ -127,8 +131,8 @@ def test_table_inherits_scopes_of_first_issuer_but_not_its_audience(tmp_path: Pa
             "ELICIT_OPERATORS_ISSUER, as issuers: nobody signs in at",
         ),
         ("", {"ELICIT_ISSUER_ALGORITHMS": "HS256"}, "ELICIT_ISSUER_ALGORITHMS: "),
-        ("", {"ELICIT_ISSUER": TEMPLATE}, "{tenantid} and a list of tenants need each other"),
-        ("", {"ELICIT_ISSUER_TENANTS": TENANT}, "{tenantid} and a list of tenants need"),
+        ("", {"ELICIT_ISSUER": TEMPLATE}, "{tenantid} and a list of tenants must be used together"),
+        ("", {"ELICIT_ISSUER_TENANTS": TENANT}, "{tenantid} and a list of tenants must"),
         *(
             (
                 "",
@@ -165,7 +169,7 @@ def test_table_inherits_scopes_of_first_issuer_but_not_its_audience(tmp_path: Pa
                 "ELICIT_ISSUER_TENANTS": TENANT,
                 "ELICIT_INTROSPECT": "1",
             },
-            "ELICIT_INTROSPECT: unset it: a token that is not a JWT names no tenant",
+            "ELICIT_INTROSPECT: unset it, because a token that is not a JWT names no tenant",
         ),
     ],
 )

@@ -433,7 +433,7 @@ async def test_open_store_opens_store_named_by_address(tmp_path, monkeypatch):
     ],
 )
 async def test_invalid_store_address_is_refused_with_possible_addresses(url):
-    with pytest.raises(ValueError, match=r"possible are sqlite:///relative\.db") as refusal:
+    with pytest.raises(ValueError, match=r"use sqlite:///relative\.db") as refusal:
         await open_store(url)
     assert "hunter2" not in str(refusal.value)
 

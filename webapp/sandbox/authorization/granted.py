@@ -52,8 +52,8 @@ class SandboxPerson:
 
 
 _REPOSITORIES = (
-    ("hello-sandbox", False, "The first thing that anybody writes here"),
-    ("secret-plans", True, "Not so secret: they are made up"),
+    ("hello-sandbox", False, "A first example"),
+    ("secret-plans", True, "An example of a private repository"),
     ("sand-castle", False, "Gone with the tide"),
 )
 
@@ -140,7 +140,7 @@ class AuthorizationGrants:
         name = _hash(code)
         found = self._codes.get(name)
         if found is None:
-            raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code is not known.")
+            raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code is unknown.")
         if found.families is not None:
             for family in found.families:
                 self._end(family)
@@ -150,7 +150,8 @@ class AuthorizationGrants:
             raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code has expired.")
         if redirect_uri != found.request.redirect.redirect_uri:
             raise GrantRefused(
-                PlayedRefusal.WRONG_REDIRECT, "The redirect_uri is not the one of the code."
+                PlayedRefusal.WRONG_REDIRECT,
+                "The redirect_uri differs from the requested one.",
             )
         if not secrets.compare_digest(challenge_of(verifier), found.request.challenge):
             raise GrantRefused(
@@ -175,13 +176,13 @@ class AuthorizationGrants:
         is_one = token.startswith(self._habits.refresh_prefix)
         if family is None or family.is_revoked or not is_one:
             raise GrantRefused(
-                PlayedRefusal.INVALID_REFRESH, "The refresh token is not known or revoked."
+                PlayedRefusal.INVALID_REFRESH, "The refresh token is unknown or revoked."
             )
         if family.refresh != _hash(token):
             self._end(family.id)
             raise GrantRefused(PlayedRefusal.INVALID_REFRESH, "The refresh token was used before.")
         if scopes is not None and not set(scopes) <= set(family.scopes):
-            raise GrantRefused(PlayedRefusal.INVALID_SCOPE, "More is asked for than was granted.")
+            raise GrantRefused(PlayedRefusal.INVALID_SCOPE, "The scopes exceed the granted ones.")
         return self._issue(family, scopes=scopes)
 
     def family_of(self, access_token: str | None) -> Family | None:
@@ -268,12 +269,12 @@ def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: San
     basic = basic_of(headers)
     posted = (form.get("client_id"), form.get("client_secret"))
     if basic is not None and posted[1] is not None:
-        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client sent its name twice.")
+        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client sent its credentials twice.")
     if basic is not None and posted[0] not in (None, basic[0]):
-        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client named itself in two ways.")
+        raise GrantRefused(PlayedRefusal.INVALID_REQUEST, "The client sent two different ids.")
     id, secret = basic or posted
     if not is_client(id or "", secret or "", sandbox=sandbox):
-        raise GrantRefused(PlayedRefusal.INVALID_CLIENT, "The client or its password is wrong.")
+        raise GrantRefused(PlayedRefusal.INVALID_CLIENT, "The client id or secret is wrong.")
 
 
 def is_client(id: str, secret: str, *, sandbox: Sandbox) -> bool:

@@ -142,7 +142,7 @@ def read_request(
         client_id = parameters.get("client_id")
         redirect_uri = parameters.get("redirect_uri")
     except ValueError as err:
-        raise NotRedirected("This request is not one that an application would send.") from err
+        raise NotRedirected("The request has invalid or repeated parameters.") from err
     if client_id != sandbox.client_id:
         raise NotRedirected("No application with this client id is known here.")
     if redirect_uri is None or not _is_accepted(redirect_uri, sandbox=sandbox):
@@ -189,7 +189,7 @@ def _problems(
         if len(scopes) > _SCOPES_AT_MOST or not all(map(_SCOPE.fullmatch, scopes)):
             yield "invalid_scope", "One of the scopes is not valid."
     if habits.needs_scope and not any(lists):
-        yield "invalid_scope", "No scope is asked for."
+        yield "invalid_scope", "The request names no scope."
 
 
 def _scopes(asked: list[str], *, habits: AuthorizationHabits) -> tuple[str, ...]:

@@ -249,11 +249,11 @@ class Consent:
             form = Parameters(body)
             decision, login, csrf = (form.get(name) for name in ("decision", "person", "csrf"))
         except ValueError:
-            return self.pages.trouble(_NOT_COMPLETE, "It came in a strange shape.")
+            return self.pages.trouble(_NOT_COMPLETE, "Your browser sent it in an invalid format.")
         if not self.pages.is_valid_csrf(csrf, request=request, subject=self._here(request)):
             return self.pages.trouble(
-                "This form is not from here",
-                "It did not come from our page in this browser, or your browser keeps no cookies.",
+                "This form is not valid here",
+                "It is not from our page in this browser, or your browser does not store cookies.",
                 status=HTTPStatus.FORBIDDEN,
             )
         person = person_of(login)

@@ -158,7 +158,7 @@ class SandboxAnswers:
             asked = ask()
             trouble = self._troubles.popleft() if asked.changes and self._troubles else None
             if trouble is SandboxTrouble.SERVER_ERROR:
-                words, status = "A trouble that was asked for.", HTTPStatus.INTERNAL_SERVER_ERROR
+                words, status = "This failure was requested.", HTTPStatus.INTERNAL_SERVER_ERROR
                 raise self.api.refusal(words, status)
             answer, is_replayed = self._once(asked)
         except SandboxRefused as error:
@@ -242,7 +242,7 @@ def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHa
     def failure(request: AnyRequest, error: Exception) -> Response[Any]:
         _log.error("sandbox.failed", exc_info=error)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-        return refused(request, "Something broke in the sandbox.", status)
+        return refused(request, "The sandbox failed: see its log.", status)
 
     return Router(
         f"/{name}",

@@ -85,7 +85,7 @@ class PayPalError(SandboxRefused):
     def as_json(self) -> Json:
         return {
             "name": self.name,
-            "message": "The sandbox's PayPal did not do this.",
+            "message": "The sandbox refused this request.",
             "debug_id": trace(),
             "details": [{"issue": self.message, "description": self.message}],
         }
@@ -95,7 +95,10 @@ class PayPalTokenError(PayPalError):
     """An authentication error in the format of OAuth."""
 
     def as_json(self) -> Json:
-        return {"error": self.message, "error_description": "The sandbox's PayPal says so."}
+        return {
+            "error": self.message,
+            "error_description": "The sandbox refused this client.",
+        }
 
 
 class _Context(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

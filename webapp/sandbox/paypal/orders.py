@@ -166,7 +166,7 @@ class PayPalVendor:
 
     def notes(self, sale: Order) -> Iterable[str]:
         if sale.dispute is not None:
-            yield "A dispute was lost, and the money is gone again."
+            yield "The seller lost a dispute, and the bank took the money back."
 
     def event(self, before: Order, after: Order) -> SandboxEvent | None:
         if before.state is not after.state:

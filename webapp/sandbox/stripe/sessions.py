@@ -47,12 +47,12 @@ _DISPUTE_STATUS = {
     Dispute.WON: "won",
 }
 _NOTES = {
-    Dispute.INQUIRY: "The bank asks about it.",
-    Dispute.CLOSED: "The bank asked about it, and claims nothing.",
-    Dispute.OPEN: "The bank claims it back.",
+    Dispute.INQUIRY: "The bank asks about the payment (inquiry).",
+    Dispute.CLOSED: "The bank ended its inquiry without a dispute.",
+    Dispute.OPEN: "The bank disputes the payment (chargeback).",
     Dispute.LOST: "The bank has taken it back.",
     Dispute.APPEALED: "The bank has taken it back, and the seller has appealed.",
-    Dispute.WON: "The bank claimed it back, in vain.",
+    Dispute.WON: "The seller won the dispute.",
 }
 _BECAME = {
     (SaleState.OPEN, SaleState.PAID): "checkout.session.completed",

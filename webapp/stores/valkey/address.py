@@ -73,8 +73,8 @@ def parse_address(url: str) -> ValkeyAddress:
         options |= {"ssl": True, **{name: query.pop(name) for name in _FILES if name in query}}
     if query:
         raise ValueError(
-            f"{parts.scheme}://... has unknown options: {', '.join(sorted(query))}. Possible are "
-            f"db, and for TLS {', '.join(_FILES)}"
+            f"{parts.scheme}://... has unknown options: {', '.join(sorted(query))}. The "
+            f"options are db, and for TLS {', '.join(_FILES)}"
         )
     shown = (
         f"{parts.scheme}://{where}?db={database}"

@@ -1,13 +1,13 @@
--- Claim what was found due in one shard, unless it was written or claimed since.
--- KEYS[1] fence    why nobody may write
--- KEYS[2] records  a record by its name
+-- Claim due records of one shard, except those that were written or claimed in the meantime.
+-- KEYS[1] fence    why writes are refused, if they are
+-- KEYS[2] records  records by name
 -- KEYS[3] due      names by due_at
--- KEYS[4] claims   until when somebody is at work on what was due, by name
--- ARGV[1] now      in microseconds
--- ARGV[2] held     the latest end of a claim that holds anybody up
--- ARGV[3] until    when the claim ends
--- ARGV[4...] names of what was found
--- Returns the records that are claimed now; or why nobody may write.
+-- KEYS[4] claims   when the claim of a due record ends, by name
+-- ARGV[1] now      the time in microseconds
+-- ARGV[2] held     claims that end later than this are ignored (in microseconds)
+-- ARGV[3] until    when the new claims end, in microseconds
+-- ARGV[4...] names of the due records
+-- Returns the records that are now claimed, or the reason why writes are refused.
 local now, held = tonumber(ARGV[1]), tonumber(ARGV[2])
 local why = redis.call('GET', KEYS[1])
 if why then return why end

@@ -1,11 +1,11 @@
--- Look what is due in one shard and claimed by nobody, oldest first.
--- KEYS[1] fence   why nobody may write
+-- Find the records of one shard that are due and not claimed, the oldest first.
+-- KEYS[1] fence   why writes are refused, if they are
 -- KEYS[2] due     names by due_at
--- KEYS[3] claims  until when somebody is at work on what was due, by name
--- ARGV[1] now     in microseconds
--- ARGV[2] held    the latest end of a claim that holds anybody up
--- ARGV[3] limit   how many at most
--- Returns time and name of each; or why nobody may write.
+-- KEYS[3] claims  when the claim of a due record ends, by name
+-- ARGV[1] now     the time in microseconds
+-- ARGV[2] held    claims that end later than this are ignored (in microseconds)
+-- ARGV[3] limit   the maximum number of records
+-- Returns the due time and the name of each, or the reason why writes are refused.
 local CHUNK = 500
 local now, held, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local why = redis.call('GET', KEYS[1])

@@ -1,16 +1,16 @@
--- Erase records of one shard: an owner's, what is past its time, or what is both.
--- KEYS[1] fence    why nobody may write
--- KEYS[2] records  a record by its name
--- KEYS[3] holders  the name of the record that holds a key, by owner, kind and key
+-- Erase records of one shard: all of one owner, all that expired, or the expired ones of one owner.
+-- KEYS[1] fence    why writes are refused, if they are
+-- KEYS[2] records  records by name
+-- KEYS[3] holders  name of the record that has a key, by owner, kind and key
 -- KEYS[4] owned    the names of all records, in order
 -- KEYS[5] ids      kind, id and owner of all records, in order
 -- KEYS[6] due      names by due_at
 -- KEYS[7] erase    names by erase_at
--- KEYS[8] claims   until when somebody is at work on what was due, by name
--- ARGV[1] owner    whose, or nothing: anybody's
--- ARGV[2] before   the latest erase_at in microseconds, or nothing: any, or none
--- ARGV[3] limit    how many at most
--- Returns how many; or why nobody may write.
+-- KEYS[8] claims   when the claim of a due record ends, by name
+-- ARGV[1] owner    the owner, or empty for all owners (`before` is then required)
+-- ARGV[2] before   the latest erase_at in microseconds, or empty to erase regardless of it
+-- ARGV[3] limit    the maximum number of records
+-- Returns the number of erased records, or the reason why writes are refused.
 local CHUNK = 500
 local call = redis.call
 local owner, before, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,8 +1,8 @@
--- Let nobody write in this shard, or end that.
--- KEYS[1] fence    why nobody may write
--- ARGV[1] why      the words of the new fence; empty: none from now on
--- ARGV[2...] instead  the fences in whose place it may be put, empty: none; without any: whichever
--- Returns 1, or nothing if another one stands.
+-- Set the fence of this shard, which refuses writes, or remove it.
+-- KEYS[1] fence    why writes are refused, if they are
+-- ARGV[1] why      the reason, which is the new fence, or empty to remove the fence
+-- ARGV[2...] instead  the fences to replace, empty for no fence; without any, replace every fence
+-- Returns 1, or an empty list if the current fence may not be replaced.
 local found = redis.call('GET', KEYS[1]) or ''
 local may = #ARGV == 1
 for i = 2, #ARGV do

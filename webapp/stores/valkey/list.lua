@@ -1,11 +1,11 @@
--- Read a page of one shard's records, in the order of a range of names.
--- KEYS[1] records  a record by its name
--- KEYS[2] names    owned; or ids, whose members are kind, id and owner
--- ARGV[1] first    where the range begins
--- ARGV[2] last     where it ends
--- ARGV[3] status   that of the records, or nothing: any
--- ARGV[4] limit    how many records at most
--- Returns where to go on, or nothing at the end, and then the records.
+-- Read a page of one shard's records, from a range of names in their order.
+-- KEYS[1] records  records by name
+-- KEYS[2] names    `owned`, or `ids`, whose members are kind, id and owner
+-- ARGV[1] first    the beginning of the range
+-- ARGV[2] last     the end of the range
+-- ARGV[3] status   the status of the records, or empty for all
+-- ARGV[4] limit    the maximum number of records
+-- Returns where the next page begins (empty at the end), followed by the records.
 local EXAMINED, BYTES = 1000, 4194304
 local limit = tonumber(ARGV[4])
 local is_by_id = string.find(KEYS[2], ':ids', 1, true)

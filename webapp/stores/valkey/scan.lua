@@ -1,8 +1,8 @@
--- Read all records of some owners of one shard, of each as they are at one moment.
--- KEYS[1] records  a record by its name
+-- Read all records of the next owners of one shard. All records of an owner are read at one moment.
+-- KEYS[1] records  records by name
 -- KEYS[2] owned    the names of all records, in order
--- ARGV[1] first    where to begin
--- Returns where to go on, or nothing at the end, and then the records.
+-- ARGV[1] first    the beginning of the range of names
+-- Returns where the next page begins (empty at the end), followed by the records.
 local RECORDS, BYTES = 500, 4194304
 local found, bytes, first = {''}, 0, ARGV[1]
 while true do

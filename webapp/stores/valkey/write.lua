@@ -1,20 +1,22 @@
--- Carry out the writes of many callers for owners of one shard, each of them all or none.
--- KEYS[1] fence    why nobody may write
--- KEYS[2] records  a record by its name
--- KEYS[3] holders  the name of the record that holds a key, by owner, kind and key
+-- Carry out the writes of several callers for owners of one shard. Of each write, all records are
+-- written or none.
+-- KEYS[1] fence    why writes are refused, if they are
+-- KEYS[2] records  records by name
+-- KEYS[3] holders  name of the record that has a key, by owner, kind and key
 -- KEYS[4] owned    the names of all records, in order
 -- KEYS[5] ids      kind, id and owner of all records, in order
 -- KEYS[6] due      names by due_at
 -- KEYS[7] erase    names by erase_at
--- KEYS[8] claims   until when somebody is at work on what was due, by name
--- ARGV[1] opening  who writes, for whom nothing is published
--- ARGV[2] channel  where the names of what was written are published
--- ARGV[3] behind   the fence that has to stand, for a load; empty: a write, for which none may
--- ARGV[4] writes   of each write its records: name, place in ids, version that must stand there
---                  (none: whichever does), place in holders, due_at, erase_at
--- ARGV[5...] stored these records as they are stored, in the same order
--- Returns for each write 1, or what stands in its way: a record, or 0 if the expected one is gone;
--- or why nobody may write; of a load nothing if another fence stands, or none.
+-- KEYS[8] claims   when the claim of a due record ends, by name
+-- ARGV[1] opening  the id of the opening that writes, which ignores its own notifications
+-- ARGV[2] channel  the channel that receives the names of the written records
+-- ARGV[3] behind   for a load, the fence that must be set; empty for a write
+-- ARGV[4] writes   the records of each write: name, member of `ids`, expected version (none: do not
+--                  compare), field of `holders`, due_at, erase_at
+-- ARGV[5...] stored these records as stored, in the same order
+-- Returns for each write 1, or the record that it conflicts with, or 0 if the expected record does
+-- not exist. If writes are refused, returns the reason instead. A load whose fence is not set
+-- returns an empty list.
 local fence, records, holders, owned, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local due, erase, claims = KEYS[6], KEYS[7], KEYS[8]
 local behind = ARGV[3]
@@ -61,7 +63,7 @@ local function set_time(key, name, before, after)
 end
 
 local function carry_out(write, before, stored)
-    -- A key that moves is released first, whichever of the two records comes first.
+    -- First release all keys that move: the record that receives a key can come before its holder.
     for i, entry in ipairs(write) do
         local old = before[i]
         if old and old[2] then
@@ -100,7 +102,7 @@ for i, write in ipairs(cmsgpack.unpack(ARGV[4])) do
     stored = stored + #write
 end
 if #written > 0 and not is_load then
-    -- Nobody reads a thousand names: with none at all, everything is to be looked at again.
+    -- For more than 1,000 names, publish an empty list: the other openings then check everything.
     if #written > 1000 then written = {} end
     call('PUBLISH', ARGV[2], cmsgpack.pack({ARGV[1], written}))
 end
