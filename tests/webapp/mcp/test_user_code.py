@@ -33,6 +33,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
+from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
 BY_CODE = IdentitySettings(binds_by_code=True)
@@ -250,7 +251,8 @@ async def test_code_form_accepted_without_a_code_returns_the_link(revision):
     # finding: XC3
     typed: asyncio.Queue[str] = asyncio.Queue()
     typed.put_nowait("")
-    async with by_token(revision, typed=typed) as (env, caller):
+    limits = CallLimits(link=timedelta())
+    async with by_token(revision, typed=typed, limits=limits) as (env, caller):
         result = await caller.result("visit")
         assert link_in(result)
         assert "eight letters" in text_of(result)
