@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cookbook.servers import EXAMPLES, PLAYS
+from tests.cookbook.servers import CELLS, EXAMPLES, PLAYS, cells_in_turn
 from tests.cookbook.table import measured, rows
 from tests.support.samples import PAGES
 
@@ -19,9 +19,10 @@ def test_example_is_short_and_on_the_page(name):
 
 
 @pytest.mark.parametrize("name", PLAYS)
-async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(name):
+async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(name, pytestconfig):
     # finding: XA9
-    watched, replayed = [await measured(name, replay=replay) for replay in (False, True)]
+    cells = CELLS if pytestconfig.getoption("--whole") else cells_in_turn(name)
+    watched, replayed = [await measured(name, replay=is_on, cells=cells) for is_on in (False, True)]
     for cell, call in (*watched.items(), *replayed.items()):
         assert call.repeated == (), (cell, str(call))
     assert all(call.starts > 1 for call in replayed.values())
