@@ -55,6 +55,7 @@ SLOW_COMMANDS = (
 SLOW_MODULES = (
     *("cookbook/test_replay_option.py", "cookbook/test_tutorial.py"),
     *("hosts/test_hosts.py", "hosts/test_instances.py", "hosts/test_refusals.py"),
+    "test_benchmarks.py",
     "webapp/stores/test_postgres_standby.py",
     "webapp/testing/test_plugin.py",
 )

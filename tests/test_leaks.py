@@ -550,6 +550,7 @@ MAY_START = {
     "support/cli.py": {"subprocess.run": "a shell that prints words, none of our code"},
     "support/pinned.py": {"subprocess.run": "installs packages"},
     "test_public_names.py": {"subprocess.run": "a type checker, none of our code"},
+    "test_samples.py": {"subprocess.run": "the same"},
     "deployment/versions.py": {"subprocess.run": "git, none of our code"},
     "public/test_public_servers.py": {
         "subprocess.run": "git, none of our code",

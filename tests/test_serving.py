@@ -6,8 +6,6 @@ import socket
 import warnings
 from urllib.parse import urlsplit
 
-import pytest
-
 from tests.support.serving import serving
 from webapp.http.exchange import Receive, Scope, Send
 
@@ -20,11 +18,10 @@ async def empty_app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{step}.complete"})
 
 
-@pytest.mark.parametrize("turns", range(5))
-def test_connection_arriving_while_server_stops_is_closed(turns: int) -> None:
+def test_connection_arriving_while_server_stops_is_closed() -> None:
     """Test connections that arrive up to four turns of the event loop before the stop."""
 
-    async def connect_and_stop() -> list[socket.socket]:
+    async def connect_and_stop(turns: int) -> list[socket.socket]:
         async with serving(empty_app) as url:
             address = urlsplit(url)
             clients = [socket.create_connection((address.hostname, address.port)) for _ in "abc"]
@@ -34,7 +31,7 @@ def test_connection_arriving_while_server_stops_is_closed(turns: int) -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        clients = asyncio.run(connect_and_stop())
+        clients = [client for turns in range(5) for client in asyncio.run(connect_and_stop(turns))]
         gc.collect()
     for client in clients:
         client.close()

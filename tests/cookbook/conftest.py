@@ -1,18 +1,16 @@
 """Fixtures: an example, served to one person.
 
-Each test runs with each revision and each declaration. The two libraries alternate between these
-cells. With `--whole`, as in `make soak`, each test runs in every cell. The test of the page always
-runs the usual paths in every cell.
+Each test runs with each revision and each declaration, and the library changes from cell to cell.
+With `--whole`, as in `make soak`, each test runs in every cell.
 """
 
-import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 import pytest
 
-from tests.cookbook.servers import CELLS, DECLARES, LIBRARIES, OPTIONS, Vendors, load
+from tests.cookbook.servers import CELLS, DECLARES, OPTIONS, Vendors, cells_in_turn, load
 from webapp.testing import AskedPerson
 
 Opened: TypeAlias = AbstractAsyncContextManager[tuple[AskedPerson, Any]]
@@ -24,11 +22,8 @@ def vendors() -> Vendors:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    cells = CELLS
-    if not metafunc.config.getoption("--whole"):
-        ways, libraries = dict.fromkeys(cell[1:] for cell in CELLS), list(LIBRARIES)
-        first = zlib.crc32(metafunc.definition.originalname.encode())
-        cells = [(libraries[(first + n) % 2], *way) for n, way in enumerate(ways)]
+    is_whole = metafunc.config.getoption("--whole")
+    cells = CELLS if is_whole else cells_in_turn(metafunc.definition.originalname)
     for name in {"serve", "cell"}.intersection(metafunc.fixturenames):
         metafunc.parametrize(name, cells, ids=" ".join, indirect=name == "serve")
 

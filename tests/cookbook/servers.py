@@ -5,6 +5,7 @@ A cell is a library, a protocol revision and the elicitation modes that a client
 
 import json
 import sys
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -20,7 +21,8 @@ LIBRARIES: Final = {"MCPServer": "from mcp.server.mcpserver import MCPServer"}
 LIBRARIES["FastMCP"] = "from fastmcp import FastMCP as MCPServer"
 REVISIONS: Final = ("2025-11-25", "2026-07-28")
 DECLARES: Final = {"form and url": ("form", "url"), "form": ("form",), "nothing": ()}
-CELLS: Final = [
+Cell: TypeAlias = tuple[str, str, str]
+CELLS: Final[list[Cell]] = [
     (library, revision, declares)
     for library in LIBRARIES
     for revision in REVISIONS
@@ -33,6 +35,13 @@ PLANTED: Final = {
     "counter": ("count", 1, "changes statistics.calls (2 times)"),
 }
 Play: TypeAlias = Callable[[AskedPerson, Any], Awaitable[None]]
+
+
+def cells_in_turn(name: str) -> list[Cell]:
+    """Return each revision with each declaration, and a library that changes from cell to cell."""
+    ways, libraries = dict.fromkeys(cell[1:] for cell in CELLS), list(LIBRARIES)
+    first = zlib.crc32(name.encode())
+    return [(libraries[(first + number) % 2], *way) for number, way in enumerate(ways)]
 
 
 def load(place: str, library: str) -> Any:

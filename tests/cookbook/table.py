@@ -4,16 +4,16 @@ The test kit counts (`person.replayed`), without replay mode and with it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tests.cookbook.servers import (
     CELLS,
     DECLARES,
-    LIBRARIES,
     OPTIONS,
     PLAYS,
     REVISIONS,
+    Cell,
     Vendors,
     load,
 )
@@ -35,10 +35,12 @@ side effect outside of `once`.
 """
 
 
-async def measured(example: str, *, replay: bool) -> Mapping[tuple[str, str, str], ReplayedCall]:
-    """Run the usual path of an example in each cell, and return its calls by cell."""
-    found: dict[tuple[str, str, str], ReplayedCall] = {}
-    for library, revision, declares in CELLS:
+async def measured(
+    example: str, *, replay: bool, cells: Sequence[Cell] = CELLS
+) -> Mapping[Cell, ReplayedCall]:
+    """Run the usual path of an example in these cells, and return its calls by cell."""
+    found: dict[Cell, ReplayedCall] = {}
+    for library, revision, declares in cells:
         module = load(example, library)
         async with elicit_person(
             module.mcp,
@@ -55,20 +57,17 @@ async def measured(example: str, *, replay: bool) -> Mapping[tuple[str, str, str
 
 
 def rows(
-    example: str,
-    watched: Mapping[tuple[str, str, str], ReplayedCall],
-    replayed: Mapping[tuple[str, str, str], ReplayedCall],
+    example: str, watched: Mapping[Cell, ReplayedCall], replayed: Mapping[Cell, ReplayedCall]
 ) -> str:
-    """Return the rows of an example. Both libraries must have run its lines equally often."""
-    counts = {cell: _counts(call) for cell, call in watched.items()}
+    """Return the rows of an example. Each library must have run its lines equally often."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for (_, revision, declares), call in watched.items():
+        counted = counts.setdefault((revision, declares), _counts(call))
+        assert counted == _counts(call), (example, revision, declares)
     (again,) = {tuple(_counts(call).items()) for call in replayed.values()}
-    for revision, declares in _COLUMNS:
-        first, *others = (counts[library, revision, declares] for library in LIBRARIES)
-        assert others == [first], (example, revision, declares)
-    library = next(iter(LIBRARIES))
     return "\n".join(
         f"| `{example}.py`, {lines} | "
-        + " | ".join(str(counts[library, *column][lines]) for column in _COLUMNS)
+        + " | ".join(str(counts[column][lines]) for column in _COLUMNS)
         + f" | {ran} |"
         for lines, ran in again
     )

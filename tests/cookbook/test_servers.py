@@ -2,12 +2,10 @@
 
 import json
 
-import mypy.api as mypy
 import pytest
 
-from tests.cookbook.servers import EXAMPLES, PLAYS
+from tests.cookbook.servers import CELLS, EXAMPLES, PLAYS, cells_in_turn
 from tests.cookbook.table import measured, rows
-from tests.support.cli import PROJECT
 from tests.support.samples import PAGES
 
 LINES_AT_MOST = 90
@@ -21,9 +19,10 @@ def test_example_is_short_and_on_the_page(name):
 
 
 @pytest.mark.parametrize("name", PLAYS)
-async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(name):
+async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(name, pytestconfig):
     # finding: XA9
-    watched, replayed = [await measured(name, replay=replay) for replay in (False, True)]
+    cells = CELLS if pytestconfig.getoption("--whole") else cells_in_turn(name)
+    watched, replayed = [await measured(name, replay=is_on, cells=cells) for is_on in (False, True)]
     for cell, call in (*watched.items(), *replayed.items()):
         assert call.repeated == (), (cell, str(call))
     assert all(call.starts > 1 for call in replayed.values())
@@ -182,10 +181,3 @@ async def test_forged_report_completes_nothing(serve):
         result = await person.call("open_depot")
         assert "no depot was opened" in result.text
         assert example.depots == []
-
-
-def test_examples_pass_strict_type_check():
-    files = [str(EXAMPLES / f"{name}.py") for name in PLAYS]
-    about = ["--config-file", str(PROJECT / "pyproject.toml"), "--allow-untyped-decorators"]
-    found, wrong, _ = mypy.run([*about, "--cache-dir", str(PROJECT / ".mypy_cache"), *files])
-    assert (found.startswith("Success"), wrong) == (True, ""), found

@@ -302,6 +302,7 @@ async def test_persons_answer_is_not_marked_as_the_models(server, shop: Shop, re
         assert text_of(await gone_on(caller, shown)) == "Eve False"
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("content", [{}, {"first": 3}, {"years": 4}, {"first": "A", "x": 1}, "Ada"])
 async def test_invalid_answer_of_the_model_leaves_the_question_open(
     server, shop: Shop, revision, content

@@ -524,6 +524,7 @@ AUTHORS = {
 }
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("group", GROUPS)
 async def test_misuse_is_answered_with_the_line_and_what_to_write(server, revision, group):
     # finding: XA7

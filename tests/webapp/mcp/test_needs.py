@@ -100,6 +100,7 @@ ORDERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("order", ORDERS)
 async def test_needs_work_in_any_order_of_decorators(server, revision, order):
     # parity: L7

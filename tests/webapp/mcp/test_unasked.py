@@ -112,6 +112,7 @@ WAYS: dict[str, Callable[[Question[str]], Any]] = {
 }
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("way", WAYS)
 async def test_each_way_to_ask_counts(server, revision, way):
     @server.tool()

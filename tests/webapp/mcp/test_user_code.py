@@ -34,6 +34,7 @@ from tests.support.mcp_server import (
     text_of,
 )
 from webapp.identity.identity import QUESTIONS_AT_ONCE
+from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
 BY_CODE = IdentitySettings(binds_by_code=True)
@@ -265,7 +266,8 @@ async def test_code_form_accepted_without_a_code_returns_the_link(revision):
     # finding: XC3
     typed: asyncio.Queue[str] = asyncio.Queue()
     typed.put_nowait("")
-    async with by_token(revision, typed=typed) as (env, caller):
+    limits = CallLimits(link=timedelta())
+    async with by_token(revision, typed=typed, limits=limits) as (env, caller):
         result = await caller.result("visit")
         assert link_in(result)
         assert "eight letters" in text_of(result)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from flows.payments.receipt import ReceiptStatus
+from flows.payments.refunds import NoRefunds
 from tests.support.clock import NOON
 from tests.support.declared_env import CASES, HOOK_SECRET, SECRET, Case
 from tests.support.gateway_env import ID
@@ -17,7 +18,6 @@ from tests.support.payment_env import selling
 from tests.support.service_env import URL
 from tests.support.signers import EXAMPLES, SIGNERS, SQUARE
 from tests.support.signing import Headers, square
-from flows.payments.refunds import NoRefunds
 from webapp.settings.settings import read_settings
 
 FOLDER = Path(__file__).parents[3] / "examples" / "payments"

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from flows import Receipt
 from flows.elicitation.run import Run
 from flows.errors import Failed
-from flows.payments.refunds import REFUND_TRIES_AT_MOST
+from flows.payments.refunds import REFUND_TRIES_AT_MOST, NoRefunds
 from flows.payments.stripe.gateway import STRIPE_API, stripe
 from tests.support.mcp_server import eventually, soon, text_of
 from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
 from tests.support.shop_env import FETCH, REFUND, Buying, Shop, buying, open_shop
-from flows.payments.refunds import NoRefunds
 from webapp.settings.settings import BadSettings, read_settings
 from webapp.sweeper import fall_due
 
