@@ -41,7 +41,6 @@ from tests.support.runs_env import (
     connect,
     decline,
     deny,
-    fill,
     pay,
     programs_at,
     type_in,
@@ -162,6 +161,7 @@ async def test_form_with_model_returns_model(shop: Programs) -> None:
 
 
 async def test_form_without_schema_returns_response(shop: Programs) -> None:
+    # finding: XQ10
     async def work(_: Elicit) -> str:
         return await elicit.form("Which city?")
 
@@ -521,14 +521,6 @@ async def test_program_lists_questions_of_all_its_users(shop: Programs, here: As
         assert await block
     assert await listed(shop, waiting=True) == []
     assert {one.status for one in await listed(shop)} == {"accepted"}
-
-
-async def test_form_without_schema_returns_typed_text(shop: Programs, here: AskingEnv) -> None:
-    # finding: XQ10
-    block = shop.begin(ask_for_city)
-    link = await block.link()
-    await fill(await here.guest(), link.url)
-    assert await block == "Lund"
 
 
 async def test_expired_question_has_same_code_in_client_and_over_http(

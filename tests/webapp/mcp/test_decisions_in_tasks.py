@@ -11,7 +11,14 @@ from flows.hooks import ProposedQuestion, SettledQuestion, StartedQuestion, afte
 from tests.support.approving import FINANCE, ApprovalEnv, approving, press, served, shop
 from tests.support.clock import Clock
 from tests.support.issuer import issuing
-from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, new_server, server_env, soon
+from tests.support.mcp_server import (
+    LEGACY,
+    PATIENCE_SECONDS,
+    eventually,
+    new_server,
+    server_env,
+    soon,
+)
 from tests.support.task_client import TaskClient, task_client
 from webapp.stores.sqlite import MemoryStore
 
@@ -86,9 +93,9 @@ async def test_task_result_waits_for_the_approval():
     ):
         task = await client.task("ship", order="o8")
         await asked_in(here, client, task)
-        result = asyncio.create_task(client.text(task))
-        await client.get(task)  # the server gives it a second
-        assert not result.done()
+        posts = here.env.begun_posts
+        result = asyncio.create_task(client.text(task))  # the server holds this request
+        await eventually(lambda: here.env.begun_posts > posts)
         frank = await here.signed_in("frank")
         await press(frank, await here.one(frank), "approve")
         assert await soon(result) == "accepted: shipped"

@@ -150,11 +150,17 @@ async def test_question_of_a_tool_without_a_title_stores_no_title(server, revisi
 
 
 @pytest.mark.parametrize(
-    "title",
-    ["x" * 5000, "\u202egnihton\u2066 \x00", "<script>alert(1)</script>", " \u3164 ", "a\nb"],
+    ("title", "stored"),
+    [
+        ("x" * 5000, "x" * 200),
+        ("\u202egnihton\u2066 \x00", "gnihton"),
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        (" \u3164 ", None),
+        ("a\nb", "a b"),
+    ],
 )
 async def test_hostile_title_of_a_client_is_cut_and_has_no_invisible_characters(
-    server, revision, title: str
+    server, revision, title: str, stored: str | None
 ):
     async with (
         caller_of(server, revision, declares=URL) as (env, _),
@@ -162,8 +168,7 @@ async def test_hostile_title_of_a_client_is_cut_and_has_no_invisible_characters(
     ):
         caller.begin("ask")
         await caller.link()
-        stored = (await _asked(env)).asked.client_title
-        assert stored is None or (stored.isprintable() and 0 < len(stored) <= 200)
+        assert (await _asked(env)).asked.client_title == stored
 
 
 @pytest.mark.parametrize("path", ["form", "url", "secret", "confirm"])

@@ -5,10 +5,13 @@ import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
+import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from flows import elicit
 from flows.elicitation.run import Run
@@ -16,17 +19,16 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.mcp_server import (
     LEGACY,
+    PATIENCE_SECONDS,
+    TLS,
     ServerEnv,
-    caller_of,
-    cut,
     eventually,
     new_server,
     server_env,
     soon,
+    text_of,
 )
 from webapp.mcp.resuming import BYTES_AT_MOST, EVENTS_AT_MOST, Streams
-
-LOGIN = "https://example.org/login"
 
 
 class Work:
@@ -192,17 +194,58 @@ async def test_newer_reader_supersedes_the_older_reader_of_a_stream(library):
         assert (older.results, reader.results) == ([], ["worked 1"])
 
 
+class CutAfterFirstEvent(httpx2.AsyncBaseTransport):
+    """A transport that ends the response to the first tools/call after its first event."""
+
+    def __init__(self) -> None:
+        self._network = httpx2.AsyncHTTPTransport(verify=TLS)
+        self.calls = 0
+        self.resumed = asyncio.Event()  # set when the client sends Last-Event-ID
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._network.handle_async_request(request)
+        if "last-event-id" in request.headers:
+            self.resumed.set()
+        if b'"tools/call"' in await request.aread():
+            self.calls += 1
+            if self.calls == 1:
+                response.stream = FirstEvent(cast("httpx2.AsyncByteStream", response.stream))
+        return response
+
+    async def aclose(self) -> None:
+        await self._network.aclose()
+
+
+class FirstEvent(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = b""
+        async for chunk in self._stream:
+            read += chunk
+            event, end, _ = read.replace(b"\r\n", b"\n").partition(b"\n\n")
+            if end:
+                yield b"retry: 1\n" + event + end  # the client's default is a second
+                return
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 async def test_official_client_resumes_its_stream(server):
     # finding: R2
-    @server.tool()
-    async def ask() -> str:
-        return str(dict(await elicit.url("Sign in", LOGIN)))
-
-    async with caller_of(server, LEGACY) as (env, caller):
-        assert await env.text_after_visit(caller, "ask", {"n": 1}) == "{'n': 1}"
-        gone = caller.call("ask")
-        await caller.link()
-        await cut(gone)
+    work, transport = Work(server), CutAfterFirstEvent()
+    async with (
+        server_env(server) as env,
+        httpx2.AsyncClient(transport=transport, timeout=PATIENCE_SECONDS) as http,
+        Client(streamable_http_client(env.mcp_url, http_client=http), mode=LEGACY) as client,
+    ):
+        call = asyncio.create_task(client.call_tool("work", {}))
+        await soon(transport.resumed.wait())
+        work.gate.set()
+        assert text_of(await soon(call)) == "worked 1"
+        assert (work.runs, transport.calls) == (1, 1)
 
 
 async def test_stored_events_are_limited_in_number_bytes_and_time():

@@ -216,7 +216,7 @@ async def test_redirect_within_provider_has_key(carrier: str) -> None:
 
 @pytest.mark.parametrize("proxied", ["https://api.acme.example", "https://evil.example"])
 def test_on_wire_sees_every_request_even_if_a_proxy_is_configured(
-    carrier: str, proxied: str, monkeypatch: pytest.MonkeyPatch
+    proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An HTTPS proxy gets a tunnel; the transport that would use it is wrapped like any other.
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")

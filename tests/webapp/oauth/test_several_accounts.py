@@ -180,6 +180,9 @@ async def test_different_person_than_before_is_shown_with_switch_back() -> None:
         assert not (await row(service, "octocat")).holds_key
         await press_switch(service, done, octocat)
         assert (await row(service, "octocat")).holds_key
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert (view.person.label, view.switch_back) == ("octocat", None)
         await asks_nothing(service, "repo", label="octocat", tool="list", arguments="after")
 
 
@@ -188,22 +191,25 @@ async def press_switch(service: Service, done: Elicitation, former: Connection) 
 
 
 async def test_page_after_switching_back_shows_former_account_as_active() -> None:
-    async with serving_accounts(network := Network()) as service:
+    clock = Clock()
+    async with serving_accounts(network := Network(), clock=clock) as service:
         await connect(service, "repo", tool="list")
         network.person = HUBBER
         asked = Asking(service, "repo", tool="export")
         elicitation, state = await opened(service, asked)
+        await give_up(asked)  # the next call receives the answer
         await come_home(service, state)
         done = await service.elicitations.get(elicitation.id)
         assert done is not None
+        clock.tick(seconds=1)
         await press_switch(service, done, await row(service, "octocat"))
-        connected = await service.kinds.accounts.connected(done)
-        if connected is not None and connected.label == "hubber":  # the result has not been sent
-            view = await page(service, elicitation)
-            assert isinstance(view, DoneAccount)
-            assert view.switch_back is not None
-            assert (view.switch_back.is_done, view.switch_back.action) == (True, None)
-        await asked.account()
+        view = await page(service, elicitation)
+        assert isinstance(view, DoneAccount)
+        assert view.switch_back is not None
+        assert (view.person.label, view.switch_back.former.label) == ("hubber", "octocat")
+        assert (view.switch_back.is_done, view.switch_back.action) == (True, None)
+        with pytest.raises(Failed, match="now uses another account"):  # not shared with "export"
+            await Asking(service, "repo", tool="export").account()
 
 
 async def test_reconnecting_same_person_shows_no_switch_back() -> None:

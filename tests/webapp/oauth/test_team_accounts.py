@@ -32,7 +32,7 @@ from tests.support.account_env import (
 from tests.support.api_people import PeopleEnv
 from tests.support.api_program import ACCOUNT, program_at
 from tests.support.approving import AT_ONCE
-from tests.support.asking_env import APPLICATION, asking_env
+from tests.support.asking_env import asking_env
 from tests.support.chains import AUDITED, audit_entries_of
 from tests.support.clock import Clock
 from tests.support.issuer import Issuing, issuing
@@ -325,7 +325,7 @@ async def test_users_of_the_application_can_be_listed_as_members() -> None:
         assert (await other.link()).url
         await other.cancel()
         (row,) = await env.here.connections()
-        assert row.server == APPLICATION or row.team == "engineering"
+        assert (row.server, row.team) == ("shop", "engineering")
 
 
 async def test_account_of_a_team_is_found_only_for_its_members() -> None:

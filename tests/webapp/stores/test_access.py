@@ -92,6 +92,7 @@ def test_pooled_connection_without_sslmode_in_address_is_a_warning() -> None:
     ("url", "stays", "is_encrypted"),
     [
         ("valkey://127.0.0.1:6379/0", True, False),
+        ("valkey://localhost", True, False),
         ("valkey:///run/valkey.sock?db=0", True, False),
         ("valkey://cache.example.com:6379/0", False, False),
         ("valkeys://cache.example.com:6379/0", False, True),

@@ -59,7 +59,9 @@ class StoreContract:
         assert list(await store.list("elicitation")) == []
 
     async def test_write_without_records_changes_nothing(self, store):
+        (written,) = await store.write(record())
         assert await store.write() == ()
+        assert list(await store.list("elicitation")) == [written]
 
     async def test_record_is_not_found_under_other_owner_or_kind(self, store):
         await store.write(record(key="k"))

@@ -859,17 +859,3 @@ async def test_task_that_loses_its_cancellation_is_cancelled_again():
     await stop(task)
     assert task.cancelled()
     assert lost == 1
-
-
-@pytest.mark.parametrize(
-    ("url", "is_encrypted", "is_here"),
-    [
-        ("valkey://cache.example:6379", False, False),
-        ("valkeys://cache.example:6379", True, False),
-        ("valkey://127.0.0.1:6379", False, True),
-        ("valkey://localhost", False, True),
-    ],
-)
-def test_address_says_if_it_is_encrypted_and_on_this_machine(url, is_encrypted, is_here):
-    address = parse_address(url)
-    assert (address.is_encrypted, address.is_on_this_machine) == (is_encrypted, is_here)

@@ -104,6 +104,18 @@ async def test_request_is_approved_after_restart_and_before_escalation(office, d
 
 
 @pytest.mark.parametrize("declares", DECLARES)
+async def test_escalated_request_is_approved_by_other_table(office, declares):
+    finance = {"subjects": ["frank"], "escalate_after": "4h", "escalate_to": "managers"}
+    tables: Any = {"finance": finance, "managers": {"subjects": ["mia"]}}
+    async with elicit_person(office, approvers=tables, declares=DECLARES[declares]) as person:
+        person.leaves_open()
+        await person.call("ship", order="A-1")
+        await person.let_pass(hours=4)
+        person.approves(by="mia")
+        assert (await person.call("ship", order="A-1")).text == "accepted: shipped"
+
+
+@pytest.mark.parametrize("declares", DECLARES)
 async def test_approver_delegates_request(office, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     tables: Any = {"finance": {"subjects": ["flora", "frank", "max"], "delegate": True}}

@@ -31,8 +31,8 @@ async def test_forged_or_foreign_webhook_pays_nothing(elicit_person, shop):
         person.pays()
         await person.call("buy_tea", cups=1)
         (paid,) = await person.payments()
-        assert await person.webhooks.send_forged() in (400, 401, 403)
-        assert await person.webhooks.send_foreign(paid.session) in (200, 202)
+        assert await person.webhooks.send_forged() == 400
+        assert await person.webhooks.send_foreign(paid.session) == 200
         assert await person.payments() == [paid]
 
 
@@ -92,8 +92,7 @@ async def test_refund_and_lost_dispute_of_other_providers(elicit_person, library
         await person.webhooks.report_refund(cup)
         await person.webhooks.report_dispute(pot, "lost")
         statuses = {payment.what: payment.status for payment in await person.payments()}
-        assert statuses["cup"] == "refunded"
-        assert statuses["pot"] in ("disputed", "refunded")
+        assert statuses == {"cup": "refunded", "pot": "disputed"}
 
 
 async def test_server_receives_response_before_its_webhook():
