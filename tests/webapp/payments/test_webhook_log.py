@@ -211,6 +211,8 @@ async def test_replaying_a_dispute_event_leaves_a_single_dispute(shop: Shop) -> 
         assert hook.status == "applied"
         await replayed(shop, hook)
         assert await shop.ledger() == ["disputed"]
+        (disputed,) = await shop.service.kinds.payments.ledger.all()
+        assert len(disputed.claims) == 1
 
 
 async def test_operator_can_list_and_show_webhooks_with_their_status(shop: Shop) -> None:

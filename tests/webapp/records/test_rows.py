@@ -104,7 +104,7 @@ async def test_changed_row_is_refused_by_every_reader(here: Service, store: Memo
 async def test_row_is_not_read_as_other_kind(here: Service) -> None:
     elicitation = await asked(here)
     record = await record_of(here, elicitation)
-    with pytest.raises((Unreadable, msgspec.ValidationError)):
+    with pytest.raises(msgspec.ValidationError):
         await here.elicitations.rows.open(record, Run)
 
 

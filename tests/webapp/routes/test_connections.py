@@ -430,7 +430,7 @@ async def test_page_says_no_account_is_in_use_after_the_used_one_is_disconnected
         await press(person, here, f"{tail(octocat)}/disconnect")
         words = main_text(await look(person, here))
         assert "No account is in use here. A tool that needs one asks you" in words
-        assert "Not in use:" not in words
+        assert "Not in use" not in words
         # The tool asks, as the page says.
         await here.ask("repo", tool="list", arguments="again").link()
         await press(person, here, f"{tail(hubot)}/switch")

@@ -519,3 +519,5 @@ async def test_content_type_of_body_changes_nothing(sender: Sender) -> None:
             assert await door.post(door.body, [about]) == 400
             assert await door.post(door.body + b" ", [about, *door.signed()]) == 400
         await door.settles()
+        for kind in KINDS_OF_BODY:
+            assert await door.post(door.body, [(b"content-type", kind), *door.signed()]) == 200
