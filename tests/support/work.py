@@ -7,6 +7,7 @@ in the same process at the same time. Both are measured in processor time of thi
 other load does not change, and only their quotient counts.
 """
 
+import gc
 import sys
 import time
 import tracemalloc
@@ -63,6 +64,9 @@ def is_at_most(work: Work, *, times: float, baseline: Work) -> bool:
     The baseline is repeated until it takes as long as the work. On a busy machine, a shorter
     baseline could run undisturbed, but the longer work could not.
     """
+    # The collector looks at all objects of earlier tests while the work runs, unless they are frozen.
+    gc.collect()
+    gc.freeze()
     least = _seconds_of(work)
     least_baseline = _seconds_of(baseline, for_at_least=least)
     for number in range(_ROUNDS_AT_MOST):

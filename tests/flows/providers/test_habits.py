@@ -76,7 +76,7 @@ def test_id_token_without_nonce_is_accepted_if_userinfo_names_the_person() -> No
 
 def test_nonce_false_without_userinfo_endpoint_is_refused_before_redirect() -> None:
     metadata = {name: METADATA[name] for name in METADATA if name != "userinfo_endpoint"}
-    with pytest.raises(Failed, match="publishes no address"):
+    with pytest.raises(Failed, match="publishes no userinfo endpoint"):
         walk(replace(OPEN, nonce=False), replace(IDENTITY, metadata=metadata))
 
 

@@ -1,4 +1,4 @@
-"""Every client of a person can use an account, until the person limits it to some clients."""
+"""An account can be used by all clients of a person, until the person limits it to some clients."""
 
 from functools import partial
 from typing import Any

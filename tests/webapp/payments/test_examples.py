@@ -1,4 +1,4 @@
-"""Each declaration in examples/payments sells something when it is set up as its comments say."""
+"""The declarations in examples/payments sell something when they are set up as their comments say."""
 
 import json
 import re
