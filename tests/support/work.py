@@ -64,7 +64,7 @@ def is_at_most(work: Work, *, times: float, baseline: Work) -> bool:
     The baseline is repeated until it takes as long as the work. On a busy machine, a shorter
     baseline could run undisturbed, but the longer work could not.
     """
-    # The collector looks at all objects of earlier tests while the work runs, unless they are frozen.
+    # Otherwise the garbage collector examines the objects of earlier tests during the work.
     gc.collect()
     gc.freeze()
     least = _seconds_of(work)

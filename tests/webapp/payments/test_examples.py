@@ -1,4 +1,4 @@
-"""The declarations in examples/payments sell something when they are set up as their comments say."""
+"""The declarations in examples/payments work when they are set up as their comments say."""
 
 import json
 import re
