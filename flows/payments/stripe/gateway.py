@@ -31,6 +31,7 @@ from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
+    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -217,7 +218,8 @@ class StripeGateway:
         self.seller = seller
         self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
 
-    read_notice = staticmethod(notice_in)
+    def read_notice(self, body: bytes) -> Notice:
+        return notice_in(body)
 
     def check(self, price: Money) -> None:
         charge_amount(price)
