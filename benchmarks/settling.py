@@ -1,10 +1,11 @@
 """The cost of a settled question in addition to its durable commit: latency and throughput.
 
 Both sides write records of the same size to SQLite with `synchronous=FULL` and group commit, the
-same number of times. Risks: SQLite writes nothing if a row is replaced by the same bytes, so the
-bare writer gets different bytes for each write, as encryption makes them. A commit that lengthens
-the log takes several times as long as one that overwrites it, so both sides write until their logs
-have their full length before the measurement starts.
+same number of times. Risks: SQLite writes nothing if a row is replaced by the same bytes. Our
+store writes different bytes each time, because it encrypts them, so the bare writer gets different
+bytes for each write, too. A commit that lengthens the log takes several times as long as one that
+overwrites it, so both sides write until their logs have their full length before the measurement
+starts.
 """
 
 import asyncio
@@ -34,7 +35,10 @@ LOG_BYTES = 4_000_000  # SQLite restarts its log after some 1,000 pages
 async def settle_to_resumed(
     folder: Path, *, seconds: float, times: int = 100, log_bytes: int = LOG_BYTES
 ) -> Figure:
-    """Measure from `settle` to the end of the `await`, against a commit and a future."""
+    """Measure the time from `settle` until the waiting `await` returns.
+
+    The baseline is a commit, after which a future is set.
+    """
     async with open_elicitations(folder) as (elicitations, owner):
         size = await sealed_bytes(elicitations, owner)
         writer = BareWriter(folder / "bare.db")
@@ -65,10 +69,11 @@ async def lifecycles(
     times: int = 1000,
     log_bytes: int = LOG_BYTES,
 ) -> Figure:
-    """Measure lifecycles a second with 100 at once, against four writes each.
+    """Measure how many lifecycles of a question run per second, 100 at a time.
 
-    The baseline is the `writes` class. If `writes` is None, the baseline is our own encrypting
-    store, and the ratio shows only the cost of our service.
+    The baseline makes four writes for each lifecycle, with a writer of the class `writes`. If
+    `writes` is None, the baseline writes to our own encrypting store, and the ratio shows only the
+    cost of our service.
     """
     kind = {None: "of our store's", SealingWriter: "sealed", BareWriter: "bare"}[writes]
     async with open_elicitations(folder) as (elicitations, owner):

@@ -38,7 +38,10 @@ class Completing:
         kinds: Kinds,
         server: str | None = None,
     ) -> None:
-        """Complete questions of `server` only, or with None, of any server on the store."""
+        """Limit completion to the questions of `server`.
+
+        If `server` is None, questions of every server on the store can be completed.
+        """
         self._server = server
         self.why_not: str | None = None
         self._elicitations = elicitations
@@ -160,7 +163,9 @@ class Completing:
         return await self._complete(elicitation.id, content)
 
     async def approved(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
-        """Complete an elicitation with an approver's answer. Runs to completion if cancelled.
+        """Complete an elicitation with an approver's answer.
+
+        If the calling task is cancelled, the completion still finishes.
 
         Raises:
             InvalidQuestion: The content is not JSON, or too large.
@@ -183,7 +188,9 @@ class Completing:
         asker: AskingParty | None = None,
         by: str | None = None,
     ) -> Completion:
-        """Settle as accepted; `id` may be the author's own id. Runs to completion if cancelled.
+        """Settle an elicitation as accepted. `id` can be the author's own id.
+
+        If the calling task is cancelled, the completion still finishes.
 
         Raises:
             InvalidQuestion: The content is not JSON, or too large.

@@ -1,7 +1,7 @@
 """The registry of payment gateways: selects the gateway of a question or a receipt.
 
-Risks: one provider's question is answered by another provider. The provider is therefore read only
-from the terms of the question or from the receipt.
+Risks: one provider's question is answered by another provider. Therefore only the terms of the
+question, or the receipt, decide which provider is used.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -99,7 +99,7 @@ class Gateways:
         return self._gateways.keys()
 
     def gives_back_parts(self, name: str) -> bool:
-        """Return True if the provider makes partial refunds, without repeating a resent one."""
+        """Return True if the provider supports partial refunds, and resending one refunds once."""
         found = self._gateways.get(name)
         return found is not None and not (
             isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts
@@ -143,7 +143,11 @@ class Gateways:
         return (yield from self.of(elicitation).begin(elicitation, context))
 
     def asked(self, name: str) -> Gateway:
-        """Return the gateway of a provider that has a session or a payment. Raises Failed."""
+        """Return the gateway to ask about a stored session or payment.
+
+        Raises:
+            Failed: The provider is not configured any more.
+        """
         try:
             return self.named(name)
         except NotConfigured as error:

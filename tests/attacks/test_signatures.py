@@ -211,7 +211,7 @@ def test_id_of_another_delivery_is_refused():
     assert refusal(STANDARD_WEBHOOKS, headers) == "bad_signature"
 
 
-# Replays, and other times
+# Replays and wrong timestamps
 
 
 @timed

@@ -74,7 +74,7 @@ class Glewlwyd(OpenIdProvider):
         self.issuer = f"{self._url}/api/oidc"
 
     def configure(self, **wanted: Any) -> None:
-        """Restart with these `clients`, whose tokens can be for these `resources`."""
+        """Restart with these `clients`. The assistant can get tokens for these `resources`."""
         self._stop()
         store = Path(self._folder.name, "store.db")
         store.unlink(missing_ok=True)

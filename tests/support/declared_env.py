@@ -1,4 +1,4 @@
-"""The declarations of examples/payments: for each, its provider's replies and webhooks."""
+"""The replies and webhooks of each provider that a file in examples/payments declares."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -34,7 +34,9 @@ class Case:
     """A provider with its requests, replies and webhooks.
 
     `fetched` and `event` build a reply and a webhook for a status word of the provider. `words` and
-    `events` map these words to the session status that we must read from them.
+    `events` map these words to the session status that we must read from them. `fetched_at` and
+    `event_at` are about wrong replies and webhooks: for each fact, such as the amount, they have
+    its path in the JSON data, and a wrong value to put there.
     """
 
     seller: DeclaredAccount

@@ -1,4 +1,7 @@
-"""A signer for each webhook scheme. Signers share no code, and so no bugs, with the verifier."""
+"""A signer for each webhook scheme.
+
+The signers and the verifier share no code, so a bug of one cannot hide a bug of the other.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -16,7 +19,7 @@ EXAMPLES = {
     file.stem: read_declarations(file.read_text("utf-8"), source=file.name).sellers[file.stem]
     for file in sorted((Path(__file__).parents[2] / "examples" / "payments").iterdir())
 }
-# Schemes that a table describes.
+# The schemes that tables of examples/payments describe.
 COINBASE, LEMON_SQUEEZY, PADDLE, SQUARE = (
     EXAMPLES[name].scheme for name in ("coinbase", "lemon_squeezy", "paddle", "square")
 )

@@ -7,7 +7,7 @@ Risks:
   questions that can still be paid therefore stay until they expire, and the report says so. The
   facts about money in webhooks stay, too.
 - A resource that a call holds, such as a seat, is never released. The callbacks of `on_end`
-  therefore run first, unless no server could run them for an hour.
+  therefore run first. If no server has run them within an hour, they are erased, too.
 - A provider keeps a grant after the record of the account is erased here. Accounts are therefore
   disconnected first. If an account is in use, nothing is erased. If a provider cannot revoke its
   grant, the report says where the person can remove it.
@@ -231,7 +231,10 @@ async def _asked_for_money(service: Service, owner: str) -> set[str]:
 
 
 def _is_sealed(record: Record) -> bool:
-    """Return True if the data key encrypts the record, so not for data keys and the audit."""
+    """Return True if the person's data key encrypts the record.
+
+    It encrypts all records except the audit and the data key itself.
+    """
     return record.kind not in _UNTOLD
 
 

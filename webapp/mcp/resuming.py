@@ -42,7 +42,7 @@ EVENTS_AT_MOST: Final = 1000  # of a session
 BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
 BYTES_IN_ALL: Final = 64 * 1024 * 1024
 READ_AT_MOST: Final = timedelta(minutes=30)  # by one request; the client may resume again
-_EVENT_COSTS: Final = 300  # bytes that an event counts in addition to its text
+_EVENT_COSTS: Final = 300  # bytes added to the size of an event's text, for its overhead
 _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
 _REFUSED: Final = (
@@ -113,7 +113,10 @@ class _Session:
 
 @dataclass(slots=True, kw_only=True)
 class StreamRequest:
-    """The HTTP request that the current task serves. Tasks of a session inherit its first."""
+    """The HTTP request that the current task serves.
+
+    The library's tasks of a session have the request that opened the session.
+    """
 
     session: _Session | None
     connection: ClientConnection | None

@@ -89,7 +89,7 @@ class Pepper:
 
 
 class RowIds:
-    """The ids of rows that are derived from what the row is about, such as a payment."""
+    """Row ids that are derived from the subject of the row, such as a payment."""
 
     def __init__(self, pepper: Pepper) -> None:
         self._tag = pepper.tag
@@ -137,9 +137,10 @@ class InboxItem(Struct, frozen=True, kw_only=True):
     """A link to a question that waits for an approver, without the question's content.
 
     The owner is the tag of the approver's name. The id of the newest item sorts first. The
-    question's own status decides whether it still waits; the status `decided` only saves reading
-    the question. `opens_at` is set in the inbox of the people to whom the question will be
-    escalated.
+    question's own status decides whether the question still waits. The item's status `decided` is
+    a shortcut: the list of open requests skips the item without reading the question. `opens_at` is
+    the time of the escalation, in an item for the people to whom the question will be escalated. It
+    is None in other items, and after the escalation.
     """
 
     id: str

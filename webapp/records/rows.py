@@ -112,7 +112,8 @@ class Rows:
         erase_at = value.erase_at
         longer = self.retention_overrides.get(type(value))
         if longer is not None and erase_at is not None:
-            if isinstance(value, Elicitation):  # some kinds store it longer, for late answers
+            if isinstance(value, Elicitation):
+                # A late answer needs its question, so some kinds are stored longer than configured.
                 longer = max(longer, traits_of(value.kind).stored_for - RECORD_RETENTION)
             erase_at += longer
         return Record(
@@ -203,7 +204,7 @@ class Rows:
         return replace(value, version=record.version)
 
     def forget(self) -> None:
-        """Clear the caches of state words and chain ends, because they may be out of date."""
+        """Clear the caches of row states and chain ends, because they may be out of date."""
         self._words.forget()
         if self.chain is not None:
             self.chain.forget()

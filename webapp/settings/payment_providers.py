@@ -32,7 +32,8 @@ from flows.webhooks.signatures import Scheme
 from webapp.settings.parsers import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
 
-# The names after ELICIT_{NAME}_ that every provider has, and that `needs` must not repeat.
+# The settings that every provider has, named without the prefix ELICIT_{NAME}_. `needs` must not
+# repeat them.
 SETTINGS: Final = frozenset(
     row.name.removeprefix("ELICIT_{NAME}_").lower() for row in (*OF_ACCOUNTS, *OF_DECLARED)
 )
@@ -132,7 +133,7 @@ def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
 
 
 def _scheme(says: object, faults: list[str]) -> Scheme | None:
-    """Return the scheme that is named or described, or None if that is a fault."""
+    """Return the scheme that `says` names or describes, or add faults and return None."""
     if isinstance(says, str):
         if says not in SCHEMES:
             names = ", ".join(sorted(SCHEMES))

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli import PROJECT, run, serving
 from webapp.demo.client import EXPECTED
 
-# Python imports this module by itself, before any of our modules.
+# The text of sitecustomize.py, which Python imports automatically, before any of our modules.
 AS_ON_A_MAC = """
 import pathlib, socket, sys
 

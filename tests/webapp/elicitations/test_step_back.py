@@ -21,7 +21,10 @@ CLAIM_OVER_SECONDS = 31
 
 
 class Acting(Service):
-    """A service that records `back.survived` at each attempt. The first `failures` of them fail."""
+    """A service that records the calls of `store_stepped_back`. The first `failures` calls fail.
+
+    `since` has the `back.survived` of each call.
+    """
 
     since: ClassVar[list[datetime]]
     failures: ClassVar[int]
