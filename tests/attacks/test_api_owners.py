@@ -242,9 +242,9 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
         "a key that approves, for alice": desk.acting_for(alices),
         "its program by an old token": shop.acting_for(env.acting("alice", **early)),
         "its program by a token for elsewhere": shop.acting_for(elsewhere),
-        "its program by a token of nobody's": shop.acting_for(env.acting(None, exp=now + day)),
+        "its program with nobody's token": shop.acting_for(env.acting(None, exp=now + day)),
         "its program by a token for calls": shop.acting_for(calls),
-        "its program by a token of hers alone": shop.acting_for(env.own("alice", exp=now + day)),
+        "its program with alice's own token": shop.acting_for(env.own("alice", exp=now + day)),
         "bob alone": await person(env.own("bob", exp=now + day)),
         "an old token alone": await person(env.own("alice", **early)),
         "a token for calls alone": await person(calls),
@@ -315,7 +315,7 @@ async def _without_program(env: PeopleEnv) -> list[Thing]:
         return id
 
     return [
-        thing("question_id", "a tool's of a person", await question(alice), ALICE),
+        thing("question_id", "a tool's question to alice", await question(alice), ALICE),
         thing("question_id", "the application's", await question(ann, is_for_user=True), DESK),
         thing("question_id", "this machine's user's", await question(machine)),
         thing("approval_id", "a person's, to a tool", await approval(alice, "wipe"), ALICE),

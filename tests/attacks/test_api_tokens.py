@@ -27,7 +27,6 @@ from webapp.identity.api_keys import KeyScope
 from webapp.identity.sessions import LOCAL_ISSUER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ALONE = "Authorization"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -272,7 +271,7 @@ async def test_stolen_token_works_only_until_expiry(env: PeopleEnv, shop: Progra
 async def test_server_with_custom_auth_identifies_token_owner(library: str) -> None:
     tokens = {
         "good": {"sub": "alice"},
-        "hers": {"sub": "bob"},
+        "of bob": {"sub": "bob"},
         "nobodys": {},
         "this machine's": {"iss": LOCAL_ISSUER, "sub": f"uid:{os.getuid()}"},
     }

@@ -199,7 +199,7 @@ def test_truncated_header_is_refused(scheme: Scheme):
         refusal(scheme, [*before, (name, value[length + 1 :])])
 
 
-def test_end_of_id_cannot_be_moved_into_body():
+def test_start_of_body_cannot_be_moved_into_timestamp():
     body = b"1234567890.{}"
     [_, _, (_, signature)] = signed(STANDARD_WEBHOOKS, body)
     moved = standard(signature, id=f"msg_1.{SECONDS}", timestamp="1234567890")

@@ -45,14 +45,14 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     is_open = response.json()["status"] == "pending"
                     yield f"{store}: the other program's question stays open", is_open
                     question = await served.ask(shop, **_visit(first["id"]))
-                    yield f"{store}: an id of ours is refused as a name", "id" not in question
+                    yield f"{store}: no question's id is a custom id", "id" not in question
                     for other_name in (first["id"], f"{name}:"):
                         await served.script(_VENDOR, other_name, owner, "shop")
                         response = await served.http.get(
                             f"/api/questions/{first['id']}", headers=other
                         )
                         is_open = response.json()["status"] == "pending"
-                        yield f"{store}: nor is it completed by its id for another", is_open
+                        yield f"{store}: another program's completion does not complete it", is_open
                     await served.http.post(f"/api/questions/{first['id']}/cancel", headers=other)
 
 

@@ -200,9 +200,11 @@ async def _encrypted(settings: Settings, around: Surroundings) -> Finding:
         return note("certificate", says, fix="check it from another machine")
     days = (end - around.now()).days
     if days < CERTIFICATE_DAYS_AT_LEAST:
-        says = f"{host}'s certificate ends in {days} days" if days >= 0 else f"{host}'s has ended"
+        ends = f"ends in {days} days" if days >= 0 else "has ended"
         return wrong(
-            "certificate", says, fix="renew it, and check why the automatic renewal does not run"
+            "certificate",
+            f"{host}'s certificate {ends}",
+            fix="renew it, and check why the automatic renewal does not run",
         )
     return ok("certificate", f"{host}'s certificate is valid for {days} days")
 

@@ -225,7 +225,7 @@ async def test_replay_with_several_workers_is_refused(tmp_path):
     assert (ended.status, "--replay uses one process" in ended.err) == (2, True)
 
 
-async def test_argument_names_the_server_instead_of_the_setting(tmp_path):
+async def test_argument_takes_precedence_over_the_setting(tmp_path):
     author(tmp_path)
     extra = {"ELICIT_SERVER": "nowhere:mcp"}
     async with serving("my_tools:mcp", home=tmp_path, extra=extra) as server:
