@@ -108,8 +108,8 @@ def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
     page = shown(view)
     assert (
-        "Your payment of 9.00 € has arrived. Your assistant is no longer waiting: ask it to continue."
-        in page.main_text()
+        "Your payment of 9.00 € has arrived. "
+        "Your assistant is no longer waiting: ask it to continue." in page.main_text()
     )
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
     assert "of it was refunded" not in page.main_text()
