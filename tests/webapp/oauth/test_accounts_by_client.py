@@ -1,4 +1,4 @@
-"""Every client of a person can use an account, until the person limits it to some clients."""
+"""Tests that every client of a person can use an account until the person limits it to some."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Each declaration in examples/payments sells something when it is set up as its comments say."""
+"""Tests that examples/payments sells something when it is set up as its comments say."""
 
 import json
 import re
