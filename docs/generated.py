@@ -68,7 +68,7 @@ def error_tree() -> str:
 
 {WRITTEN}
 
-Every error that elicit-url raises on purpose is an `ElicitError`; `from flows import Declined` and so on imports those that a tool handles. An error that leaves a tool reaches the model as its message and its code, such as `[ELICITATION_DECLINED]`. The code never changes; the message may.
+Every error that elicit-url raises on purpose is an `ElicitError`. Import the errors that your tool handles from `flows`, for example `from flows import Declined`. An error that leaves a tool reaches the model as its message and its code, such as `[ELICITATION_DECLINED]`. The code never changes; the message may.
 
 The first column has the name of each error, its code, its JSON-RPC code and its HTTP status.
 
@@ -108,7 +108,7 @@ def providers() -> str:
 
 {WRITTEN}
 
-A tool names one of these: `elicit.oauth("hubspot")`. Set `ELICIT_{{NAME}}_CLIENT_ID` and `ELICIT_{{NAME}}_CLIENT_SECRET`, and register `{{ELICIT_URL}}/callback/{{name}}` as the redirect address. A table in `elicit.toml` declares any other provider, and replaces one of these that is not built in. `like` copies one for a second registration.
+A tool names one of these: `elicit.oauth("hubspot")`. Set `ELICIT_{{NAME}}_CLIENT_ID` and `ELICIT_{{NAME}}_CLIENT_SECRET`, and register `{{ELICIT_URL}}/callback/{{name}}` as the redirect address. A table in `elicit.toml` declares any other provider. A table with the name of a provider in this list replaces that provider, except a built-in one. `like` copies one for a second registration.
 
 None of these declarations was tested against the vendor. "Documented" means: written from the page of the vendor that is linked. "Other clients" means: written from the code of other OAuth clients that connect to the provider. The tests run each declaration against a simulated server that requires exactly what the declaration says.
 
@@ -122,7 +122,7 @@ None of these declarations was tested against the vendor. "Documented" means: wr
 - A token endpoint whose host is only known from the callback.
 - A second request that exchanges one access token for another, in place of a refresh token.
 - A refusal of the authorization endpoint that has no `error` parameter.
-- Whose account it is, if the provider says so only in a list, or in reply to a request with the token in its address.
+- A provider that names the account's owner only in a list, or only in reply to a request with the token in its address.
 - A signature of the callback's parameters by the provider.
 - Client authentication by TLS certificates.
 """

@@ -89,7 +89,7 @@ class ResultNotStored(InvalidQuestion):
 
 
 class NoAsker(ElicitError):
-    """A verb was awaited where no question can be asked. `why` replaces the usual message."""
+    """A verb was awaited where no question can be asked. If `why` is given, it is the message."""
 
     name = "ELICITATION_NO_ASKER"
 
@@ -213,7 +213,7 @@ class NotConfigured(ElicitError):
 
 
 class NotAllowed(ElicitError):
-    """The question is refused: no one could safely open this caller's link.
+    """The question is refused: the server cannot tell who may open this caller's link.
 
     The message says how such a question can be allowed.
     """
@@ -391,7 +391,7 @@ _CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished"}
 
 
 class NotPossible(ElicitError):
-    """The status of the question or payment does not allow this change. `status` names it."""
+    """The current `status` of the question or payment does not allow this change."""
 
     name = "ELICITATION_ALREADY_SETTLED"
     http_status = 409

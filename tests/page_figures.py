@@ -113,14 +113,14 @@ def heads_of(figures: Figures) -> str:
         "language",
         *(f"axe violations, {scheme}" for scheme in SCHEMES),
         *(f"lowest contrast, {scheme}" for scheme in SCHEMES),
-        *(f"room below the main button, {width} x {height}" for width, height in SCREENS),
+        *(f"free pixels below the main button, {width} x {height}" for width, height in SCREENS),
         *(f"too wide, {where}" for where in figures.too_wide),
     ]
     return f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}"
 
 
 def states_line() -> str:
-    return f"{len(every_state())} states of pages, each in every row, with axe-core {axe_version()}"
+    return f"Each row covers all {len(every_state())} page states, with axe-core {axe_version()}"
 
 
 async def measured() -> dict[str, Figures]:

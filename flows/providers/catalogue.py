@@ -131,11 +131,17 @@ LISTINGS = (
     _as_others(intercom, "Nango, Socialite", "Only the US region."),
     _listed(asana, "https://developers.asana.com/docs/oauth"),
     _as_others(clickup, "Nango, Socialite"),
-    _as_others(monday, "Nango", "An administrator installs the app first. Only the old flow."),
+    _as_others(
+        monday,
+        "Nango",
+        "An administrator installs the app first. Only the legacy OAuth 2.0 flow, not OAuth 2.1.",
+    ),
     _as_others(airtable, "Nango"),
     _as_others(dropbox, "Nango, Arctic"),
     _as_others(box, "Nango, Arctic, django-allauth"),
-    _as_others(figma, "Nango, Arctic", "A refreshed token ends the app's other token."),
+    _as_others(
+        figma, "Nango, Arctic", "A refresh ends the app's other access token for this person."
+    ),
     _listed(canva, "https://www.canva.dev/docs/connect/authentication/"),
     _listed(miro, "https://developers.miro.com/reference/get-new-access-token-using-refresh-token"),
     _as_others(zoom, "Nango, Arctic"),
@@ -151,14 +157,18 @@ LISTINGS = (
     _as_others(
         instagram,
         "Nango",
-        "The token works for one hour: it is not exchanged for one of 60 days.",
+        "The token works for one hour. The server does not exchange it for a 60-day token.",
     ),
     _listed(tiktok, "https://developers.tiktok.com/doc/oauth-user-access-token-management"),
     _as_others(
         reddit, "Nango, python-social-auth", "Set `user_agent` to a name of your own, with `like`."
     ),
     _as_others(spotify, "Nango, Arctic", "A refresh token ends after 6 months."),
-    _as_others(strava, "Nango, python-social-auth", "Scopes that were not ticked are not noticed."),
+    _as_others(
+        strava,
+        "Nango, python-social-auth",
+        "The server does not notice scopes that the person unticked.",
+    ),
     _as_others(
         stripe_connect,
         "Nango, python-social-auth",
@@ -173,6 +183,10 @@ LISTINGS = (
         "https://supabase.com/docs/guides/integrations/build-a-supabase-oauth-integration",
         "Scopes are set on the app.",
     ),
-    _as_others(vercel, "better-auth", "Sign in with Vercel; integrations differ."),
+    _as_others(
+        vercel,
+        "better-auth",
+        "Only for Sign in with Vercel. Vercel integrations use another flow.",
+    ),
 )
 CATALOGUE: Mapping[str, Provider] = {each.provider.name: each.provider for each in LISTINGS}

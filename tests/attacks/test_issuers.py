@@ -36,7 +36,7 @@ OUR_TENANT, OTHER_TENANT, STRANGERS = (
     f"{digit * 8}-1111-1111-1111-{digit * 12}" for digit in "abc"
 )
 ISSUERS = {"https://login.example": False, "https://login.partner.example": True}
-WAY = "Somebody who signed in in another way has approved it, and you may be that person."
+WAY = "Somebody has approved this with another sign-in method. We can't tell whether that was you."
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 

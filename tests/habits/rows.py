@@ -343,7 +343,7 @@ KNOWN: Mapping[str, Known] = {
     "a refresh token dies of disuse": Known(
         at=("atlassian", "google", "xero"),
         declares="refresh_unused_days = 60",
-        result="it is used in time",
+        result="the server refreshes the account in time",
         test="test_unused_refresh_token_is_used_in_time",
     ),
     "`refresh_token_expires_in`": Known(

@@ -461,7 +461,7 @@ SIGN_INS: dict[str, SignInSetup] = {
         claim="employee_id",
         found=None,
         used=["signin.failed", "no usable employee_id", "or set ELICIT_SUBJECT_CLAIM"],
-        person="lacks a value by which this server identifies people",
+        person="lacks a value that this server needs to identify you",
     ),
     "resource indicator required": SignInSetup(
         there=SETUPS["resource indicator required"].there,

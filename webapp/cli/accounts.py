@@ -33,7 +33,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="a file with one account on each line; - is stdin"
     )
     one.add_argument(
-        "--server", required=True, help="the name of the server or application that uses them"
+        "--server",
+        required=True,
+        help="the name of the server or application that uses the accounts",
     )
     one.add_argument("--issuer", help="the issuer of the subjects, for lines without an issuer")
     one.add_argument(

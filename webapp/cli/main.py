@@ -36,7 +36,7 @@ COMMANDS = {
     "payments": "list payments, and refund them",
     "accounts": "import accounts that another product connected",
     "approvals": "list approvals, and revoke them",
-    "clients": "list how clients handled forms and links, and forget them",
+    "clients": "list how clients handled forms and links, and forget what a client did",
     "pending": "list open questions",
     "servers": "list the servers, or record that one has moved",
     "webhooks": "list incoming webhooks, and replay one",

@@ -48,8 +48,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unfence",
         metavar="ADDRESS",
-        help="move nothing; let servers use this store again: the old store of a move, or a copy "
-        "of the PostgreSQL server; the address or env:NAME",
+        help="move nothing; let servers use the store at ADDRESS again: the old store of a move, "
+        "or a copy of a PostgreSQL database; ADDRESS can be env:NAME",
     )
     parser.set_defaults(run=_run)
 

@@ -16,7 +16,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="an object whose hooks run when questions are asked and answered; can be repeated; "
-        "runs after those of ELICIT_PLUGINS",
+        "its hooks run after the hooks of ELICIT_PLUGINS",
     )
 
 

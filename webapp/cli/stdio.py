@@ -35,7 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--sandbox",
         action="store_true",
         help="also run a sandbox that simulates the providers for your tools; each process then "
-        "has its own pages and sandbox, on other ports if these are in use",
+        "has its own pages and sandbox, on other ports if the usual ports are in use",
     )
     add_plugins(parser)
     parser.set_defaults(run=_run)

@@ -226,7 +226,7 @@ class ActivityEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityPage(OwnPage):
-    """The page of what the viewer was asked, the latest first."""
+    """The page of the viewer's questions, the latest first."""
 
     template: ClassVar[str] = "activity.html"
     asked: tuple[ActivityEntry, ...]

@@ -93,8 +93,8 @@ class PolicySettings:
         "ELICIT_FORMS_ON_PAGES",
         parse=switch,
         default="1",
-        says="`0`: `form` and `confirm` are asked only in a client's own form; `1`: if the client "
-        "has none, on the server's page",
+        says="`1`: if a client has no form mode, `form` and `confirm` are shown on the server's "
+        "page; `0`: they are shown only in a client's own form",
     )
     tasks: bool = setting(
         "ELICIT_TASKS",

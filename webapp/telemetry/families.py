@@ -134,7 +134,7 @@ API_REFUSED = MetricFamily(
     labels=("why",),
     says="Requests to the HTTP API without a valid key or token: `missing`, `unknown`, `revoked` "
     "or `expired` (API keys), `invalid_token`, `insufficient_scope` or `invalid_request` "
-    "(access tokens), `held_back` (a guess from an address with too many of these).",
+    "(access tokens), `held_back` (rejected because its address sent too many such requests).",
 )
 SWEEPER_LAG = MetricFamily(
     name="elicit_sweeper_lag_seconds",

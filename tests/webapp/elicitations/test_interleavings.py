@@ -405,7 +405,7 @@ def test_outcome_of_call_cancelled_while_claiming_goes_to_the_next_call() -> Non
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_outcome_used_before_its_write_returned_is_not_reserved_for_next_call() -> None:
+def test_outcome_used_before_its_write_returned_is_not_given_to_next_call() -> None:
     _, wrong = explored(SEEN_EARLY)
     assert not wrong, "\n".join(wrong[:5])
 

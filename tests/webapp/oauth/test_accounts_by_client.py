@@ -1,4 +1,4 @@
-"""An account can be used by all clients of a person, until the person limits it to some clients."""
+"""Tests that every client of a person can use an account until the person limits it to some."""
 
 from functools import partial
 from typing import Any

@@ -48,7 +48,7 @@ def test_connect_page_names_asker_scopes_destination_and_decline(
     assert page.text("blockquote") == start.reason
     assert page.text("li").startswith("Can change: Read and write your repositories")
     assert "Next: https://github.com" in text
-    assert "Your assistant never sees your password or the key that GitHub gives." in text
+    assert "Your assistant never sees your password or the access key that GitHub issues." in text
     assert "4 minutes, until 21:34 UTC" in text
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to GitHubDecline"
@@ -280,7 +280,7 @@ def test_failed_exchange_page_says_how_to_go_on_and_names_page_for_removal(
 def test_used_callback_page_links_to_current_page(shown: Shown) -> None:
     view = Used(server="my tools", provider="GitHub", here_url="/e/abc")
     page = shown(view)
-    assert "The answer from GitHub arrived here before" in page.main_text()
+    assert "The answer from GitHub has already arrived" in page.main_text()
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
 
 

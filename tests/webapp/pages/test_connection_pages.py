@@ -142,7 +142,7 @@ def test_single_inactive_account_says_tools_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     text = shown(_with(overview, replace(one, is_in_use=False))).main_text()
-    assert "No account is in use here. A tool that needs one asks you" in text
+    assert "No account is chosen for this site. A tool that needs one asks you" in text
 
 
 def test_sandbox_account_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:

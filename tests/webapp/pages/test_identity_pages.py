@@ -168,7 +168,7 @@ def test_page_for_other_person_without_sign_in_has_no_buttons(shown: Shown) -> N
     [
         ("refused", "You declined at login.example.com, or it refused."),
         ("trouble", "login.example.com did not answer"),
-        ("unnamed", "lacks a value by which this server identifies people"),
+        ("unnamed", "lacks a value that this server needs to identify you"),
         ("mixed", "doesn't belong to a sign-in in this browser"),
     ],
 )

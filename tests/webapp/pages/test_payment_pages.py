@@ -108,8 +108,8 @@ def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
     page = shown(view)
     assert (
-        "Your 9.00 € arrived. Your assistant is no longer waiting: ask it to continue."
-        in page.main_text()
+        "Your payment of 9.00 € has arrived. "
+        "Your assistant is no longer waiting: ask it to continue." in page.main_text()
     )
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
     assert "of it was refunded" not in page.main_text()
@@ -126,7 +126,7 @@ def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown
 def test_partial_refund_is_shown_and_rest_still_counts(view: View, shown: Shown) -> None:
     text = shown(view).main_text()
     assert "3.00 € of it was refunded;" in text
-    assert "The rest still counts." in text
+    assert "The rest of the payment is still valid." in text
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_unpaid_end_says_nothing_was_charged(ending: Ending, shown: Shown) -> No
 
 
 @pytest.mark.parametrize("ending", ["declined", "cancelled", "expired", "denied"])
-def test_end_page_says_to_continue_before_paying_again(ending: Ending, shown: Shown) -> None:
+def test_end_page_says_to_continue_and_not_pay_again(ending: Ending, shown: Shown) -> None:
     text = shown(Ended(server="my tools", ending=ending, kind="payment")).main_text()
-    assert "ask your assistant to continue before you pay again" in text
+    assert "Ask your assistant to continue, and don't pay again." in text
 
 
 def test_failed_payment_does_not_promise_nothing_was_charged(shown: Shown) -> None:

@@ -1,4 +1,4 @@
-"""The declarations in examples/payments work when they are set up as their comments say."""
+"""Tests that examples/payments sells something when it is set up as its comments say."""
 
 import json
 import re

@@ -429,7 +429,7 @@ async def test_page_says_no_account_is_in_use_after_the_used_one_is_disconnected
         octocat = next(one for one in await here.connections() if one.label == "octocat")
         await press(person, here, f"{tail(octocat)}/disconnect")
         words = main_text(await look(person, here))
-        assert "No account is in use here. A tool that needs one asks you" in words
+        assert "No account is chosen for this site. A tool that needs one asks you" in words
         assert "Not in use" not in words
         # The tool asks, as the page says.
         await here.ask("repo", tool="list", arguments="again").link()
@@ -460,7 +460,7 @@ async def test_lapsed_account_is_reconnected_from_page() -> None:
         start = await press(person, here, "/reconnect")
         assert start.heading == "Let shop use your Hub account?"
         words = main_text(start)
-        assert "You asked to reconnect it under Your accounts" in words
+        assert "You asked to reconnect this account on the page Your accounts" in words
         assert "You asked Claude" not in words
         await ends(person, await approved(here, person, start))
         account = await the_one(here)
@@ -773,7 +773,7 @@ async def test_account_is_limited_to_selected_clients_and_shared_with_all_again(
         assert not again.has_asked
         asked = here.ask("repo", client="Cursor", arguments="again")
         page = await person.visit(await asked.link())
-        assert "the assistant that asks now can use this account too" in main_text(page)
+        assert "the assistant that asks now can use it too" in main_text(page)
         await press(person, here, "/keep?all=1")
         last = here.ask("repo", client="Another", arguments="again")
         await last.account()

@@ -41,7 +41,7 @@ async def test_older_requests_and_decisions_are_on_further_pages():
         )
         (last,) = addresses(older, here.inbox)
         assert last not in first
-        assert "What you approved for yourself" not in older.text
+        assert "Your own approvals" not in older.text
         for address in first[:2]:
             await press(frank, address, "decline")
         waiting, decided = await here.inboxes(frank)
@@ -75,17 +75,17 @@ async def test_own_approvals_are_listed_and_can_be_revoked():
         person = await env.person()
         inbox = f"{env.url}/inbox"
         page = await person.visit(inbox)
-        assert "What you approved for yourself" in page.text
+        assert "Your own approvals" in page.text
         assert "<bdi>Delete to-dos</bdi>" in page.text
         # finding: XP11
         (place,) = re.findall(r'href="([^"]*/revoke)"', page.text)
         before = await person.visit(env.url + place)
         assert before.heading == "Ask you again before “Delete to-dos” runs?"
-        assert "What you approved for yourself" in (await person.visit(inbox)).text
+        assert "Your own approvals" in (await person.visit(inbox)).text
         stranger = await person.browser.post(before.leading("/revoke"), data={})
         assert stranger.status_code == 403
         assert (await person.press(inbox, to="/revoke")).status == 303
-        assert "What you approved for yourself" not in (await person.visit(inbox)).text
+        assert "Your own approvals" not in (await person.visit(inbox)).text
         await caller.text("delete", count=5)
         assert len(caller.forms) == 2
 
