@@ -58,7 +58,7 @@ _counted: list[bool] = []  # once for each process
 
 
 class _Ready(deque[asyncio.Handle]):
-    """The handles that a loop runs next. It notes if one does more than an idle server does."""
+    """The handles that a loop runs next. `has_worked`: one did more than an idle server does."""
 
     has_worked = False
 
@@ -80,8 +80,8 @@ def _is_of_idle_server(handle: asyncio.Handle) -> bool:
 class CountingLoop(asyncio.SelectorEventLoop):
     """An asyncio loop that counts its turns. The turns of uvloop cannot be counted.
 
-    The turns in which only the work of an idle server runs are not counted, nor its timers.
-    Otherwise the counts would depend on the time that an operation takes.
+    Turns in which only the work of an idle server runs are not counted, and its timers are not
+    counted either. Otherwise the counts would depend on the time that an operation takes.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ async def of_calls(which: str, mode: str, *, times: int = TIMES) -> Counts:
 
 
 async def of_webhooks(which: str, *, times: int = TIMES) -> Counts:
-    """Deliver webhooks one by one. Ours settles a question each time and wakes its waiter."""
+    """Deliver webhooks one by one. With elicit, each settles a question and wakes a waiter."""
     async with at(f"webhook {which}") as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         many = _before(times) + times
         opened: list[tuple[str, str]] = [(secrets.token_urlsafe(36), "cs_bare")] * many
@@ -273,7 +273,7 @@ async def _for_one(url: str, act: Callable[[], Awaitable[object]], *, times: int
 async def _at_rest(
     http: httpx.AsyncClient, url: str, *, times: int
 ) -> tuple[Counts, Counts, Counts]:
-    """Return the counts of an idle second, those of reading the counts, and the current counts."""
+    """Return the counts of an idle second, of one request for /counts, and the current counts."""
     await _tell(http, url)
     first, second = await _tell(http, url), await _tell(http, url)
     reading = {name: second[name] - first[name] for name in NAMES}

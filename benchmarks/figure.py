@@ -41,7 +41,7 @@ async def alternate(
     *,
     times: int = 1,
 ) -> Round:
-    """Run one round: each side `times` times in turn. Every second round starts with ours."""
+    """Run one round: measure each side `times` times. The sides take turns in being the first."""
     bare: list[float] = []
     own: list[float] = []
     for time in range(times):

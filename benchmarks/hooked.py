@@ -1,8 +1,8 @@
 """The webhook route served over HTTP, bare and with elicit.
 
 `python -m benchmarks.hooked bare` or `ours` prints its address and serves until its standard input
-ends. Ours prepares the questions of the deliveries, each with a waiting request, and reports
-afterwards how many of these requests were woken.
+ends. The server with elicit prepares a question with a waiting request for each delivery.
+Afterwards it reports how many of these requests were woken.
 """
 
 import asyncio

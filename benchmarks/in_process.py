@@ -1,4 +1,4 @@
-"""The side of elicit in benchmarks without HTTP: the service, opened like in the application."""
+"""The service for benchmarks without HTTP, opened as the application opens it."""
 
 import asyncio
 import os

@@ -1,8 +1,9 @@
 """`python -m benchmarks.open`: the cost of a hundred thousand open questions, on each store.
 
-The baseline is the same work with a thousand open questions. The questions belong to owners with
-fifty each and are written by the service itself. The servers run on this machine and wait for the
-disk. Risks: some query reads all records, which no test with a few questions would notice. So each
+The baseline is the same work with a thousand open questions. Each owner has fifty questions, and
+the service itself writes them. The servers run on this machine and wait for the disk.
+
+Risks: some query reads all records, which no test with a few questions would notice. So each
 line must stay constant, or grow no faster than the number of questions.
 
 `python -m benchmarks.open ADDRESS SECRET MANY` is a process that starts on a filled store and
@@ -211,7 +212,7 @@ async def expiry(filled: Filled, *, times: int) -> Expiry:
 
 
 async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
-    """Run the process that starts. Return its start time, memory and time of the first count."""
+    """Start the application on the store. Return its times in seconds and its memory in bytes."""
     ring = Ring([secret])
     policies = PolicySettings(pending_at_most=2 * many)  # a full store is measured elsewhere
     settings = Settings(url=_URL, ring=ring, store=address, uid=os.getuid(), policies=policies)
@@ -249,7 +250,7 @@ async def _check_seconds(service: Service) -> float:
 
 
 async def started(address: str, secret: bytes, many: int) -> Mapping[str, float]:
-    """Return the measurements of a process that starts on the store."""
+    """Run `start` in a new process, and return its measurements."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.open", address, secret.hex(), str(many)),
         stdout=PIPE,

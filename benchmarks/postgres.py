@@ -42,10 +42,10 @@ _Write = tuple["asyncio.Future[None]", str, bytes, int]
 
 
 class BarePostgres:
-    """A writer without compare-and-set, keys and times, with one statement for each write.
+    """A writer that sends one statement for each write, without compare-and-set, keys and times.
 
-    If `is_gathered`, one statement has all writes of one turn of the event loop, and at most two
-    statements run at the same time, like our store's.
+    With `is_gathered`, one statement contains all writes of a turn of the event loop, and at most
+    two statements run at the same time. Our store does the same.
     """
 
     def __init__(self, url: str, *, is_gathered: bool) -> None:
@@ -122,7 +122,7 @@ async def lifecycles(
 
 
 async def compared_with_dbos(server: PostgresServer, *, seconds: float, times: int = 300) -> Figure:
-    """Measure a workflow that waits for a message, and its sender, on the same server as ours."""
+    """Compare lifecycles with DBOS workflows that wait for a message, on the same server."""
     packages = await asyncio.to_thread(installed)
     rounds: list[Round] = []
     async with (
@@ -146,7 +146,7 @@ async def compared_with_dbos(server: PostgresServer, *, seconds: float, times: i
 
 
 def installed() -> Path:
-    """Install DBOS outside of the library's requirements, and return its folder."""
+    """Install DBOS, which the library does not require, into its own folder. Return the folder."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes")
     if not (_DBOS / "dbos").exists():
         subprocess.run([*pip, "--target", str(_DBOS), "--requirement", str(_PINS)], check=True)
@@ -154,7 +154,7 @@ def installed() -> Path:
 
 
 async def several(server: PostgresServer, *, rounds: int, times: int = 1000) -> list[Figure]:
-    """Compare one process with two and four: the cost of a lifecycle in each of them."""
+    """Compare the cost of a lifecycle in one process with its cost in two and in four processes."""
     figures: list[Figure] = []
     took: dict[int, list[dict[str, float]]] = {1: [], 2: [], 4: []}
     for _ in range(rounds):

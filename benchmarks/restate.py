@@ -1,10 +1,10 @@
 """`python -m benchmarks.restate`: a question over our HTTP API, next to an awakeable of Restate.
 
 Both sides do the same: a program creates a wait, asks for its outcome, completes it, and receives
-the outcome. Each side gets three HTTP requests of the same client. Its server stores each change on
-the disk before it answers: Restate's log with fsync, its default, and ours in SQLite with
-`synchronous=FULL`. Restate calls a handler in a process of its own, which counts as a part of
-Restate.
+the outcome. The same client sends three HTTP requests to each side. Each server stores a change on
+the disk before it answers: Restate in its log with fsync (the default), our server in SQLite with
+`synchronous=FULL`. Restate calls a handler in a separate process. The time of that process counts
+as a part of Restate's time.
 
 Risks: the client uses as much processor time as the servers. So the time of the servers' processes
 is shown in addition to the rates.
@@ -96,7 +96,7 @@ class OurSide:
 
 
 def _awakeable(invocation: str) -> str:
-    """Return the id of an invocation's first awakeable, so that no handler needs to send it."""
+    """Compute the id of an invocation's first awakeable. No handler then needs to send the id."""
     digits = invocation.removeprefix("inv_1")
     partition, random = (_number(digits[:11]), _number(digits[11:]))
     parts = (partition.to_bytes(8, "little"), random.to_bytes(16, "little"))

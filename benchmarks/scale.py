@@ -61,7 +61,7 @@ class StoreCosts:
     # A commit has one writer and up to `together` records.
     commit: float
     together: int
-    round_trip: float  # of a notice; changes during a notice go with the next notice
+    round_trip: float  # of a notice; changes that arrive during a notice wait for the next notice
     connections: int  # of each process
     connections_at_most: int | None
     machines_at_most: int | None = None
@@ -146,7 +146,7 @@ class Site:
     pending: int = PolicySettings().pending_at_most
     store_processors: int = 8
     answer: float = 30.0  # seconds from the link to the answer
-    streams: int = 2  # of an open call: its own, and that of its client or its person's page
+    streams: int = 2  # of each open call: its own, and one of the client or of the page
 
     @property
     def processes(self) -> int:
@@ -169,8 +169,8 @@ def limits(call: CallCosts, store: StoreCosts, site: Site) -> Sequence[Limit]:
 def wake(store: StoreCosts, site: Site) -> float:
     """Return the seconds until a waiter in another process is notified, under constant load.
 
-    Changes during a notice go with the next notice. So notices slow down by themselves before they
-    use more than half of the store's processors.
+    Changes that arrive during a notice wait for the next notice. Notices therefore become less
+    frequent before they use more than half of the store's processors.
     """
     busy = 2 * site.processes * _notice(store, site) / _processors(store, site)
     return max(store.round_trip, busy)
@@ -248,7 +248,8 @@ async def measured_server(
         await our_lifecycles(elicitations, owner, times)
         took, our_time = perf_counter() - began, process_time() - all_began
         server_time = max(_TICK, _spent(server) - server_began)
-    # On a busy machine, the turn of SQLite can cost more: a write never has a negative cost.
+    # On a busy machine, the run on SQLite can cost more than this run. Without `min`, the cost of
+    # a write would be negative then.
     alone = min(sqlite.lifecycle.processor, our_time / times)
     lifecycle = replace(sqlite.lifecycle, processor=alone)
     store = replace(

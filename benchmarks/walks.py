@@ -1,10 +1,11 @@
 """`python -m benchmarks.walks`: count the walks of docs/explanation/architecture.md.
 
 A walk is the sequence of our functions that an operation enters. The walk changes the file if the
-next function is in another file, and the package if it is in another package. Risks:
-unrelated work at the same time is counted too. So the trace skips the sweeper, the watchers, and
-tasks that were started before the walk, such as the call that a webhook wakes, with the tasks that
-such a task starts for a walk that is counted separately.
+next function is in another file, and the package if it is in another package.
+
+Risks: unrelated work at the same time is counted too. So the trace skips the sweeper and the
+watchers. It skips tasks that were started before the walk, such as the call that a webhook wakes.
+It also skips tasks that belong to another walk, because that walk is counted separately.
 """
 
 import asyncio
@@ -291,7 +292,7 @@ async def _status(service: Service, id: str) -> Status:
 async def walks(folder: Path) -> list[Walk]:
     async with _place(folder) as place:
         for revision in REVISIONS:
-            await _call(place, revision)  # the first call of each imports and compiles
+            await _call(place, revision)  # the first call of each revision imports and compiles
         found = [await _call(place, revision) for revision in REVISIONS]
         found += [await _callback(place), await _webhook(place), await _completion(place)]
     return [*found, await _start(folder)]

@@ -70,7 +70,7 @@ async def transfer_funds(source: str, target: str, amount: float) -> str:
     details = {"from": source, "to": target, "amount": f"{amount:.2f} USD"}
     if not await elicit.confirm("Transfer this?", arguments=details):
         return "Nothing was transferred."
-    # once, however often this tool runs again; a call after a wrong code sends another one
+    # Send the code once, even if this tool runs again. A call after a wrong code sends a new code.
     await elicit.once("send the code", send_code, again=True)
     two_minutes = timedelta(minutes=2)
     given = await elicit.form("Please verify it.", Verification, timeout=two_minutes).or_none()

@@ -30,7 +30,7 @@ async def pay(invoice: str, idempotency_key: str) -> str:
 async def pay_invoices() -> str:
     """Pay each open invoice that the person confirms. Call it again to go on with the rest."""
     # Read the list once: the loop starts again after each question, and asks the same questions.
-    # `again`: after the result, the same call is a new call at once, with the open invoices.
+    # `again`: after the result, the same call is a new call at once, and reads the list again.
     for invoice in await elicit.once("open", list_open, again=True):
         shown = {"amount": str(INVOICES[invoice])}
         outcome = await elicit.confirm(f"Pay {invoice}?", arguments=shown).outcome()

@@ -37,6 +37,6 @@ async def menu(request: Request) -> Response:
     if request.method == "GET":
         return HTMLResponse(MENU)
     dish = parse_qs((await request.body()).decode()).get("dish", ["nothing"])[0]
-    # This checks the token in the address, and that the browser is the one that pressed Continue.
+    # This checks the token in the address, and that the same browser has pressed Continue.
     done = await complete_elicitation(request, {"dish": dish})
     return HTMLResponse(f"<!doctype html><title>Lunch</title><h1>Your order: {done}</h1>")

@@ -48,7 +48,7 @@ async def merge_pull_request(repository: str, number: int) -> str:
     account = await elicit.oauth(github, scopes=["repo"], reason="To merge pull requests for you.")
     path = f"/repos/{repository}/pulls/{number}"
     async with account.client() as api:
-        # Read it once: the person confirms this very commit, however often this function starts.
+        # Read the pull request once: if this function starts again, the commit stays the same.
         pull = await elicit.once("read", partial(read_pull_request, api, path))
         shown = {"repository": repository, "title": pull.title, "commit": pull.commit}
         if not await elicit.confirm(f"Merge pull request #{number}?", arguments=shown):

@@ -76,14 +76,15 @@ def oauth(
     """Ask the person to connect an account, unless one with these scopes is already connected.
 
     The person may grant fewer scopes. The tool then gets the account, and `account.missing` names
-    the others. Later calls do not ask for them a second time, unless `again` is set.
+    the scopes that were not granted. Later calls do not ask for these scopes, unless `again` is
+    set.
 
     Args:
         provider: A declaration (`flows.providers`), or the name of one in `elicit.toml`.
         scopes: The OAuth scopes that the tool needs, as a list of texts.
-        account: The name or the id of the wanted account. Any account is accepted without it.
-        tenant: The host of the wanted tenant, if each customer of the provider has one. Without it,
-            the person types it.
+        account: The name or the id of the wanted account. If None, any account is accepted.
+        tenant: The host of the wanted tenant, if each customer of the provider has one. If None,
+            the person types the host.
         reason: A sentence of up to 500 characters that the page shows.
         again: Also ask for scopes that the person did not grant before.
         key: As for `url`.
@@ -94,7 +95,7 @@ def oauth(
 
     Raises:
         InvalidQuestion: A scope (RFC 6749, 3.3), a name or the reason is not valid, or the provider
-            has API keys instead. In a tool, the error is InvalidUse and names the line.
+            uses API keys instead of OAuth. In a tool, the error is InvalidUse and names the line.
         NotConfigured: The await raises it if the server has no client id for the provider.
         NotAccepted: The await raises one of its subclasses, such as Declined, if no account was
             connected.
@@ -195,7 +196,7 @@ def payment(
         InvalidQuestion: The price is not above zero, or `what` or `provider` is not valid. In a
             tool, the error is InvalidUse and names the line.
         NotConfigured: The await raises it if the server has no such payment provider.
-        Processing: The await raises it with `processing="return"`, see there.
+        Processing: The await raises it if `processing` is "return" and a payment is on its way.
         NotAccepted: The await raises one of its subclasses, such as Declined, if nothing was paid.
     """
     request = PaymentRequest(price=price, what=what, seller=provider, once=once)
@@ -267,7 +268,7 @@ async def once(
         again: If True, repeating the call does the work again. If False, a call that the client
             repeats within two minutes of the tool's result gets the same result, because the first
             response may have been lost.
-        returns: The type of the result, if `work` has no annotation, such as a lambda.
+        returns: The type of the result, for a `work` without annotation, such as a lambda.
 
     Returns:
         The result, which is stored as JSON, in the annotated type: JSON, a date, a pydantic model,
@@ -340,7 +341,7 @@ def caller() -> CallingPerson:
 
     Raises:
         NoAsker: No tool call and no `asking` block is active.
-        NotSupported: The program asks over the HTTP API: it has its own id of the user.
+        NotSupported: The program asks over the HTTP API, and has its own id of the user.
     """
     return current_asker().caller()
 
@@ -390,7 +391,7 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
     Args:
         capabilities: A mapping as in the protocol, a model of `mcp_types`, or None for a client
             that declares nothing.
-        mode: `form` or `url`. Without it, any mode counts.
+        mode: `form` or `url`. If None, any mode counts.
 
     Returns:
         True if the client can be asked in this mode, or in any.

@@ -58,8 +58,8 @@ class HookFacts:
     """The facts about a question that every hook may see: no secret, no token and no person's name.
 
     `client` is the client's unverified name, `client_id` its verified id. `owner` is a keyed hash
-    that identifies the person who is asked; lists show it. `arguments` are the arguments that the
-    person approves.
+    that identifies the person who is asked. Lists of questions show this hash. `arguments` are the
+    arguments that the person approves.
     """
 
     kind: str

@@ -213,7 +213,7 @@ def name_of(callback: Callable[[Ending], Any]) -> str:
     """Return the name under which another process finds the function.
 
     Raises:
-        InvalidQuestion: Another process could not find it, or could not call it.
+        InvalidQuestion: Another process could not find the function, or could not call it.
     """
     path = str(getattr(callback, "__qualname__", ""))
     module = str(getattr(callback, "__module__", None) or "")
@@ -286,7 +286,7 @@ def refusal(
 ) -> NotAccepted | None:
     """Return the error for an outcome that is not accepted, or None for an accepted one.
 
-    `approver` is the person who was asked to decide, if that was not the person who asked.
+    `approver` names the person who had to decide in place of the person who asked, or is None.
     """
     if status is Status.ACCEPTED:
         return None

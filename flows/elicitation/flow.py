@@ -275,8 +275,8 @@ def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
 def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:
     """Record that the browser returned with the attempt's `state`, and invalidate the `state`.
 
-    If the elicitation is open and has not expired, set its status to exchanging. If the browser
-    returns later, leave the status unchanged.
+    If the elicitation is open and has not expired, set its status to exchanging. If the elicitation
+    has expired or ended before the browser returns, leave the status unchanged.
 
     Raises:
         NotPossible: The `state` is not the latest attempt's or was already used, or the elicitation

@@ -33,8 +33,8 @@ from flows.shown import is_too_long
 #
 # Risks: a verb without `await` does nothing, and the tool goes on as if the person had paid. A call
 # therefore tracks the questions created in it, and by its end each must be asked or discarded.
-# Questions are tracked by identity: one of two equal questions may be the forgotten one. Questions
-# created while a module is imported belong to no call.
+# Questions are tracked by identity: of two equal questions, the tool may have asked only one.
+# Questions that are created while a module is imported belong to no call.
 
 _LIBRARY_PACKAGES = ("flows", "dataclasses", "contextlib")
 GATE_MARK: Final = "__elicit_gate__"
@@ -154,7 +154,7 @@ def place_of_call(*, also_at_import: bool = False) -> str | None:
 
 
 def _place(path: str, line: int) -> str:
-    """Return the file name and line. The folder is omitted, because others may read this."""
+    """Return the file name and line. Omit the folder, because others may read the error."""
     name = path.replace("\\", "/").rpartition("/")[2]
     return f"{name}:{line}"
 
@@ -295,7 +295,7 @@ def must_take(function: Callable[..., object] | None, number: int, *, name: str)
 
 
 def must_run_when_called(function: Callable[..., object], name: str) -> None:
-    """Raise InvalidQuestion for a generator function, or for one with the mark of a gate or needs.
+    """Raise InvalidQuestion for a generator function, or a function that `gate` or `needs` marks.
 
     A call of a generator function runs none of its code. A plain call of a marked function does not
     ask the question of the mark.
@@ -334,7 +334,7 @@ class VerbParameters:
 
     @cached_property
     def _named(self) -> list[str]:
-        """The parameters except *args and **kwargs. Empty for a class, which checks them itself."""
+        """The parameters except *args and **kwargs. Empty for a class: it checks them itself."""
         if self._checks_itself:
             return []
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -362,7 +362,7 @@ class VerbParameters:
                 raise InvalidQuestion(f"{self._name}: {name} is a number with too many digits.")
 
     def broken_by(self, error: Exception) -> InvalidQuestion:
-        """Return the error for a call with arguments for which the verb raised `error`."""
+        """Return the error for a call whose arguments made the verb raise `error`."""
         why = str(error).partition("\n")[0].rstrip(".")
         return InvalidQuestion(
             f"{self._name} cannot use these arguments: {type(error).__name__}: {why}. Write "

@@ -1,9 +1,10 @@
 """The work of `once`: how it is called, and how its result becomes JSON and is read back.
 
-Risks: a result that cannot be stored is noticed after the work was done, or the stored result has
-another type than the first one. The annotation of the work is therefore checked before it runs,
-and each result, the first one as well, is the stored JSON converted to the annotated type. A result
-of another type is stored too, so that the work is not done again.
+Risks: the work is done, and only then does the server notice that the result cannot be stored. Or
+the first call gets a result of another type than later calls, which get the stored result. The
+annotation of the work is therefore checked before the work runs, and every call, the first one too,
+gets the stored JSON converted to the annotated type. A result of another type is stored too, so
+that the work is not done again.
 """
 
 import dataclasses
@@ -39,9 +40,10 @@ _PLAIN = (BaseModel, Decimal, UUID, date, time, timedelta)
 class OnceWork:
     """The work that an author passed to `once(name, work)`.
 
-    `work` is a function or an unstarted coroutine. A function may return an awaitable. It receives
-    the idempotency key if it has a parameter for it. `returns` is the type of the result. Without
-    `returns`, the function's annotation is used. Without an annotation, the result is plain JSON.
+    `work` is a function or an unstarted coroutine. A function may return an awaitable. The
+    function receives the idempotency key if it has a parameter for the key. `returns` is the type
+    of the result. Without `returns`, the function's annotation is used. Without an annotation, the
+    result is plain JSON.
 
     Raises:
         InvalidQuestion: `work` cannot be called, or its result could not be stored.

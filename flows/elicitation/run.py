@@ -191,7 +191,7 @@ def finish(run: Run, *, result: str, now: datetime, unused: Collection[str] = ()
     """Finish the run and store its result until delivery is confirmed.
 
     If several requests of a run finish, the first result stays: it may have been sent already.
-    `unused` are the elicitations that were not accepted in the request with this result.
+    `unused` are the ids of elicitations whose acceptance the request with this result did not use.
     """
     if run.finished_at is not None:
         return run
@@ -234,7 +234,11 @@ def cancel(run: Run, *, now: datetime) -> Run:
 
 
 def free_key(run: Run) -> Run:
-    """Release the run's key for a new run. A request that names this run can read its result."""
+    """Release the run's key for a new run.
+
+    A request that names this run can still read a delivered result. An undelivered result is
+    erased.
+    """
     return replace(run, repeated_until=None) if run.is_delivered else wipe(run)
 
 

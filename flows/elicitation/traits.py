@@ -1,6 +1,6 @@
 """Traits: the properties of each kind of question, and the proofs for which it accepts an answer.
 
-Risks: an answer is erased while the call that asked still runs, or a later call gets it long after.
+Risks: an answer is erased while the call that asked still runs, or a later call gets an old answer.
 There are therefore separate times for the call itself and for later calls. A shared store can have
 questions of a kind that only another process knows. In this process, such a kind accepts no proof
 and stores no answer.
@@ -56,7 +56,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged(Proof):
-    """The provider issued the account's token for a code, or accepted its API key in a test."""
+    """The provider issued a token for a code, or accepted the API key in a test request."""
 
     may_be_late: ClassVar[bool] = True
     account: str
@@ -105,7 +105,7 @@ class NamedByAuthor(TrustedCode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByModel(Proof):
-    """The model answered, which the operator allowed."""
+    """The model answered, and the operator's settings allow the model to answer."""
 
     why: ClassVar[str | None] = "answered by the model"
 
@@ -119,7 +119,7 @@ class ApprovedByKey(Proof):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByApprover(Proof):
-    """An approver decided, identified and different from the person who asked."""
+    """An identified approver decided, who is not the person who asked."""
 
     approver: str
     vote: Vote

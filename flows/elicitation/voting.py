@@ -74,7 +74,7 @@ class Voting(Struct, frozen=True, kw_only=True):
 
     @property
     def word(self) -> str | None:
-        """The state word of an open question for the audit. None before the first vote."""
+        """The state of an open question as text for the audit. None before the first vote."""
         if not self.votes:
             return None
         given, handed = len(self.approvals), len(self.votes) - len(self.approvals)
@@ -153,7 +153,7 @@ def with_vote(asked: AskedT, vote: Vote) -> AskedT:
 
 
 def may_have_approved(voting: Voting, *, known_by: str, issuer: str | None) -> bool:
-    """Return True if this person may have approved already, as another method identified them."""
+    """Return True if an earlier approval may be from this person, identified by another method."""
     return any(
         one.known_by != known_by or (one.issuer != issuer and None not in (one.issuer, issuer))
         for one in voting.approvals

@@ -21,7 +21,7 @@ from flows.schema.fields import fault_in
 from flows.schema.schema import Refused, Schema, schema_of, with_content
 
 T = TypeVar("T")
-# Returns the faults by field name. The name "" stands for the whole form. None: no faults.
+# A check returns its faults by field name. The name "" stands for the form itself. None: no faults.
 Faults: TypeAlias = Mapping[str, str] | None
 CheckOf: TypeAlias = Callable[[T], Awaitable[Faults] | Faults]
 AnyCheck: TypeAlias = CheckOf[Any]

@@ -77,8 +77,9 @@ async def complete_elicitation(
             Continue.
         content: The answer: a JSON object.
         owner: The person's `link.owner`, if several people have a question with this id.
-        program: The API program that asked. The id is then looked up among its questions. Without
-            it, the id is looked up among the questions of your server's tools and blocks.
+        program: The API program that asked. The id is then looked up among this program's
+            questions. Without `program`, the id is looked up among the questions of your server's
+            tools and blocks.
         tool: The tool that asked, if several tools have a question with this id. For an `asking`
             block, pass "the application".
 

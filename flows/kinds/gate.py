@@ -200,8 +200,8 @@ def gate(
         off: Don't ask, even if the tool is annotated as destructive. If the operator names the tool
             in ELICIT_GATE, the person is still asked. The mark applies to the decorated function
             and to functions that wrap it with `functools.wraps`, but not to functions that it
-            wraps. The gate stays if another decorator is between `@gate(off=True)` and the tool's
-            decorator below.
+            wraps. If another decorator is between `@gate(off=True)` and the tool's decorator below,
+            the mark has no effect and the gate stays.
 
     Returns:
         The tool itself, or a decorator that returns it.

@@ -109,8 +109,8 @@ def url(
         InvalidQuestion: The address is not https (http is allowed on loopback), an origin is not
             valid, or the function is async or takes no link. In a tool, the error is InvalidUse and
             names the line.
-        NotAccepted: The await raises one of its subclasses, such as Expired, if nobody completed
-            it.
+        NotAccepted: The await raises one of its subclasses, such as Expired, if the question was
+            not completed.
     """
     must_be_listed("origins", origins)
     if not isinstance(url, str) and not origins:

@@ -79,10 +79,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUse:
-    """The audience that a token needs for a use of this server other than calls.
+    """The audience that a token needs for uses other than tool calls, such as the HTTP API.
 
-    A token that was made for calls is accepted too if it has `scope`, which the operator sets with
-    `setting`.
+    A token that was made for tool calls is accepted too if it has `scope`, which the operator sets
+    with `setting`.
     """
 
     resource: str
@@ -169,7 +169,7 @@ def key_id_of(
     The header may lack `typ` (RFC 7519, 5.1), as in Okta's tokens. An unexpected `typ` is refused.
 
     Raises:
-        BadBearer: The header shows that the token cannot be one of these types of this issuer.
+        BadBearer: The token is no JWT, or its header has another algorithm or type.
     """
     header = _header(token)
     if header.get("alg") not in algorithms:
@@ -282,10 +282,11 @@ def _away(moment: object, *, now: datetime) -> str | None:
 
 
 def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | None:
-    """Return the subject of a caller's or browser's claims, or None if one of `claim` is missing.
+    """Return the subject of a caller's or browser's claims, or None if a named claim is missing.
 
-    `sub` alone is returned unchanged. Other claims become JSON with their names, so that they
-    never equal another person's `sub`, nor other values that read the same when joined.
+    `claim` names the claims. `sub` alone is returned unchanged. Other claims become JSON with their
+    names, so that they never equal another person's `sub`, nor other values that read the same
+    when joined.
     """
     values = {name: claims.get(name) for name in claim}
     if not values or not all(map(_is_identifier, values.values())):

@@ -192,7 +192,7 @@ class BearerAuth(httpx.Auth):
             self._tokens.add(self._token)
 
     def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
-        """Return True if the API refused this token, and not the host of a redirect."""
+        """Return True if the API refused this token. Refusals by a redirect's host do not count."""
         chain = self._chain_of(reply.request)
         return reply.status_code == 401 and chain is not None and chain.carried == sent
 

@@ -130,7 +130,7 @@ class Grant:
 class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an attempt, stored until the browser returns.
 
-    It contains the endpoints that discovery found, so that the code is redeemed at the same ones.
+    It contains the endpoints that discovery found, so that the code is redeemed at them.
     """
 
     verifier: str
@@ -180,7 +180,7 @@ class OauthFlow:
         """Return the redirect to the provider.
 
         Raises:
-            Failed: The provider's metadata cannot be fetched or trusted, or it refused the request.
+            Failed: The provider refused the request, or its metadata cannot be fetched or trusted.
         """
         stored = _stored_attempt(elicitation)
         terms, client = self._client(elicitation, tenant=stored.tenant)
@@ -232,7 +232,7 @@ class OauthFlow:
         """Return the code from the callback, and the parameters that the declaration reads.
 
         Raises:
-            Mixed: The callback must be ignored, also if one of these parameters is repeated.
+            Mixed: The callback must be ignored, for example because a parameter is repeated.
             Denied: The person declined.
             Failed: The provider refused for another reason.
         """
@@ -376,7 +376,7 @@ def code_in(
 
 
 def single(arrival: CallbackParams) -> Mapping[str, str | None]:
-    """Return the parameters that must not be repeated. Raises Mixed if one is."""
+    """Return the parameters that must not be repeated. Raises Mixed if one of them is repeated."""
     found = {name: arrival.all(name) for name in _ONCE}
     for name, values in found.items():
         if len(values) > 1:

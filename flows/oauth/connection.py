@@ -1,7 +1,7 @@
 """A connection: an account that a person connected for one served server, as it is stored.
 
 Risks: an account is used for another owner, another server, or another provider of the same name.
-A look-up needs `key`, which contains server and provider, together with the owner.
+A look-up therefore needs the owner and `key`, which is computed from the server and the provider.
 
 Another risk: an unused refresh token expires, and the person notices only when a tool fails. So
 `planned` sets a time for a refresh, and for a warning before the end. If all accounts that were
@@ -83,7 +83,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     end_set_at: datetime | None = None  # the exchange or refresh that set `ends_at`
     keep_at: datetime | None = None  # the sweeper's next step to keep the account, or to warn
     warned_at: datetime | None = None  # the account's end is near, and `account.expiring` was sent
-    refused_at: datetime | None = None  # the first refusal that did not prove that the grant ended
+    refused_at: datetime | None = None  # the first refusal of a refresh for an unclear reason
     lapsed_at: datetime | None = None  # unusable until the person connects it again
     ended_at: datetime | None = None  # disconnected: only the label is still stored
     was_revoked: bool | None = None  # whether the provider confirmed the revocation
@@ -108,7 +108,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> datetime | None:
-        """The time after which the person has to connect it again; None if that is unknown."""
+        """The time after which the person has to connect the account again. None if unknown."""
         return self.refresh_expires_at if self.is_renewable else self.expires_at
 
     @property
@@ -140,7 +140,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def erase_at(self) -> datetime | None:
-        # A disconnected account stays, so that the next call does not exchange a token again.
+        # A disconnected exchanged account stays, or the next call would exchange a token again.
         if self.ended_at is None or self.is_exchanged:
             return None
         return self.ended_at + REMEMBERED_FOR
@@ -183,9 +183,9 @@ class Connection(Struct, frozen=True, kw_only=True):
         return (tool in self.tools and is_let) or self.is_service
 
     def has_to_be_asked_for(self, tool: str, client: CallingClient | None) -> bool:
-        """Return True if the person ended an exchanged account, or its use by the tool or client.
+        """Return True if the person disconnected the account, or stopped its use by tool or client.
 
-        An exchanged account is shared with all other tools without asking.
+        This method is for exchanged accounts, which all other tools use without asking.
         """
         is_let = self.only is None or (client is not None and client.key in self.only)
         has_ended = self.ended_at is not None or self.is_ending
@@ -343,8 +343,8 @@ def _remembered(
 # Times for an account that ends without use: for a refresh, and for a warning before the end.
 
 LIFE_AT_LEAST = timedelta(days=2)
-REFRESH_BEFORE_END = timedelta(days=14)  # before the end; a third of shorter lifetimes
-WARNED_BEFORE = timedelta(days=7)  # before the end; a quarter of shorter lifetimes
+REFRESH_BEFORE_END = timedelta(days=14)  # before the end, or a third of the lifetime if less
+WARNED_BEFORE = timedelta(days=7)  # before the end, or a quarter of the lifetime if less
 TRIED_AGAIN_AFTER = timedelta(hours=6)
 
 

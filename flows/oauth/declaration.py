@@ -235,7 +235,7 @@ class Declaration:
 
     Details: the server stores details with an account. `keep` maps the name of each detail to a
     path as in `PersonProbe`. In `api` and `api_hosts`, a detail's name in braces stands for its
-    value. `hosts` are the patterns of the origins that are allowed then.
+    value. `hosts` are the patterns of the origins that such addresses may have.
 
     Scopes: the server requests `always` in addition to the tool's scopes, mostly to identify the
     person. `covers` lists the scopes that a scope includes. If the provider's replies spell a scope
@@ -366,7 +366,7 @@ _HOST_PATTERN = re.compile(rf"(?:\*\.)*{_LABEL}(?:\.{_LABEL})+")
 
 
 def host_pattern_fault(pattern: str) -> str | None:
-    """Return why this pattern of hosts is not valid, or None. It can begin with `*` labels."""
+    """Return why this pattern of hosts is not valid, or None. It may begin with `*` labels."""
     if len(pattern) <= HOST_AT_MOST and _HOST_PATTERN.fullmatch(pattern):
         return None
     return "must be a host, or *. and at least two labels, such as *.example.com."

@@ -190,8 +190,8 @@ def signed_claims(
 def unsigned_claims(token: str) -> Mapping[str, Any] | None:
     """Return a token's claims without verifying its signature, or None if it has none.
 
-    Use it only for tokens that came from the issuer itself, over TLS. Verifying would need the
-    issuer's keys, and fetching them can fail.
+    Use this function only for tokens that came from the issuer itself, over TLS. Verifying would
+    need the issuer's keys, and fetching them can fail.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -204,7 +204,7 @@ def unsigned_claims(token: str) -> Mapping[str, Any] | None:
 
 
 def is_for(claims: Mapping[str, Any], client_id: str) -> bool:
-    """Return True if the claims were made for this client, and for no other one."""
+    """Return True if the claims were made for this client, and for no other client."""
     audience = claims.get("aud")
     several = audience if is_list(audience) else [audience]
     if client_id not in several:

@@ -155,7 +155,7 @@ class Provider(Declaration):
         return api, hosts or (origin_of(api),)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the scopes to request for a tool's scopes; none if the provider has no scopes."""
+        """Return the scopes to request if a tool needs `scopes`. Empty if the provider has none."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
     @property
@@ -177,7 +177,7 @@ class Provider(Declaration):
     ) -> list[Mapping[str, Any]]:
         """Return the keys that may sign tokens with this name of the issuer.
 
-        If an issuer has several tenants, a key's member `issuer` can say which tenant it is for.
+        If an issuer has several tenants, a key's member `issuer` can name the tenant of the key.
         """
         tenant = self.issuers.get(issuer)
         if tenant is None:
