@@ -163,7 +163,7 @@ class Question(Generic[T_co]):
     # if False, awaiting raises Processing as soon as a payment is on its way
     waits_for_money: bool = True
     is_for_good: bool = False  # a permanent purchase: no call of the same question pays again
-    # the author's line that created the question or marked its tool; None: at an import
+    # the author's line that created the question or marked its tool; None during an import
     place: str | None = field(default=None, repr=False, compare=False)
     _unasked: UnaskedQuestion | None = field(default=None, init=False, repr=False, compare=False)
 

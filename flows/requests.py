@@ -76,7 +76,7 @@ class AccountRequest:
             "scopes": sorted(self.scopes),
             "account": self.account,
             "reason": self.reason,
-            # Only if set: questions that earlier versions stored have no such facts.
+            # Add these facts only if they are set: questions of earlier versions do not have them.
             **({"again": True} if self.again else {}),
             **({} if self.tenant is None else {"tenant": self.tenant}),
         }

@@ -84,7 +84,7 @@ def with_titles(
 ) -> tuple[Argument, ...]:
     """Return the arguments in the order of `titles`, with these titles in place of their names.
 
-    An argument keeps its name if its title is also the title or the name of another one.
+    An argument keeps its name if its title is also the title or the name of another argument.
     """
     names = dict(titles)
     places = {name: place for place, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Pushed authorization requests: the server sends the request, and the browser only its id.
+"""Pushed authorization requests: the server sends the request, the browser only the request's id.
 
 Risks (RFC 9126): a reply leads the browser to a request that someone else wrote. So the id in the
 reply must be a URN, which an authorization server can only look up, and not an address that it
@@ -33,7 +33,7 @@ def address_to_leave_to(
     now: datetime,
     key: str | None = None,
 ) -> Talk[str]:
-    """Return the address for the browser, after pushing the request if the issuer offers that.
+    """Return the address for the browser, after pushing the request if the issuer supports PAR.
 
     Raises:
         TokenRefused: The issuer refused the request, before the person was sent there.

@@ -35,7 +35,7 @@ from flows.oauth.token_errors import (
 )
 
 MARGIN_AT_MOST = timedelta(seconds=60)
-AS_BEFORE = timedelta(minutes=5)  # an end that moves by less counts as unchanged
+AS_BEFORE = timedelta(minutes=5)  # a smaller move of the expiry counts as no change
 ANOTHER_PERSON = "another_person"
 
 
@@ -85,7 +85,8 @@ def needs_refresh(connection: Connection, *, now: datetime) -> bool:
 def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Renewed]:
     """Ask once for a new access token.
 
-    If this raises Failed, the old pair of tokens is still valid, except for OwnerUnknown.
+    After OwnerUnknown, the old pair of tokens may be invalid. After any other Failed, the old pair
+    is still valid, unless the provider renewed it and the reply was lost.
 
     Raises:
         RefreshTokenGone: The person has to connect again.
@@ -196,8 +197,9 @@ def _token_reply(
 ) -> Talk[tuple[httpx.Response, str | None]]:
     """Send a token request for the connection.
 
-    Return the reply and the key that its tokens are bound to. An account from before the operator
-    turned DPoP on gets a key now, if the provider binds its new tokens.
+    Return the reply and the key that its tokens are bound to. If the account was connected before
+    the operator turned DPoP on, create a key, and return the key only if the provider binds the new
+    tokens to it.
     """
     is_new = connection.dpop_key is None and client.provider.dpop
     key = new_key() if is_new else connection.dpop_key
@@ -235,7 +237,8 @@ def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, s
 def _is_of_other_person(token: str, connection: Connection, provider: Provider) -> bool:
     """Return True if the new id_token has another subject or issuer than the first one.
 
-    Return False if the person came from the provider's own API, whose ids may differ from `sub`.
+    Return False if the person's id came from the provider's own API: such an id may differ from
+    `sub`.
     """
     claims = unsigned_claims(token) if provider.person is None else None
     if claims is None:

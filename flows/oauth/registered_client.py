@@ -22,7 +22,8 @@ from flows.oauth.token_errors import (
     needs_operator,
 )
 
-# characters; a text that was cut may contain only the beginning of a secret
+# The number of characters to search for: a text that was cut may contain only the beginning of a
+# secret.
 _SECRET_START: Final = 8
 # A refusal that says that a public client must not send a secret, as Microsoft Entra does.
 _OF_PUBLIC: Final = re.compile(r"\bpublic\b", re.IGNORECASE)
@@ -135,7 +136,7 @@ def method_finding(registration: RegisteredClient, methods: Sequence[str]) -> Se
     accepts = f"{provider.label} accepts only {', '.join(methods[:6])} at its token endpoint"
     fix = "this server supports none of these methods: allow another one for this client there"
     if accepted_here:
-        best = min(accepted_here, key="none".__eq__)  # a secret, if the issuer accepts one
+        best = min(accepted_here, key="none".__eq__)  # `none` only if nothing else is accepted
         fix = registration.set_to("client_auth", best)
         if best.endswith("_jwt"):
             key = "the private key" if best == "private_key_jwt" else "the secret"

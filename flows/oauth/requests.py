@@ -21,7 +21,7 @@ from flows.oauth.declaration import Carrier
 from flows.oauth.dpop import HEADER, proof_of, thumbprint_of, wanted_nonce
 from flows.oauth.provider import Client, PersonProbe, Provider
 
-USER_AGENT = "elicit-url"  # GitHub rejects requests without one
+USER_AGENT = "elicit-url"  # GitHub rejects requests without a User-Agent
 _ADD_PARAMETERS: Any = add_params_to_uri  # authlib has no types
 _RFC7636: Any = rfc7636
 

@@ -41,7 +41,7 @@ _PASSING_STATUS = frozenset(
     }
 )
 
-# No standard names this member; these are the names that providers use.
+# Providers' names for the lifetime of a refresh token, for which no standard has a name.
 _REFRESH_EXPIRIES = (
     *("refresh_token_expires_in", "x_refresh_token_expires_in", "refresh_expires_in"),
 )

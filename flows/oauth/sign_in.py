@@ -228,7 +228,9 @@ class SignIn:
 
 
 def _issuer_of(id_token: str | None, provider: Provider) -> str:
-    """Return the issuer name that the ID token must have: its tenant's, if there are tenants.
+    """Return the issuer name that the ID token must have.
+
+    If the issuer has tenants, the name is that of the tenant in the ID token.
 
     Raises:
         Failed: The people of that tenant may not sign in.
@@ -261,7 +263,7 @@ _TYPES = frozenset({"logout+jwt", "jwt"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogoutToken:
-    """The sessions that have ended at the issuer: the session `sid`, or all of the person `sub`.
+    """The sessions that have ended at the issuer: session `sid`, or all sessions of person `sub`.
 
     If both are set, only the session `sid` of the person `sub` has ended. The token expires at
     `until`.

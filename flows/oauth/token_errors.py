@@ -8,8 +8,8 @@ account stays forever because the provider sends a non-standard error. So each r
 - `client`: the provider does not accept the client id, the secret, the grant type, or a request
   without DPoP. Only the operator can correct that, and no account is at fault.
 - `redirect`: the provider does not accept the redirect address. Only the operator can correct it.
-- `passing`: the provider or the network is temporarily out of order. It says nothing about the
-  account.
+- `passing`: the provider or the network is temporarily out of order. The refusal says nothing about
+  the account.
 - `unsure`: any other refusal. It ends an account only if something else proves that the grant has
   ended (webapp.oauth.access_tokens).
 
@@ -73,9 +73,9 @@ class Refusal:
     """A refusal: its class, and the provider's error code, if the code can be shown.
 
     `sentence` is the declaration's text for people. `description` is the provider's own text, for
-    logs only. `is_readable`: the body was in the provider's format, or an error without a body. It
-    is False for a page of a proxy or firewall. `methods` are the methods of client authentication
-    that the metadata names.
+    logs only. `is_readable` is True if the body was in the provider's format, or if an error came
+    without a body. It is False for a page of a proxy or firewall. `methods` are the methods of
+    client authentication that the metadata names.
     """
 
     status: int

@@ -1,15 +1,15 @@
-"""An account without asking: the person's own access token is exchanged for one of a provider.
+"""Exchange of a person's own access token for a provider's token, without a question.
 
 Three methods are supported. Token exchange (RFC 8693) and the jwt-bearer grant (RFC 7523) ask the
 provider's token endpoint. The identity assertion grant (ID-JAG,
 draft-ietf-oauth-identity-assertion-authz-grant) asks the person's issuer for an assertion, and
 redeems it at the provider.
 
-Risks: the person's token reaches somebody else, or the reply is another person's. So the token goes
-to the declared token endpoint only, and no tool's code can declare one. The assertion or the new
-token, or else the provider's API, must name the same person. A reply without this proof is refused.
-No refresh token is stored, because it would outlive the person's sign-in. For the same reason, a
-token without an expiry is exchanged again after an hour.
+Risks: the person's token reaches somebody else, or the reply has another person's token. So the
+token is sent to the declared token endpoint only, and no tool's code can declare an endpoint. The
+assertion or the new token, or else the provider's API, must name the same person. A reply without
+this proof is refused. No refresh token is stored, because it would outlive the person's sign-in.
+For the same reason, a token without an expiry is exchanged again after an hour.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from flows.oauth.token_errors import refusal_in, refused
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:"
 _TYPE: Final = "urn:ietf:params:oauth:token-type:"
 _ID_JAG: Final = f"{_TYPE}id-jag"
-LIFE_WITHOUT_END: Final = timedelta(hours=1)  # of a token whose reply names no end
+LIFE_WITHOUT_END: Final = timedelta(hours=1)  # lifetime if the reply names none
 _ACCESS: Final = frozenset({f"{_TYPE}access_token", f"{_TYPE}jwt"})
 
 

@@ -97,7 +97,7 @@ def next_turn(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -
 def turn_after_trouble(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -> datetime:
     """Return the time of the next poll after a failed poll.
 
-    Wait as long again as since `begun_at`, up to TROUBLED_AT_MOST, and at least the last interval
-    of `pace`.
+    The pause is as long as the time since `begun_at`, but at most TROUBLED_AT_MOST, and at least
+    the last interval of `pace`.
     """
     return now + max(pace[-1], min(now - begun_at, TROUBLED_AT_MOST))

@@ -3,8 +3,8 @@
 Risks: a payment counts as lost although the bank took no money, so a person pays again. Another
 risk: a tool gets a receipt while the bank has the money. A claim can be lost, appealed and won. If
 the provider's events have a time, the latest stage counts, in whichever order the events arrive.
-The result of a poll counts as the latest stage. Without signed times, a later stage overrides an
-earlier one. An inquiry takes no money, and a claim on a part of the amount takes that part.
+The result of a poll counts as the latest stage. Without signed times, the stage that is later in
+`_RANKS` counts. An inquiry takes no money, and a claim on a part of the amount takes that part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,8 @@ _RANKS = (
     *(Dispute.INQUIRY, Dispute.CLOSED, Dispute.OPEN, Dispute.LOST, Dispute.APPEALED),
     *(Dispute.LOST_AGAIN, Dispute.WON, Dispute.GONE),
 )
-# The stages to write into `Payment.disputes`, which older code reads: it knows no other stages.
+# Older code reads `Payment.disputes` and does not know the stages on the left. So the stages on the
+# right are written there instead.
 _FIRST_WORDS = {
     Dispute.INQUIRY: Dispute.WON,
     Dispute.CLOSED: Dispute.WON,
@@ -55,7 +56,7 @@ _CLAIMED: Mapping[Dispute | None, str] = {
     Dispute.GONE: "dispute lost",
     Dispute.APPEALED: "dispute appealed",
 }
-# The words of a payment of which banks have taken or claim all of the money.
+# The states of a payment whose full amount banks have taken or claim.
 DISPUTED = frozenset({"disputed", *_CLAIMED.values()})
 
 

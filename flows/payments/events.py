@@ -54,7 +54,7 @@ class LedgerState(StrEnum):
     ENDED = "ended"  # the question has ended without an answer
     ACCEPTED = "accepted"  # the question has its answer
     NO_PAYMENT = "no payment"  # the question is of another kind
-    RECORDED = "recorded"  # the ledger has the payment; a session's question is erased
+    RECORDED = "recorded"  # the ledger has the payment, and its question is erased or not read
     UNKNOWN = "unknown"  # neither the question nor the payment is stored
 
 

@@ -1,9 +1,9 @@
 """The interface of a payment gateway, and the checks that are the same for all providers.
 
-Risks: providers count, name and sign differently. If one gateway lacks a check, attackers will use
-that gateway. A gateway therefore only translates the provider's data to a ProviderSession, and
-functions in this module compare the session with the question. An unsigned notice has its own type:
-it only names a session to fetch, and never settles a question.
+Risks: providers use different units, names and signatures. If one gateway lacks a check, attackers
+will use that gateway. A gateway therefore only translates the provider's data to a ProviderSession,
+and functions in this module compare the session with the question. An unsigned notice has its own
+type: it only names a session to fetch, and never settles a question.
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,9 @@ class ProviderSession:
     - `refunded`: total amount refunded so far.
     - `charged_back`: total amount that banks reversed; None if the provider does not report it.
     - `claims`: disputes by id, if the provider lists them.
-    - `url`, `closes_at`: the payment page and its expiry, while it can be paid.
-    - `is_now`: False if the data comes from a notice, so it describes the time of that notice.
-      Changes that the notice does not mention may be older or newer than it.
+    - `url`, `closes_at`: the payment page and its expiry, while the page can be paid.
+    - `is_now`: False if the data comes from a notice. The data then describes the session at the
+      time of the notice. Changes that it does not mention may have happened before or after.
     - `is_made_by_us`: the session carries our reference where only a holder of our API key can
       write it.
     - `unknown_word`: a provider status that this version does not know.
@@ -109,7 +109,7 @@ class Notice:
 
     @property
     def without_address(self) -> "Notice":
-        """The notice without its page's address: it may be long, and no browser needs it."""
+        """The notice without the payment page's URL, which may be long and is not needed again."""
         session = self.session
         return self if session is None else with_other(self, session=with_other(session, url=None))
 
@@ -201,7 +201,7 @@ class Gateway(Protocol):
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         """Close the payment page. Raises Failed if it may still be open.
 
-        Return True if nobody can pay on the page any more, False if a payment was or will be made.
+        Return True if the page is closed without a payment, False if one was or will be made.
         """
         ...
 

@@ -43,7 +43,7 @@ _WRITTEN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 
 
 class InvalidAmount(InvalidQuestion):
-    """An amount or a currency is invalid. It may be one of the tool's arguments, from the model."""
+    """An amount or a currency is invalid. The model may have chosen it as a tool argument."""
 
 
 @final

@@ -3,7 +3,8 @@
 Risks: one payment is used twice, or used and refunded. This server's own changes follow the table
 below, and other changes are refused; the store's compare-and-set decides between two racing
 changes. Changes at the provider, a refund or a chargeback, are always recorded. They are merged so
-that they may arrive in any order. A claim that polling found ends when a later poll finds none.
+that they may arrive in any order. A claim that a poll reported ends when a later
+poll reports no claim.
 """
 
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ class Dispute(StrEnum):
 
 
 class BankClaim(Struct, frozen=True, kw_only=True):
-    """A bank's claim; `amount` in minor units of the payment's currency, None for all of it.
+    """A bank's claim; `amount` in minor units of the payment's currency; None: the full amount.
 
     `at` is the provider's time of this stage, or None for a provider that signs no time. Without
     `at`, `heard` has the ids of the events that reported the claim as won or as lost again.
@@ -129,8 +130,9 @@ class PendingRefund(Struct, frozen=True, kw_only=True):
 class PartRefund(Struct, frozen=True, kw_only=True):
     """A partial refund that was started, and whose outcome is not stored yet.
 
-    `up_to` is the total refunded once it is done, in minor units of ISO 4217. One process requests
-    it until `asking_until`. The sweeper tries again at `again_at`; None: it failed too often.
+    `up_to` is the total refunded once this refund is done, in minor units of ISO 4217. Until
+    `asking_until`, only one process requests the refund. The sweeper tries again at `again_at`,
+    which is None if the refund failed too often.
     """
 
     up_to: int
@@ -170,16 +172,16 @@ class Payment(Struct, frozen=True, kw_only=True):
     refunded_at: datetime | None = None
     refund_id: str | None = None
     reason: str | None = None
-    spent_by: str | None = None  # the run that spent it, which may receive it again
-    surplus_to: str | None = None  # the payment that paid the same question before
+    spent_by: str | None = None  # the run that spent the payment and may receive it again
+    surplus_to: str | None = None  # the earlier payment for the same question
     asked: str | None = None  # the join key of the question that it was paid for
     answers: str | None = None  # the question that it answers, if not `elicitation_id`
-    once: bool = False  # a permanent purchase: spent, it still answers the same question
+    once: bool = False  # a permanent purchase: it answers its question even after it is spent
     refund_at: datetime | None = None  # the time of the automatic refund, or of its next try
     refund_tries: int = 0
     refund_by: str | None = None  # the run that began the refund and may continue it
     is_refund_begun: bool = False
-    refund_asked_by: str | None = None  # through the HTTP API: the API key's audit name
+    refund_asked_by: str | None = None  # API key's audit name, if it requested the refund
     refunded: int = 0  # the total that the provider has refunded, in minor units
     part: PartRefund | None = None
     # Stages by claim key. Older code reads this field, so it has only the stages of the first
@@ -319,8 +321,9 @@ def partly_refunded(
 ) -> Payment:
     """Record the total that the provider has refunded. The remaining amount can still be used.
 
-    `by` requested the refund at this server. A webhook has no `by`. It is about the reserved part
-    refund if it reports the same total, and otherwise about a refund at the provider's dashboard.
+    `by` is the requester of a refund at this server. A webhook has no `by`: if it reports the total
+    of the reserved partial refund (`part`), that refund's requester is used. Any other total comes
+    from a refund at the provider's dashboard.
     """
     amount, part = max(amount, payment.refunded), payment.part
     is_full = amount >= payment.amount

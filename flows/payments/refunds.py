@@ -72,8 +72,8 @@ def begin(payment: Payment, now: datetime, request: RefundRequest) -> Payment:
 
     From now on the payment cannot be used.
 
-    A refund that was already started is returned unchanged. Only if it failed at the provider, the
-    payment gets the new requester. A tool (`run`) does not need `also_made`.
+    If a refund was already started, return the payment unchanged, or with the new requester if that
+    refund failed at the provider. A request by a tool (with `run`) does not need `also_made`.
     """
     if payment.status is ReceiptStatus.REFUNDING:
         by = request.by or payment.refund_asked_by
@@ -150,7 +150,7 @@ def part_failed(payment: Payment, now: datetime, *, part: PartRefund, is_refusal
 def refundable(payment: Payment) -> int:
     """Return the total that can be refunded: the paid amount without the amount that banks claim.
 
-    The person gets the claimed amount from the bank. Refunded too, they would have it twice.
+    The person gets the claimed amount from the bank, and a refund would pay that amount twice.
     """
     return payment.amount - claimed_of(payment)
 

@@ -5,8 +5,8 @@ sessions of an elicitation are therefore only those stored in its attempts.
 
 Risks: nobody notices that money arrived after the question ended, or that the person paid another
 amount than requested. The provider is therefore polled with growing pauses until the result is
-final. A payment without a final result, or that differs from the question, stays until an operator
-has reviewed it.
+final. A payment that has no final result, or that differs from the question, is stored until an
+operator has reviewed the payment.
 """
 
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from flows.errors import ElicitError, InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.receipt import RECEIPT_RETENTION
 
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # it becomes part of paths
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # part of URL paths
 REFERENCE_KEY = "elicitation"  # metadata key in the session and the payment
 
 

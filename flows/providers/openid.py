@@ -2,7 +2,8 @@
 
 Google has a host for each product's API. The tenant of Microsoft selects the accounts: those of one
 organisation, of any organisation, or personal accounts. Microsoft is experimental: written from its
-documentation, untested. Its tokens are never revoked, because it has no revocation endpoint.
+documentation, untested. Microsoft's tokens are never revoked, because Microsoft has no revocation
+endpoint.
 """
 
 import re

@@ -9,6 +9,6 @@ validators that its JSON Schema does not express: such validators run when the a
 Guarantees: the value that is stored, that a page or client shows, and that the tool receives are
 the same. A number that JSON cannot represent exactly is refused, and never rounded.
 
-Risks: a page says "sent" and the tool then refuses the answer. So a type that is not known to be
-plain is treated as one with validators.
+Risks: a page says "sent" and the tool then refuses the answer. So `has_rules` treats every
+type that it does not recognize as a type with validators.
 """

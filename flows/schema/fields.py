@@ -256,8 +256,8 @@ _WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
 _ENDS: Final = ("pwd", "secret", "token", "credential")
 # Words that mean a secret: `user_pin`, but not `pinned` or `opinion`.
 _WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer"})
-# Words that are secrets only after one of these words: `api_key`, `apiKey`, `myapikey`, and not
-# `sort_key`.
+# Each key is a word that means a secret only after one of the words in its value: `api_key`,
+# `apiKey` and `myapikey`, but not `sort_key`.
 _PAIRS: Final = {
     "key": "api private secret access ssh gpg pgp signing encryption decryption master auth oauth "
     "recovery wallet license licence openai anthropic stripe github aws",

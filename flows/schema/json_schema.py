@@ -72,7 +72,7 @@ class SchemaReading:
 
 
 def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaReading:
-    """Parse a schema. Raises InvalidSchema with the JSON path of what is outside the subset.
+    """Parse a schema. Raises InvalidSchema with the JSON path of the unsupported part.
 
     `is_a_models`: the schema is that of a model, which validates the answers as well. Such a schema
     may contain rules that a form can only approximate.
@@ -201,7 +201,7 @@ def _autofill(clean: Mapping[str, Json], path: str) -> str | None:
 
 
 def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return an approximation: a Decimal becomes a number, an exclusive bound an inclusive one."""
+    """Return an approximation: a Decimal becomes a number, exclusive bounds become inclusive."""
     branches = found.get("anyOf")
     if isinstance(branches, list) and [_type_of(one) for one in branches] == ["number", "string"]:
         number = cast("Mapping[str, Json]", branches[0])

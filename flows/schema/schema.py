@@ -124,8 +124,8 @@ def with_secrets(schema: Schema[T]) -> Schema[T]:
     """Return the schema of a page for secrets, with `is_secret` set for each field.
 
     The secrets are the fields that are marked (SecretStr, `writeOnly`, the format `password`), and
-    each text or number whose name or title asks for one. If no field is marked, every plain text
-    is a secret. `x-visible` makes a field visible.
+    each text or number whose name or title asks for a secret. If no field is marked, every plain
+    text is a secret. `x-visible` makes a field visible.
 
     Raises:
         InvalidSchema: A secret has a default, which would be in the author's code and in the
@@ -349,7 +349,7 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
 
 
 def _readable(asked: type[Any]) -> type[Any]:
-    """Convert a TypedDict to typing_extensions' one: before Python 3.12, pydantic needs that."""
+    """Convert a TypedDict to the typing_extensions type, which pydantic needs before 3.12."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
     annotated = typing.get_type_hints(asked, include_extras=True)
@@ -392,7 +392,10 @@ def _typed_by(adapter: TypeAdapter[T], found: SchemaReading) -> Callable[[Json],
 
 
 def _fault_of(error: ErrorDetails) -> Fault:
-    """Return a fault with the author's own message, if any: pydantic's may contain the input."""
+    """Return a fault with the author's own message or a fixed text, never with pydantic's message.
+
+    Pydantic's message may contain the input.
+    """
     path = ".".join(str(part) for part in error["loc"])
     reason = error.get("ctx", {}).get("error")
     is_authors = error["type"] in ("value_error", "assertion_error") and str(reason)
@@ -410,7 +413,7 @@ def _value(content: Json) -> str:
 # Detection of types with rules that their JSON Schema does not express, such as validators.
 #
 # Risks: a validator is overlooked, so that a person reads "sent" and the tool then refuses the
-# answer. So a type that is not known to be plain is treated as one with rules.
+# answer. So every type that this module does not recognize counts as a type with rules.
 
 # Nodes of pydantic's core schema that a JSON Schema expresses and `fields` checks.
 _PLAIN = frozenset(
@@ -421,7 +424,7 @@ _PLAIN = frozenset(
     }
 )
 _ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
-# Rules that a form cannot check, or only roughly: bounds, and changes to a text before its checks.
+# Rules that a form cannot check exactly: bounds, and changes to a text before its checks.
 _TEXT = frozenset({"strip_whitespace", "to_lower", "to_upper"})
 _CHANGED = tuple(f"str_{each}" for each in _TEXT)  # a model's configuration for all its texts
 _ROUGH = {

@@ -291,7 +291,7 @@ def _is_signed(
     scheme: Scheme, received: _Received, *, keys: Sequence[bytes | Ed25519PublicKey], message: bytes
 ) -> bool:
     is_signed = False
-    for key in keys:  # check all pairs even after a match, so that the time reveals nothing
+    for key in keys:  # never stop at a match: the duration would reveal it
         if isinstance(key, bytes):
             expected = _mac(scheme, key, message)
             for mac in received.macs:

@@ -1,4 +1,4 @@
-"""Authentication of API requests: a program by its key, with or without a person, or a person.
+"""Authentication of API requests by a program, a program acting for a person, or a person.
 
 A program sends an API key. It may add the access token of the person that it acts for. A person
 sends only their own access token.
@@ -327,7 +327,7 @@ def _note(
 
 
 async def _key_of(request: AnyRequest, *, or_person: bool) -> ApiKey | None:
-    """Return the request's key, or None if a person came alone. Raises ApiKeyRefused."""
+    """Return the request's key, or None for a person without a key. Raises ApiKeyRefused."""
     text = _credentials(request)
     if or_person and not text.startswith(PREFIX) and _tokens(request) is not None:
         return None

@@ -232,7 +232,7 @@ async def working_account_of(
 
 
 def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
-    """Return the tool and the client by which an account is shared with the program."""
+    """Return the tool and the client under which accounts are shared with the program."""
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 

@@ -161,7 +161,7 @@ async def mark_used(service: Service, requester: Requester, current: Elicitation
     """Record that the program has used the answer: erase the answer, or mark the payment as spent.
 
     The question's run ends too, so the same Idempotency-Key returns the same result for a while. An
-    answer that came late can be used after its run has ended.
+    answer that arrived late can be used after its run has ended.
 
     Raises:
         QuestionBusy: Another request is using the answer.
@@ -210,7 +210,8 @@ async def must_have_its_money(
 ) -> None:
     """Check the elicitation's payment, if it has one.
 
-    Raises PaymentGone if the payment was refunded before it was used, or used by another run.
+    Raises PaymentGone if the payment was refunded or disputed before it was used, or if another run
+    used it.
     """
     paid = await service.kinds.payments.paid(delivered)
     if paid is None:

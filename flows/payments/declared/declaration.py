@@ -45,7 +45,7 @@ GIVEN_BACK: Final = frozenset(
     {"payment", "minor", "decimal", "currency", "currency_lower", "reason", "key", "digest"}
 )
 _CALL = re.compile(r"(GET|POST|PUT|PATCH|DELETE) (/[!-~]*)")
-_OWN = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,128}")  # it can become part of a path
+_OWN = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,128}")  # the value can be part of a path
 _OWN_NAME = re.compile(r"[a-z][a-z_]{0,31}")
 _NO_PLACES = frozenset({"unit", "call"})
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -165,7 +165,8 @@ class ProviderDeclaration:
     def refunds_parts(self) -> bool:
         """True if the server can refund a part of a payment.
 
-        A refund request then has an idempotency key, and an amount that is counted like prices.
+        For that, a refund request must have an idempotency key and an amount, and the provider must
+        count refunds in the same way as prices.
         """
         names_amount = bool(names_in(self.refund_body) & {"minor", "decimal"})
         counts_alike = self.holding is None or self.holding.left is None
@@ -174,7 +175,7 @@ class ProviderDeclaration:
 
     @property
     def tells_refunds(self) -> bool:
-        """True if `fetch` reports refunds, and its only value from the payment is `session`."""
+        """True if `fetch` reports refunds, and uses {session} but not {handle}."""
         names = names_in(self.fetch)
         is_asked = "session" in names and "handle" not in names
         return is_asked and self.fetched.refunded is not None

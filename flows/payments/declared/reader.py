@@ -135,7 +135,7 @@ def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Noti
     reading, dispute = seller.declaration.told, seller.declaration.news[kind]
     session, reference = named_in(data, reading)
     currency, amount = None, 0
-    if dispute is None:  # the bank may use another currency
+    if dispute is None:  # a dispute's currency may be the bank's
         currency = (text_at(data, reading.currency) or "").upper() or None
         amount = _sum(data, reading.refunded, reading, currency or "")
     payment = id_at(data, reading.payment)

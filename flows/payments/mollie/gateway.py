@@ -126,9 +126,7 @@ def mollie(
 
 
 def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> MollieAccount:
-    """Return an account for our own sandbox of Mollie under `url`.
-
-    Never live.
+    """Return a test account (never live) for our own sandbox of Mollie under `url`.
 
     Raises ValueError for an invalid key.
     """
@@ -184,13 +182,13 @@ class MollieGateway:
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """Cancel the payment. Raises Failed for methods that can only expire, until they do."""
+        """Cancel the payment. Raises Failed if it stays open: some methods can only expire."""
         terms_for(elicitation, self.seller)
         reply = yield self._request("GET", _path(session))
         payment = same_payment(session, reply, self.seller)
         if payment.status == "open" and payment.is_cancelable:
             yield self._request("DELETE", _path(session))
-            # It was cancelled, or paid just before: fetch it again to find out.
+            # The payment is now cancelled, or was paid just before: fetch it again to find out.
             reply = yield self._request("GET", _path(session))
             payment = same_payment(session, reply, self.seller)
         found = session_of(payment, self.seller)

@@ -170,9 +170,7 @@ def sandbox_paypal(
     webhook_ids: tuple[str, ...] = (),
     certificates: CertificateScheme = PAYPAL_SANDBOX,
 ) -> PayPalAccount:
-    """Return an account for our own sandbox of PayPal under `url`.
-
-    Never live.
+    """Return a test account (never live) for our own sandbox of PayPal under `url`.
 
     `certificates` is the scheme with which the sandbox signs its webhooks, if it signs them. Raises
     ValueError for invalid credentials or webhook ids.
@@ -230,7 +228,7 @@ class PayPalGateway:
         reply = yield from self._send("POST", _ORDERS, body=stored.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=issue_in))
-        if has_lapsed(reply, until=stored.expires_at):  # it was created and has expired unpaid
+        if has_lapsed(reply, until=stored.expires_at):  # the order was created and expired unpaid
             return stored
         order = order_in(reply, self.seller, doing="open its payment page")
         return learned(stored, elicitation, session_of(order, self.seller), self.seller)

@@ -213,7 +213,7 @@ def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
 def lapsed(
     elicitation: Elicitation, session: str, reply: httpx.Response, seller: MerchantAccount
 ) -> ProviderSession | None:
-    """Return the session of an order that expired unpaid, or None if the reply says otherwise."""
+    """Return the session of an order that expired unpaid. Return None if that is not proven."""
     terms = terms_of(elicitation)
     for attempt in (elicitation.attempt, *elicitation.former):
         stored = checkout_of(attempt)

@@ -93,7 +93,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "Refunds: write": ("POST", "/v1/refunds/re_of_the_doctor"),
     "Disputes: read": ("GET", "/v1/disputes?limit=1"),
 }
-# Rights that only improve this check; payments work without them.
+# Rights that only `examine` uses; payments work without them.
 RIGHTS_OF_THE_DOCTOR = ("Account: read", "Webhook Endpoints: read")
 # A request that needs the same read rights as the fetch of a payment.
 _EXPANDED = "/v1/checkout/sessions?limit=1&expand[]=data.payment_intent.latest_charge"
@@ -119,7 +119,9 @@ STRIPE: Final = Scheme(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeAccount:
-    """The account. `checkout_origins` are the origins of its payment pages; pages show the first.
+    """The operator's account at Stripe.
+
+    `checkout_origins` are the origins of the payment pages. This server's pages show the first one.
 
     Stripe builds a card statement from the account's prefix, "* " and a suffix. The server sends
     the suffix of a `statement` such as "ACME* REPORTS". A text without "*" is not sent.

@@ -50,7 +50,7 @@ SETTLING_EVENTS = frozenset(
     }
 )
 REFUNDED = "charge.refunded"
-# An accepted refund can fail days later. The last name is from older API versions.
+# An accepted refund can fail days later. `charge.refund.updated` is from older API versions.
 REFUND_EVENTS = frozenset({"refund.updated", "refund.failed"})
 _REFUND_EVENTS = REFUND_EVENTS | {"refund.created", "charge.refund.updated"}
 REFUND_ENDED = frozenset({"failed", "canceled"})
@@ -106,8 +106,8 @@ class CheckoutSession(Struct, frozen=True, kw_only=True):
 
     `amount_total` is in Stripe's units, `currency` in capitals.
 
-    Sessions of other programs may lack a status or an amount, ours have both. The payment's status
-    and the charge are only known if the reply contains these objects, not just their ids.
+    Only other programs' sessions may lack a status or amount. The payment's status and the charge's
+    fields are known only if the reply contains these objects, and not only their ids.
     """
 
     id: Id
@@ -313,7 +313,7 @@ def _notice_of(event: _Event) -> Notice:
 def _session_in(
     about: Mapping[str, Json], kind: str, *, is_made_by_us: bool
 ) -> ProviderSession | None:
-    """Read the session of an event; None if it names no question. Raises Malformed."""
+    """Read an event's session; None if it is invalid and names no question. Raises Malformed."""
     try:
         found = read_session(about)
     except Malformed:
