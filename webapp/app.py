@@ -96,7 +96,7 @@ async def open_app(
     stop it gracefully. `options` are for the application that the server's library creates. Without
     `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
     reach the server in this process. Without a server, the application asks its `users` itself in
-    `asking` blocks; `asked_as` is the value that their `app` argument can have.
+    `asking` blocks; `asked_as` is the value that these blocks can pass as their `app` argument.
 
     Raises GateWithoutTool, and InvalidQuestion for a model that no form can show.
     """
@@ -222,8 +222,8 @@ class App:
     async def lifespan(self, host: object = None) -> AsyncGenerator[None]:
         """Run the services of the application. `host` is the application that mounts this one.
 
-        A framework does not run the lifespans of mounted applications, so pass this one to it:
-        Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan),
+        A framework does not run the lifespans of mounted applications, so pass this lifespan
+        to the framework: Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan),
         Litestar(lifespan=[app.lifespan]), or `async with app.lifespan(): yield` in your own
         lifespan. Raises NotRunning if the lifespan runs already.
         """
@@ -384,7 +384,10 @@ def create_app(
 
 
 async def _warn_of_replication(store: Store) -> None:
-    """Log which stored data could be lost with a server. `elicit doctor` shows the full list."""
+    """Log which data could be lost if a store's server fails.
+
+    `elicit doctor` shows the full list.
+    """
     if isinstance(store, Replicated):
         with suppress(StoreUnavailable):
             for says, fix in await store.replication(asks_hosts=False):
@@ -484,7 +487,7 @@ def _uses(settings: Settings) -> TokenUses:
 def _verifier(
     served: HostedApplication, issuers: Sequence[Issuer], *, settings: Settings, clock: Clock
 ) -> Verifier | None:
-    """Return the verifier of access tokens: the server's own, else ours, or None."""
+    """Return the MCP server's own token verifier, else one for the configured issuers, or None."""
     if isinstance(served, HostedServer) and served.has_own_sign_in:
         return served.own_tokens(issuer=_vouching(served.server, settings=settings))
     uses = _uses(settings)

@@ -52,8 +52,8 @@ _FILE: Final = "sqlite:///"
 _COUNTED: Final[Mapping[str, type[Counted]]] = {
     KINDS[kind]: kind for kind in (Elicitation, Payment, UnresolvedPayment)
 }
-# An entry: the kind of the row, the kind or status of its value, its start, and the time until
-# which it counts.
+# An entry: the kind of the row, the question's kind or the payment's status, the time when the
+# question or payment began, and the time until which the entry counts.
 _Entry = tuple[str, str, datetime, datetime | None]
 
 
@@ -109,7 +109,7 @@ class Collector:
         return self._metrics.page(await self._samples())
 
     async def _samples(self) -> Mapping[MetricFamily, Samples]:
-        """Return the current metrics of the store, and whether it is ready."""
+        """Return the current metrics of the store, and whether the server is ready."""
         service = self._service
         is_ready = not service.is_draining and await service.readiness.is_ready()
         found: dict[MetricFamily, Samples] = {families.READY: {(): float(is_ready)}}

@@ -211,7 +211,7 @@ async def log_wrong_registrations(settings: Settings, *, outbound: Outbound, clo
 def clock_finding(
     reported_at: str | None, label: str, *, between: tuple[datetime, datetime]
 ) -> SetupFinding | None:
-    """Compare this machine's clock with another server's Date header. Return None without one.
+    """Compare this machine's clock with a Date header. Return None if the header is not valid.
 
     `between` is when the request was sent and when the answer was read: the header was written at
     some time between them, so a slow server is not mistaken for a wrong clock.

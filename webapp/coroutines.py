@@ -190,7 +190,7 @@ def _checked_key(key: object) -> str | None:
 def _call(service: Service, user: str, *, show: Show, key: str | None) -> Call:
     """Return the call of a block. Raises NotConfigured."""
     caller = service.identity.caller_of_user(user)
-    # without this, the application's users would be unknown
+    # `caller_of_user` raises NotConfigured if `users` is None
     assert service.identity.users is not None
     named = {"key": key} if key is not None else {"block": secrets.token_urlsafe(18)}
     return Call(

@@ -19,7 +19,7 @@ from webapp.service import Service
 LISTED_AT_MOST: Final = 100
 # the maximum number of pages that are read from the store for one page of a list
 PAGES_READ_AT_MOST: Final = 5
-_SPANS_READ_AT_MOST: Final = 20  # the maximum for one page of a list
+_SPANS_READ_AT_MOST: Final = 20  # the maximum number of spans for one page of a list
 T = TypeVar("T", bound=Value)
 After: TypeAlias = Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_~-]{1,64}$")]
 PageEnd: TypeAlias = Annotated[

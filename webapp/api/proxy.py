@@ -67,8 +67,8 @@ _PASSED: Final = frozenset(
 )
 _PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _ADDRESSES: Final = ("location", "content-location")
-# Matches a header value that is a URL, such as that of a next page, in headers that this module
-# does not list as URLs.
+# Matches a header value that is a URL, for example the URL of a next page. It finds URLs in headers
+# that are not in `_ADDRESSES`.
 _AN_ADDRESS: Final = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]", re.IGNORECASE)
 UNFOLLOWED_LOCATION: Final = "elicit-location"
 _LINK: Final = re.compile(  # RFC 8288, 3

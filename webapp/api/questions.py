@@ -4,8 +4,8 @@ Risks: an answer arrives after the store is read and before the wait begins. So 
 registered before the store is read. A wake-up is only a hint; the response is read from the store.
 
 Risks: a program answers for the person whom it asks. So the program that asked may only cancel the
-question, or report that a visit has been completed, as trusted code may. Forms and confirmations
-are answered by a key that approves for the users it names, and such a key cannot ask questions.
+question, or report that a visit has been completed. To answer a form or a confirmation over the
+API, a program needs a key that approves for the user. Such a key cannot ask questions.
 """
 
 from collections.abc import AsyncIterator

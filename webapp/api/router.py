@@ -79,7 +79,8 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-# In a tool, its author or the operator causes these errors. Here, the program causes them.
+# In a tool, the tool's author or the operator causes these errors. In a request to the API, the
+# program that sends the request causes them.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 _REFERENCE: Final = "/api/reference"  # the only routes that everybody may read
 RESOURCES: Final = frozenset(
@@ -119,7 +120,7 @@ def api_routes(
 
 @cache
 def api() -> Litestar:
-    """Return the API application, compiled once. Requests carry the parts of their server."""
+    """Return the API application, compiled once. Requests carry the service that handles them."""
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:
@@ -227,7 +228,7 @@ def _operation_id(handler: HTTPRouteHandler, method: Method, _: object) -> str:
 
 
 def _problem(error: Exception) -> Response[Any] | None:
-    """Return the problem response, or None for errors that the routes of pages handle."""
+    """Return the problem response, or None if `problem_for_error` handles the error."""
     match error:
         case TooOften():
             response = problem(error.http_status, detail=str(error), code=error.name)
@@ -271,7 +272,10 @@ def _facts(error: Exception) -> Mapping[str, Any]:
 
 
 def _faults_in(error: ValidationException) -> str:
-    """Return the faults and their places, without the framework's sentence, which has our URL."""
+    """Return the invalid fields and their faults.
+
+    The framework's own message is left out, because it contains this server's URL.
+    """
     faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
     problems = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
     return f"The request is invalid: {'; '.join(problems) or 'its body'}. See /api/reference."

@@ -1,11 +1,11 @@
 """Runs: a program's unit of work with several questions, and steps that are done once.
 
-Risks: a program dies after its work and before its last `taken` request, and half of the answers
-that it used are asked again. So a run ends in one write, which also uses up the answers. An answer
-that the program has not seen stays for the next run with this name. Two processes could do
+Risks: a program dies after its work and before its last `taken` request, and the server asks some
+of the answered questions again. So a run ends in one write, which also uses up the answers. An
+answer that the program has not seen stays for the next run with this name. Two processes could do
 the same work. So a process first claims the work for the run, and the result is stored as long as
-the run. Work that was paid for is claimed for its payment instead, and after an error the payment
-stays for the next run.
+the run. Paid work is claimed for the payment instead of the run. If the run ends with an error,
+the next run with this name can use the payment.
 """
 
 import json
@@ -274,7 +274,10 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
 
 
 async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:
-    """Use an answer in the run if the request names its question, or if `once` did work for it."""
+    """Let the run use the answer of the question `id`, if the request names the question.
+
+    The run also uses a payment for which `once` did work, unless the run ends with an error.
+    """
     if data.is_error and id not in data.questions:
         return
     current = await service.elicitations.get(id)
@@ -290,7 +293,7 @@ async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: Ru
 
 
 async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) -> None:
-    """Claim the run's payments. The claims last as long as those of a tool call, without renewal.
+    """Claim the run's payments. The claims last as long as a tool call's, and are not renewed.
 
     Raises:
         NoSuchQuestion: `payment` is not a payment of this run.

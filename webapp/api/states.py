@@ -109,7 +109,7 @@ async def to_known_question_state(service: Service, known: Known) -> QuestionSta
 
 
 async def _account(service: Service, id: str, scopes: tuple[str, ...]) -> AccountData | None:
-    """Return the account, or None if it was disconnected or its answer was already used.
+    """Return the account, or None if it was disconnected or the answer that named it was erased.
 
     `scopes` are those that the question asks for.
     """
@@ -124,7 +124,8 @@ def to_account_data(
 ) -> AccountData:
     provider = service.kinds.accounts.connections.provider(found)
     api = None
-    # raised if this server has no OAuth client for the provider, or its declaration has changed
+    # `Failed`: this server has no OAuth client for the provider, or the provider's declaration
+    # has changed
     with suppress(Failed):
         api, _ = service.kinds.accounts.connections.reach(found)
     return AccountData(

@@ -1,12 +1,13 @@
-"""A tools/call request: the questions of its body, their answers, and its result.
+"""A tools/call request: the questions that its tool asks, their answers, and the tool's result.
 
 `call` implements one HTTP request of a call. It also defines the interface of the presenters, which
-show the questions. `verbs` has the methods with which its tool asks. `questions` asks a person: it
+show the questions. `verbs` has the methods with which a tool asks. `questions` asks a person: it
 finds or starts the question, shows it, waits, and claims the outcome. `run` is the call's stored
-record. `leases` has the outcomes that the request claimed, and what its body used.
+record. `leases` has the outcomes that the request claimed, and records what its tool used.
 `presenter` has the questions that a presenter shows together. `delivery` converts an answer for the
-tool, and uses it up when the result has arrived. `clients` records how each client handled
-questions. `running` has the tool bodies that may run longer than their request.
+tool, and marks the answer as used when the client has received the tool's result. `clients` records
+how each client handled questions. `running` has the tool bodies that may run longer than their
+request.
 
 The path of a question: `Verbs.ask` -> the question's place in its run -> `Questions.ask`: join or
 start, show, wait, claim -> the tool's `await` returns -> `finish` stores the result -> `delivery`

@@ -352,9 +352,9 @@ class Call:
     async def finish(
         self, result: Callable[[], str] | None = None, *, is_error: bool = False
     ) -> None:
-        """End the body and store its result until the result is known to have arrived."""
+        """End the body, and store its result until the client is known to have received it."""
         self._end()
-        if not self.is_repeated:  # a repeated failure stays a failure
+        if not self.is_repeated:  # the stored result of a failed tool stays an error
             self._is_error = is_error
         await self.used.release_unused()
         if result is None or self.is_interrupted or not self._should_store_result:

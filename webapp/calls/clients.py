@@ -4,8 +4,8 @@ Risks: a client declares that it supports forms but shows none. Such a client re
 milliseconds in its person's name, or does not answer until it gives up its call. An answer that
 comes sooner than a person can read is therefore treated as automatic and ignored. A client's
 behaviour is remembered for a day. A client that was seen to show nothing gets the link for its
-person instead. This module never accepts a question. If it is wrong about a client, the person gets
-a link although they could have answered in the client.
+person instead. This module never settles a question as accepted. If it is wrong about a client, the
+person gets a link although they could have answered in the client.
 """
 
 import logging
@@ -35,7 +35,7 @@ STORED, FORGOTTEN = "kept", "forgotten"
 # opens.
 FORM: Final = "form"
 LINK: Final = "url"
-# Forms without fields are remembered separately: some clients show one that cannot be submitted.
+# Forms without fields are remembered separately: some clients show them but cannot submit them.
 CONFIRM: Final = "confirm"
 # consecutive unanswered questions after which a client no longer counts as ANSWERED
 UNANSWERED_AT_MOST: Final = 2
@@ -336,7 +336,7 @@ class AskedClient:
             self._set_state(asked, SentState.ANSWERED)
 
     def is_asked_now(self, asked: Elicitation) -> bool:
-        """Return True if the client was asked so lately that nobody can have read the question."""
+        """Return True if the client was asked just now: no person can have read the question."""
         sent = self._clients.sent_questions.get(asked.id)
         if sent is None or sent.state is not SentState.OUT:
             return False

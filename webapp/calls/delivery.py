@@ -305,7 +305,7 @@ class OwnersReach:
 
 
 def _must_be_a_thread() -> None:
-    """Check that the caller is not on an event loop, which would wait for itself.
+    """Check that the current thread runs no event loop, which a blocking wait would stop.
 
     Raises ElicitError if the thread runs an event loop.
     """

@@ -239,7 +239,10 @@ class Endings:
     async def _note(
         self, claim: EndingCallback, change: Callable[[EndingCallback], EndingCallback]
     ) -> None:
-        """Store the result of a try: `done` even if another process has claimed the callback."""
+        """Store the result of a try.
+
+        `done` is stored even if another process has claimed the callback since then.
+        """
         noted = change(claim)
 
         async def rows() -> Sequence[EndingCallback]:
@@ -320,7 +323,7 @@ async def register(
 def _registered_again(
     known: EndingCallback, *, callback: str, payload: str
 ) -> Sequence[EndingCallback]:
-    """Return the rows to write for a registration that exists. Raises InvalidQuestion."""
+    """Return the rows to write if the key is already registered. Raises InvalidQuestion."""
     if known.status == "registered" and payload != known.payload:
         raise InvalidQuestion(
             f"on_end: key={known.key} is registered in this call with another payload. The body "

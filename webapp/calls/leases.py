@@ -43,7 +43,8 @@ class CallUse:
     ) -> None:
         """Create the claims of a request.
 
-        `is_shared`: several HTTP requests share the id, and none releases another one's claim.
+        `is_shared`: several HTTP requests have the same `request_id`. A request then does not
+        release an outcome that another of these requests has claimed.
         `accounts` are the accounts of earlier requests, by question digest.
         """
         self._elicitations = elicitations
@@ -51,7 +52,7 @@ class CallUse:
         self.is_shared = is_shared
         self._held_before: set[str] = set()
         self._until: dict[str, datetime] = {}  # ends of this object's claims
-        self._is_used: dict[str, bool] = {}  # True if the body has seen it; by elicitation
+        self._is_used: dict[str, bool] = {}  # by elicitation id: True if the body saw the outcome
         self._yeses: set[str] = set()
         self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
@@ -86,8 +87,8 @@ class CallUse:
     def was_prefetched(self, settled: Elicitation) -> bool:
         """Record that the write that settled the elicitation also claimed it for this request.
 
-        Return False if the request has ended without using the outcome. The request may have ended
-        before this method is called: it can read the outcome from the store and use it earlier.
+        Return False if the request has ended without this outcome. For a request that read the
+        outcome from the store and claimed it before this method is called, return True.
         """
         if self.has_ended:
             return settled.id in self._is_used
@@ -95,7 +96,7 @@ class CallUse:
         return True
 
     async def claim(self, current: Elicitation, *, run: str) -> Elicitation | None:
-        """Claim the outcome for this request of the run. Return None if another request has it."""
+        """Claim the outcome for this request. Return None if another request has claimed it."""
         is_claimed_here = current.take is not None and current.take.leg == self._request_id
         if is_claimed_here and self.is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
@@ -175,7 +176,7 @@ class CallUse:
 
     @property
     def must_finish(self) -> bool:
-        """True if only an explicit cancel ends the body: it has a payment or began `once`."""
+        """True if the body has a payment or began `once`: then only an explicit cancel ends it."""
         return self.has_paid or self.has_begun_once
 
     @property

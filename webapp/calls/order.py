@@ -5,8 +5,8 @@ asks a new question and ignores the answer to the previous one: the person answe
 without end. A new question is therefore refused if the body left out an earlier one.
 
 The tool's own task asks in order, so its check does not wait. Other tasks of the body ask in any
-order, so an earlier question that is missing may only be late. Their new question therefore waits
-until the body has asked every question that a person has answered.
+order, so they may still ask an earlier question that is missing so far. A new question of such a
+task therefore waits until the body has asked every question that a person has answered.
 """
 
 import asyncio

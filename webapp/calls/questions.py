@@ -244,7 +244,8 @@ class Questions:
     async def _take_over(self) -> None:
         """Move the wait for all questions of the run to this request.
 
-        An older request of the run that claimed an outcome and waits for a later question ends.
+        This ends any older request of the run that claimed an outcome and waits for a later
+        question.
         """
         await self._run.reload()
         await self._elicitations.each(
@@ -322,9 +323,9 @@ class Questions:
     ) -> tuple[Question[Any] | None, Admission, Elicitation] | None:
         """Return a new elicitation, its `Admission`, and the question as changed by plugins.
 
-        The plugins change a question only once, even if the write is repeated. Return None if the
-        first write was refused. The caller then looks for a question that has ended and may have
-        the answer.
+        The plugins change a question only once, even if the write is repeated. Return None if a
+        new question was refused on the first try, with `standing`. The caller then tries again and
+        looks for a question that has ended and may have the answer.
 
         Raises:
             _AnsweredMeanwhile: Another call has used the answer since this body looked for one.
@@ -427,7 +428,7 @@ class Questions:
             return self._elicitations.clock() < current.expires_at
         is_stored = partial(self._is_stored, current)
         if current.status is Status.ACCEPTED:
-            # In all other cases, the content of the accepted answer is already erased.
+            # If both are False, the answer's content is erased: ask again.
             return is_stored(Status.ACCEPTED) or still_applies(current, self._elicitations)
         return (
             self._run.is_continued

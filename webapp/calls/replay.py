@@ -110,7 +110,7 @@ class _Record:
 
     starts: int = 0
     segments: dict[int, _Segment] = field(default_factory=dict[int, _Segment])
-    # for each step, the number of the start of the body that asked first
+    # by step: the number of the body's start in which the step's question was first asked
     reached: dict[Step, int] = field(default_factory=dict[Step, int])
 
     def seen(self, tool: str) -> ReplayedCall:
@@ -208,7 +208,7 @@ class _BodyRun:
         self._functions = functions
         self._segments = [_Segment(begins=_START, ran=1)]
         self._record: _Record | None = None
-        self._depth = 0  # the verbs that are running
+        self._depth = 0  # the number of verbs that are running
         self._before = _fingerprint(functions)
         self._is_unwinding = False
         self._can_start_again = can_start_again

@@ -84,7 +84,7 @@ class CurrentRun:
         return called is not None and called.arguments is not None
 
     async def load(self) -> Run:
-        """Return the run: the one in the token, an identical call's, or a new one.
+        """Return the run that the token names, the run of an identical call, or a new run.
 
         If the run has a `result`, it has ended, and this request returns the same result.
         """

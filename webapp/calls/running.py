@@ -151,7 +151,10 @@ class RunningTools:
             self._answered(call)
 
     async def ended(self, call: Call, end: Callable[[], Awaitable[None]]) -> None:
-        """Write how a coroutine ended. After StoreUnavailable, retry later and raise the error."""
+        """Write how a coroutine ended.
+
+        If the store is unavailable, raise StoreUnavailable and retry the write later.
+        """
         try:
             await end()
         except StoreUnavailable:

@@ -144,11 +144,11 @@ class Verbs:
     ) -> Json:
         """Do the work once and return its stored result.
 
-        The result is stored under the run, so an identical call continues after a crash. After a
-        payment, the result is stored under the receipt: every call that gets the same receipt again
-        shares the result. `again` is None if the work is not the tool's own. Such work is
-        identified by its name alone. Raises NotAllowed for a refused caller, because nothing could
-        be stored and the work would be repeated.
+        The result is stored under the run, so an identical call after a crash gets the result.
+        After a payment, the result is stored under the receipt: every call that gets the same
+        receipt again shares the result. `again` is None if the work is not the tool's own. Such
+        work is identified by its name alone. Raises NotAllowed for a refused caller, because
+        nothing could be stored and the work would be repeated.
         """
         body = current_body()
         try:
@@ -207,7 +207,10 @@ class Verbs:
         )
 
     def needed(self, question: Question[T]) -> T:
-        """Return a prefetched answer. Implements NeedsHolder. A `def` tool's thread may call it."""
+        """Return a prefetched answer. Implements NeedsHolder.
+
+        The thread of a `def` tool can call this method.
+        """
         if self.call.has_ended:
             raise CallOver
         return self.prefetched.see(self.fact(question.request), question)
@@ -252,7 +255,7 @@ class Verbs:
         self.raised.append(Raised(error, _this_task()))
 
     def _ended(self, *outcomes: Outcome[Any]) -> None:
-        """Replace this task's earlier errors, which it has handled, with those of the outcomes."""
+        """Replace this task's earlier, handled errors with the errors of the outcomes."""
         here = _this_task()
         others = [one for one in self.raised if one.task is not here]
         errors = [one.error for one in outcomes if one.error is not None]
@@ -356,8 +359,8 @@ class Verbs:
     async def _is_got(self, asking: AskedStep | None) -> bool:
         """Return True if the body already received an answer at this place before it asked again.
 
-        Return True if the answer was known without a question, or if the question at this place
-        asked for an account and was accepted.
+        This is the case if the answer was known without a question, or if the question at this
+        place asked for an account and was accepted.
         """
         if asking is None:
             return True

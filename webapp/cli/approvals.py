@@ -52,7 +52,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_approvals(service: Service, owner: str | None = None) -> Table[ApprovalRow]:
-    """List the valid approvals of a person or of all, the latest first. Raises CommandRefused."""
+    """List the valid approvals of one person or of all people, the latest first.
+
+    Raises CommandRefused.
+    """
     whose = owner and await owner_of(service, owner)
     found = await service.kinds.gates.approvals.all(owner=whose)
     return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="Nothing is approved.")

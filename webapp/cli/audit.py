@@ -136,7 +136,10 @@ def _compared(
 async def _from_elsewhere(
     service: Service, against: Path | None
 ) -> list[tuple[Path, list[HeadDocument | BadHead]]]:
-    """Read the heads that no server can change. Raises CommandRefused."""
+    """Read the heads in the folders of ELICIT_AUDIT_HEADS and in `against`.
+
+    Raises CommandRefused.
+    """
     try:
         found = await service.heads.in_folders()
     except OSError as error:

@@ -266,7 +266,7 @@ def _restore_key(file: KeyFile | None, key: Path) -> None:
 
 @contextmanager
 def _alone(store: Path) -> Generator[None]:
-    """Lock out other processes. Raises CommandRefused if one of them has the store open."""
+    """Lock out other processes. Raises CommandRefused if another process has it open."""
     if not store.exists():
         yield
         return

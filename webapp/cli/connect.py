@@ -121,7 +121,10 @@ def plain(text: str, *, limit: int = LONGEST_NAME) -> str:
 
 
 def _client(service: Service, asked: Elicitation) -> Client:
-    """Return our OAuth client. Raises Failed or NotConfigured if the question needs another one."""
+    """Return our OAuth client for the question.
+
+    Raises Failed or NotConfigured if the question needs a client that we do not have.
+    """
     accounts = service.kinds.accounts
     client, terms = accounts.client_for(asked), accounts.terms(asked)
     if client is not None and client.client_id == terms.client_id:
@@ -218,7 +221,7 @@ def _code_of(code: DeviceCode) -> str:
 
 
 def _who(asked: Elicitation) -> str:
-    """Return the tool and its server, or only the server if the person asked on its page."""
+    """Return the tool and its server, or only the server if the person asked on our page."""
     server = plain(asked.asked.server) or "a server"
     return f"{plain(asked.asked.tool)} of {server}" if asked.asked.tool else server
 

@@ -23,7 +23,7 @@ ON_A_TERMINAL: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """The wanted rows. `where` compares texts of fields, `since` and `until` the row's time."""
+    """The conditions for rows: `where` for the text of fields, `since` and `until` for the time."""
 
     where: tuple[tuple[str, str], ...] = ()
     since: datetime | None = None

@@ -286,7 +286,10 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
 
 
 async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
-    """Raise CommandRefused if another store of the file needs the secret or cannot be checked."""
+    """Check that no other store of the key file needs the secret.
+
+    Raises CommandRefused if another store needs the secret or cannot be checked.
+    """
     for address in file.stores():
         if address == keys.store.address:
             continue

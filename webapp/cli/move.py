@@ -110,7 +110,7 @@ def _report_moved(moved: Moved, *, old: str, new: str) -> None:
 
 
 def _report_secret(old: str, new: str) -> None:
-    """Say which secret the new store needs, and record its address in the key file."""
+    """Say which secret the new store needs, and record the store's address in the key file."""
     key_file = key_file_of(os.environ)
     if key_file is None:
         tell("The secret does not move: the servers need the current ELICIT_SECRET.")

@@ -180,7 +180,7 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
 
 
 async def _must_be_open(service: Service, id: str, there: Collection[str]) -> None:
-    """Raise CommandRefused if the id names a payment that nobody has to check."""
+    """Raise CommandRefused if the id names a payment that needs no check by an operator."""
     ended = {tail_of(one): one.status.value for one in await _payments(service)}
     meant = [each for each in ended if each.startswith(id)]
     if id and len(meant) == 1 and not any(each.startswith(id) for each in there):
@@ -213,9 +213,9 @@ async def _all(service: Service) -> dict[str, PaymentRow]:
 
 
 async def _pending(service: Service) -> list[Elicitation]:
-    """List questions with a payment by a method that takes time, the latest first.
+    """Return the questions whose payment is still being processed, the latest first.
 
-    The list includes questions that have expired.
+    The result includes questions that have expired.
     """
     rows = service.elicitations
     found = {

@@ -1,7 +1,7 @@
 """`elicit questions`, `elicit pending` and `elicit show`: lists of questions, and their history.
 
-Risks: a list that lets its reader answer a question or read its text. The list therefore has no
-links and no text of a question, and owners and ids are shortened.
+Risks: the reader of a list answers a question or reads the question's text. Lists therefore have
+no links and no texts of questions, and they shorten owners and ids.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def declare_pending(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_pending(service: Service, owner: str | None = None) -> Table[PendingRow]:
-    """List the open questions of a person or of all, the latest first. Raises CommandRefused."""
+    """List the open questions of a person or of all owners, latest first. Raises CommandRefused."""
     asked = await service.elicitations.open_of(owner and await owner_of(service, owner))
     return Table(
         rows=[*map(_pending_row, asked)], columns=_PENDING_COLUMNS, nothing="No question is open."

@@ -1,8 +1,8 @@
 """New data keys: for all owners after a leak, or for one owner whose data is purged.
 
 Risks: a running process seals a record under a data key that was removed, and the record can never
-be opened. The older data keys are therefore kept for decryption until every process has had time to
-load the new keys. Records that a process wrote under the older keys in that time are sealed
+be opened. The older data keys therefore stay stored for decryption until every process has had
+time to load the new keys. Records that a process wrote under the older keys in that time are sealed
 again. Each step is one compare-and-set of one record, so an interrupted command can be run again.
 """
 
@@ -98,8 +98,9 @@ async def destroy_purged(
 ) -> datetime | None:
     """Seal the remaining records under the new key, and destroy the older keys.
 
-    Return None, or the time until which the older keys have to be kept. The new key is never
-    destroyed: a process that has loaded it could otherwise seal records that nothing can open.
+    If it is too early to destroy the older keys, return the time when they can be destroyed.
+    Otherwise return None. The new key is never destroyed: a process that has loaded the new key
+    could otherwise seal records that nothing can open.
     """
     for record in remaining:
         await _seal(owners.store, owners.ring, record)

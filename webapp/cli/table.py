@@ -117,7 +117,7 @@ def lines_of(
     body = [[_cell(name, row[name], short, since) for name in table.columns] for row in rows]
     heads = [_head(name) for name in table.columns]
     times = {name for row in rows for name in row if isinstance(row[name], datetime)}
-    # Imported here, because it takes longer than the rest of a command such as `elicit --help`.
+    # Imported here, because importing rich takes longer than all of `elicit --help`.
     from rich.cells import cell_len  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table as Grid  # noqa: PLC0415

@@ -97,7 +97,7 @@ class AccountThroughServer(Account):
         return self._content.access_token
 
     def client(self) -> httpx.AsyncClient:
-        """Make a client for the provider's API. The server sends its requests."""
+        """Return a client for the provider's API. The server sends the client's requests."""
         transport = _Proxy(self._requests, self._connection)
         return httpx.AsyncClient(
             base_url=self.api, transport=transport, timeout=self._requests.client.timeout

@@ -69,8 +69,8 @@ class Elicit:
             raised by the await. By default the link is printed.
         on_notice: A function that receives the messages of `notify`.
         access_tokens: Give accounts their access token. The API key needs the scope `tokens`.
-        patience: How long to retry while the server does not respond. Waiting for an answer is
-            retried longer if the question's own timeout is longer.
+        patience: How long to retry while the server does not respond. While the block waits for an
+            answer, it also retries until the question's timeout has passed.
         transport: An httpx transport, for example with your own certificates.
 
     Answers are used up when the block ends without an error. An error that reports the person's

@@ -2,8 +2,9 @@
 
 Risks: the server restarts during a request. So a request without a response is sent again, after a
 longer pause each time. This is safe: every request names its subject, so a request that arrives
-twice has the same effect as one. A response could also come from a proxy server in front of the
-server, so only a problem with one of the server's own codes counts as an error of the server.
+twice has the same effect as a request that arrives once. A response could also come from a proxy
+server in front of the server. So a response counts as an error of the server only if it contains
+problem details with one of the server's own codes.
 """
 
 import asyncio
@@ -176,7 +177,8 @@ class Requests:
         token from the function.
 
         Raises:
-            ServerUnreachable: No response came before `until` and the client's patience ended.
+            ServerUnreachable: No response came, and both `until` and the client's patience have
+                ended.
             ElicitError: The error that the server returned.
         """
         patience = Deadline(self._patience, ticks=asyncio.get_running_loop().time)
