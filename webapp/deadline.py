@@ -1,4 +1,4 @@
-"""Durations and deadlines, measured by a clock that nobody can set.
+"""Durations and deadlines, measured by a monotonic clock, which no user or program can set.
 
 Risks: the machine's clock is set, or the machine sleeps. A duration that is measured by the time of
 day is then too long, or ends at once. The time of day is used for stored values and for values that

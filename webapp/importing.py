@@ -2,8 +2,9 @@
 
 Risks: the author's folder has the same name as an installed package. The working directory
 therefore comes after the installed packages. A missing module could be confused with a module whose
-dependency is missing, so there are different errors for the two. Or the module is written for
-another version of a library than the installed one, so the error says what to change.
+dependency is missing, so the two cases have different errors. Another risk is a module that is
+written for another version of a library than the installed version, so the error says what to
+change.
 """
 
 import importlib

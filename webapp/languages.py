@@ -47,7 +47,7 @@ Patterns: TypeAlias = tuple[tuple[re.Pattern[str], str], ...]
 class Language:
     """A language of the pages. `tag` is its BCP 47 tag, as in the attribute `lang`.
 
-    Its catalogue is read when the first page needs it, because that takes a tenth of a second.
+    Its catalogue is read when the first page needs it, because reading takes a tenth of a second.
     """
 
     def __init__(self, tag: str, read: Callable[[], Catalog] | None = None) -> None:
@@ -174,7 +174,7 @@ def known_tag(tag: str) -> str:
 
 @cache
 def languages_of(tags: tuple[str, ...]) -> tuple[Language, ...]:
-    """Return the languages of these tags; without any, English and all others."""
+    """Return the languages of these tags. Without tags, return all languages, English first."""
     all_tags = (ENGLISH.tag, *sorted(path.stem for path in CATALOGUES.glob("*.po")))
     return tuple(
         ENGLISH if tag == ENGLISH.tag else language_in(CATALOGUES / f"{tag}.po")

@@ -106,7 +106,7 @@ def _value(tool: Tool, name: str, text: str, schema: object) -> Any:
 
 
 def _is_of(value: object, type_name: str) -> bool:
-    if isinstance(value, bool):  # which Python counts as numbers
+    if isinstance(value, bool):  # Python counts booleans as numbers
         return type_name == "boolean"
     return isinstance(value, _IN_JSON[type_name])
 
@@ -124,7 +124,7 @@ def _types(schema: object) -> list[str]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return the value if it is an object, else an empty one: a server may send anything."""
+    """Return the value if it is a mapping, else an empty mapping: a server may send any value."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 

@@ -114,7 +114,7 @@ class Demo:
     browser: httpx.AsyncClient
     walks: bool
     sandbox_url: str | None = None
-    key: str | None = None  # identifies the client if the machine cannot
+    key: str | None = None  # identifies the client on a machine that cannot distinguish its users
 
     @property
     def command(self) -> list[str]:
@@ -180,7 +180,7 @@ class Demo:
         client = DeclaringClient(
             self._transport(), mode=mode, elicitation_callback=show, client_info=NAMED
         )
-        client.declares = frozenset({"url"})  # the demo shows no forms: those are on our pages
+        client.declares = frozenset({"url"})  # the demo shows no forms: the server's pages do
         return client
 
     def _transport(self) -> Any:
@@ -409,8 +409,8 @@ def _is_http(url: str) -> bool:
 
 # The demo's client and browser on a machine that cannot distinguish its users.
 #
-# Risks: the key goes to another program on the server's port. So that program first has to prove
-# that it uses this user's own store.
+# Risks: another program uses the server's port and receives the key. The client therefore sends the
+# key only after the program on that port has proved that it uses this user's own store.
 async def pairing_of(url: str) -> tuple[str, str] | None:
     """Return the client's key and the address that pairs a browser, or None if not needed."""
     parts = urlsplit(url)

@@ -228,7 +228,8 @@ def add_tools(server: MCPServer) -> None:
     @server.tool()
     async def buy_report() -> str:
         """Sell the person a report, and write it once it is paid."""
-        # `again`: people try the demo twice and expect to be asked twice. A shop leaves it out.
+        # `again`: people try the demo twice and expect to be asked twice. A shop leaves `again`
+        # out.
         receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report", again=True)
         return f"The {receipt.what.lower()} is yours; {receipt.price} was paid."
 

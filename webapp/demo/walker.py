@@ -40,7 +40,7 @@ class Page(HTMLParser):
         super().__init__()
         self.heading = ""
         self.forms: list[WalkedForm] = []
-        self.faults: list[str] = []  # the errors of a form, as the page lists them first
+        self.faults: list[str] = []  # the errors in the form, from the list above it
         self.seconds_left: int | None = None
         self._form: WalkedForm | None = None
         self._is_heading = False

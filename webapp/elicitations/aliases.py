@@ -2,10 +2,10 @@
 
 Risks: two people are asked under the same id, and a completion meant for one person completes the
 other person's question. So an id belongs to the asker (an API program, or a tool or block of one
-server) and to the person who was asked. A completion that does not name both finds a question only
-if exactly one tool asked exactly one person under the id. Ended questions count too: a late or
-repeated completion must not complete another question. Questions of API programs are found only by
-the name of the program.
+server) and to the person who was asked. A completion that does not name both the asker and the
+person finds a question only if exactly one tool asked exactly one person under the id. Ended
+questions count too: a late or repeated completion must not complete another question. Questions of
+API programs are found only by the name of the program.
 
 Each question under an id has one row with the id `name::home:owner:tool`. `home` is a tag of the
 API program, or of the server whose tools and blocks ask. Earlier versions used `name:owner`.
@@ -36,9 +36,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingParty:
-    """The asker that chose an id: an API program or a tool. If both are None, any tool or block.
+    """The asker that chose an id: an API program or a tool.
 
-    If `server` is None, the asker may belong to any server of the store.
+    If `program` and `tool` are None, the asker is any tool or block. If `server` is None, the asker
+    may belong to any server of the store.
     """
 
     server: str | None = None

@@ -69,7 +69,8 @@ async def _keep_late(
 ) -> Completion:
     """Store an answer that arrived after its elicitation ended.
 
-    Supersede a newer elicitation of the same question, or answer it too with `answers_others`.
+    Supersede a newer elicitation of the same question. With `answers_others`, answer the newer
+    elicitation too.
     """
     moved: list[Elicitation] = []
 

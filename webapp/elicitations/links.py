@@ -40,7 +40,7 @@ class Links:
         return f"{self.public_url}/e/{self._tokens.mint(claims, now=now)}"
 
     def for_author(self, *, elicitation_id: str, expires_at: datetime, now: datetime) -> Link:
-        """Return the link data with which the author's own service returns to this server."""
+        """Return the `Link` with which the author's own service completes this elicitation."""
 
         def mint(purpose: Purpose) -> str:
             claims = Claims(

@@ -310,7 +310,8 @@ class _Onward(Generic[ValueT]):
     def passed(self) -> ValueT:
         """Return the result of the stage.
 
-        Raises the error of the stage, or HookMisused if the hook did not run the stage just once.
+        Raises the error of the stage, or HookMisused if the hook skipped the stage or ran it more
+        than once.
         """
         if self.failed is not None:
             raise self.failed

@@ -44,7 +44,7 @@ class AskedBy:
     is_later_request: bool = False  # True if an earlier request of the call received the account
     teams: tuple[str, ...] = ()  # the names of the owner's teams, according to this call
     teams_until: datetime | None = None  # when the call no longer proves the owner's teams
-    issuer: str | None = None  # of the owner's verified subject
+    issuer: str | None = None  # the issuer of the owner's verified subject
     bearer: SubjectToken | None = field(default=None, repr=False)  # the owner's own access token
 
 
@@ -112,8 +112,8 @@ def missing_table(
 ) -> NotConfigured:
     """Return the error for an unknown name without a table in `elicit.toml`.
 
-    `known` are the known names, and `config` is the path of the file as the reader may see it.
-    `also` are settings that are needed together with the table.
+    `known` are the known names, and `config` is the path of the file, as the error message shows
+    it. `also` are settings that are needed together with the table.
     """
     table, near = f"[{kind}.{name}]", get_close_matches(name, [*known], n=1)
     how = f"Write {table} in {config}, as docs/{_PAGES[kind]} shows."

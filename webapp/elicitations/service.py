@@ -180,8 +180,8 @@ class Elicitations:
     ) -> Sequence[Value]:
         """Write the values that `values` returns; call `values` again if another write was first.
 
-        Return the written values, with their old versions. If `values` returns none, do nothing.
-        Raises Contended if other writers were first too many times.
+        Return the written values, with their old versions. If `values` returns no values, write
+        nothing. Raises Contended if other writers were first too many times.
         """
         for number in range(TRIES_AT_MOST):
             rows = await values()

@@ -5,7 +5,8 @@ write between the read and the wait is not lost, because it reaches the register
 
 Risks: a change goes unnoticed. So the writes of this process, and the writes of other processes
 that this process sees, are reported here. If a write may have been missed, the data of every owner
-counts as changed. A tool list that depends on such data is checked again after a change.
+counts as changed. A tool list that depends on an owner's data is checked again after that data
+changes.
 """
 
 import asyncio
@@ -44,8 +45,8 @@ class Waiter:
     """The wait of one request for one or more rows.
 
     The waiter is registered until its `with` block ends. Many waiters exist at once, so each must
-    use little memory. Therefore it has tuples instead of sets, which need four times as much
-    memory, and no generator.
+    use little memory. Therefore a waiter stores tuples: sets need four times as much memory. The
+    waiter itself is the context manager, because a generator would need memory too.
     """
 
     __slots__ = (

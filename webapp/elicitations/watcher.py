@@ -45,8 +45,8 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
 
     Other processes write many questions and runs. Unless a subscriber receives every write of that
     kind, this process needs only the rows that it waits for or has in its cache, and the rows of a
-    person whose lists are open. It never needs audit records. A caller registers its wait before it
-    reads the row, so it misses no earlier write.
+    person whose lists are open. It never needs audit records. A caller registers its waiter before
+    it reads the row: the row contains all earlier writes, and later writes wake the waiter.
     """
     if kind == AUDIT:
         return False

@@ -2,7 +2,7 @@
 
 Risks: a receiver accepts an event that somebody else made. Every address therefore has a secret
 that cannot be guessed, with which events are signed. During a change of secrets, each event is
-signed with both.
+signed with the old and the new secret.
 """
 
 import base64

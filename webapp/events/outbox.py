@@ -142,7 +142,7 @@ _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
 _STANDS: Final = frozenset({"paid", "spent", "refunded in part"})
 _CLAIMED: Final = frozenset({"disputed", "disputed in part", "dispute lost", "dispute appealed"})
 _INQUIRY: Final = "inquiry"
-# statuses that send no second event while they stay the same
+# statuses for which a record sends no second event until its status changes
 _REPORTED_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
 
 

@@ -38,8 +38,8 @@ SCHEDULE: Final = (
     *(timedelta(seconds=5), timedelta(minutes=5), timedelta(minutes=30)),
     *(timedelta(hours=hours) for hours in (2, 5, 10, 14, 20, 24)),
 )
-# Each pause is extended by a random share of itself, at most this one, so that events that failed
-# together are not retried at the same moment.
+# Each pause is extended by a random fraction of its length, at most this fraction, so that events
+# that failed together are not retried at the same moment.
 JITTER: Final = 0.2
 RETRY_AFTER_AT_MOST: Final = timedelta(days=1)
 CLAIMED: Final = timedelta(seconds=30)  # a request takes at most ten seconds
@@ -225,7 +225,7 @@ class EventSender:
     async def _tried(
         self, event: OutgoingEvent, *, why: str, not_before: datetime | None = None
     ) -> bool:
-        """Schedule the next try, or give up if there is none left. Return True if given up."""
+        """Schedule the next try, or give up if no try is left. Return True if given up."""
         if event.tries > len(SCHEDULE):
             return await self._noted(replace(event, status="given up", why=why))
         now, chance = self._elicitations.clock(), self._random(1)[0] / 255

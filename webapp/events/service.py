@@ -150,7 +150,7 @@ class EventsOut:
         return await self._elicitations.holder(OutgoingEvent, owner=owner, key=webhook_id)
 
     async def replay(self, webhook_id: str) -> OutgoingEvent | None:
-        """Send the event again under its id, or a waiting event now. None if the id is unknown."""
+        """Make the event due now, even if it was sent before. Return None if the id is unknown."""
         again: OutgoingEvent | None = None
 
         async def replayed() -> list[OutgoingEvent]:

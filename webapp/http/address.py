@@ -240,7 +240,7 @@ class Misplaced(Exception):
 
 
 def written_path(scope: Mapping[str, Any]) -> str:
-    """Return the path as it was sent, as far as known."""
+    """Return the path as the client sent it, or the quoted `path` if there is no `raw_path`."""
     raw: bytes | None = scope.get("raw_path")
     return quote(scope["path"]) if raw is None else raw.decode("latin-1")
 

@@ -104,7 +104,7 @@ class Browser:
         return secrets.token_urlsafe(_COOKIE_BYTES)
 
     def cookie_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """Return the browser's cookie or None. Of several, prefer the one whose hash is `known`."""
+        """Return the browser's cookie or None. Prefer the cookie whose hash is `known`."""
         values = self._all_of(cookies)
         same = (value for value in values if known is not None and self.hash(value) == known)
         return next(same, next(iter(values), None))
@@ -120,9 +120,10 @@ class Browser:
         return (*headers, *self.marks(value, {}))
 
     def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
-        """Return the cookie that says that the browser's storage was cleared, or () if it has that.
+        """Return the cookie that records that the storage was cleared, or () if none is needed.
 
-        A program on another port can set cookies before we do, but cannot compute the value of this
+        No cookie is needed if the browser has it, or if this server never clears the storage. A
+        program on another port can set cookies before we do, but cannot compute the value of this
         cookie, which needs our key.
         """
         name, mark = f"{self.cookie_name}_cleared", self.csrf(value, subject="cleared")

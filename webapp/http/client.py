@@ -67,7 +67,7 @@ class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 
 
 class _AsyncAccountClient(httpx.AsyncClient):
-    """A client that passes each request through `on_wire` before it is sent, also to a proxy."""
+    """A client that passes each request through `on_wire` before it is sent, even to a proxy."""
 
     def __init__(self, *, on_wire: OnWire, **options: Any) -> None:
         super().__init__(**options)
@@ -287,7 +287,8 @@ async def led(talk: Talk[T], send: Callable[[httpx.Request], Awaitable[httpx.Res
     """Send the talk's requests, pass it the replies or the errors, and return its result.
 
     Raises:
-        Failed: `send` or the talk raised it. Or httpx.HTTPError, if the talk does not handle it.
+        Failed: `send` or the talk raised it. An httpx.HTTPError that the talk does not handle is
+        raised, too.
     """
     try:
         request = next(talk)

@@ -231,7 +231,7 @@ class Guard:
             is_meant = not calls or sites in ([], ["none"])
         elif origins == ["null"]:
             # Accepted except for /mcp, because each form has a CSRF token. Browsers that send
-            # Sec-Fetch-Site say whether the form was ours; other browsers omit the header.
+            # Sec-Fetch-Site say whether our own page sent the form; other browsers omit the header.
             is_meant = not calls and sites in ([], ["same-origin"])
         else:
             allowed = self._named_origins if calls else self._page_origins
@@ -344,7 +344,10 @@ def _check_path(scope: Scope) -> None:
 
 
 def _two_lengths() -> _Refusal:
-    """Return the refusal of two body lengths, because a proxy may use the other (RFC 9112, 6.1)."""
+    """Return the refusal of a request with two body lengths (RFC 9112, 6.1).
+
+    A proxy in front of this server may use one length, and this server the other.
+    """
     return _bad_request(
         "length-twice",
         "A request must have either one Content-Length or one Transfer-Encoding: chunked, not "
@@ -374,8 +377,9 @@ _UNLIMITED = FOR_PROGRAMS | {"static"}
 class Edge:
     """The outermost ASGI application, which routes each request by the first segment of its path.
 
-    If an address is over its limit, a page request with a valid link, session or other token is
-    counted by that token instead, so people who share an address cannot block each other.
+    Page requests are counted by client address. If an address is over its limit, a request with a
+    valid link, session or other token is counted by that token instead. People who share an address
+    therefore cannot block each other.
     """
 
     def __init__(

@@ -50,7 +50,10 @@ class ClientConnection:
         self._at_end: list[Callable[[bool], None]] = []
 
     def on_broken(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the client disconnects before the last byte, or now if it did."""
+        """Call `callback` once, when the client disconnects before the last byte.
+
+        If the client has already done so, call `callback` now.
+        """
         if self.is_broken:
             _call(callback)
         elif self._is_delivered is None:
@@ -219,7 +222,7 @@ class Facts:
 
 
 class Exchange(ClientConnection):
-    """A request and its response. `facts` are those of the request as the application sees it.
+    """A request and its response. `facts` describe the request as the application sees it.
 
     `segment` is the first segment of its path, below the root path.
 

@@ -25,9 +25,9 @@ async def answer_from(
 ) -> None:
     """Run one of our own applications. Its routes find the server's `parts` in the scope.
 
-    A request whose path or query is longer than any of this server is refused before the framework
-    reads it. The application does not know the root path, so the exchange adds the root path to
-    redirects to our own paths.
+    A request is refused before the framework reads it if its path or query is longer than any that
+    this server uses. The application does not know the root path, so the exchange adds the root
+    path to redirects to our own paths.
     """
     scope[_PARTS] = parts
     exchange_of(scope, receive, send).root_path = scope.get(ROOT_KEY, "").encode()

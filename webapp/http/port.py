@@ -180,10 +180,10 @@ class SharedPort:
     async def prove(self) -> None:
         """Check the owner before a link is sent.
 
-        The check is repeated for some seconds, because nobody replies while the owner changes.
+        The check is repeated for some seconds, because no process replies while the owner changes.
 
         Raises:
-            PagesTaken: Another program owns the port, or nobody replies.
+            PagesTaken: Another program owns the port, or no process replies.
         """
         loop = asyncio.get_running_loop()
         since = loop.time()
@@ -204,7 +204,7 @@ class SharedPort:
 
 
 async def is_owned_by_us(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
-    """Return True if one of our processes owns the port, None without an answer, else False."""
+    """Return True if one of our processes owns the port, None if no process replies, else False."""
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
     health = await _health_of(host, port, url=url, nonce=nonce)
     if not isinstance(health, _Health):
@@ -242,7 +242,7 @@ def _named(health: _Health) -> str:
 async def _health_of(
     host: str, port: int, *, url: str, nonce: str
 ) -> _Health | Literal[False] | None:
-    """Return the owner's health report; None without an answer, False for another program."""
+    """Return the owner's health report, None if there is no reply, or False for another program."""
     at, body = httpx.URL(url), b""
     root_path = at.path.rstrip("/")
     try:

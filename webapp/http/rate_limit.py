@@ -1,7 +1,8 @@
 """Rate limits: a token bucket for each key, in this process's memory.
 
-Risks: memory use. There are at most 10,000 buckets, and the one unused for longest is dropped, so a
-caller with more addresses than that is not limited by address.
+Risks: memory use. There are at most 10,000 buckets. If there are more, the bucket that was unused
+for the longest time is dropped, so a caller with more than 10,000 addresses is not limited by
+address.
 """
 
 from collections import Counter, OrderedDict

@@ -1,9 +1,9 @@
 """Accepted connections: the owner of each, and the limits of their number and reading time.
 
-Risks: a client closes as soon as it has sent. A later search for the owner of its socket finds
-nothing, or another user's program on the same port. The kernel is therefore asked immediately, and
-its answer counts only if the accepted socket is still open afterwards: while the socket is open, no
-other program can use the client's port.
+Risks: a client closes its connection as soon as it has sent the request. A later search for the
+owner of its socket finds nothing, or another user's program on the same port. The kernel is
+therefore asked immediately, and its answer counts only if the accepted socket is still open
+afterwards: while the socket is open, no other program can use the client's port.
 
 Risks: uvicorn limits the request head only with h11; with httptools, an endless head would be
 buffered until the timeout. Trailers of a chunked body (RFC 9112, 7.1.2) would be appended to the
@@ -260,8 +260,8 @@ def _is_connected(transport: asyncio.BaseTransport) -> bool:
     """Return True if both ends are open.
 
     Some systems (macOS) do not report the state of a socket. On these systems, the peer address is
-    checked instead. A reset socket has none. A socket whose client closed its end still has one,
-    but then the client's port stays in use until we close our end.
+    checked instead. A socket that was reset has no peer address. A socket whose client closed its
+    end still has a peer address, but then the client's port stays in use until we close our end.
     """
     # the socket may be closed, and another socket may have its file descriptor now
     if transport.is_closing():

@@ -1,9 +1,9 @@
 """The verification of people's access tokens, the same for each endpoint (RFC 9068, RFC 7662).
 
 Risks: a second endpoint checks less than the first. `/mcp` and the HTTP API therefore use the same
-verifier: that of the issuer where people sign in, or the one that the author of the served server
-configured (`webapp.server`). The text of a token leaves this module only in a `SubjectToken`, for a
-declared exchange.
+verifier: the verifier of the issuer where people sign in, or the verifier that the author of the
+served server configured (`webapp.server`). The text of a token leaves this module only in a
+`SubjectToken`, for a declared exchange.
 """
 
 import logging
@@ -71,9 +71,10 @@ class Verifier(Protocol):
         ...
 
     async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
-        """Verify a token from the client address `sender`. Without `use`, it must allow tool calls.
+        """Verify a token from the client address `sender`.
 
-        Raises BadBearer, or Failed if the token cannot be verified at the moment.
+        Without `use`, the token must allow tool calls. Raises BadBearer, or Failed if the
+        token cannot be verified at the moment.
         """
         ...
 
@@ -146,7 +147,7 @@ class IssuerTokens:
         return self.resources[issuer]
 
     async def verified(self, text: str, *, resource: Resource, sender: str) -> Verified:
-        """Verify a token of this issuer. Raises as `whose` does."""
+        """Verify a token of this issuer. Raises the same errors as `whose`."""
         try:
             key_id = key_id_of(text, algorithms=resource.algorithms)
         except BadBearer as refusal:
@@ -208,7 +209,7 @@ def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
 
 
 def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subject:
-    """Return the subject of a checked token. `issuer` is used if the token names none."""
+    """Return the subject of a checked token. `issuer` is used if the token names no issuer."""
     claims = token.claims or {}
     subject = Subject(
         issuer=str(claims.get("iss") or issuer), subject=token.subject, client_id=token.client_id

@@ -2,10 +2,10 @@
 
 Risks: a key leaks. The store therefore has only a keyed hash of it, and the key is shown once. A
 key expires, and a revoked key stops at once, because the store is read at each request. Scanners of
-repositories find a key by its prefix. With its checksum, scanners (and this server, without a query
-to the store) recognize that a text is a key. Another risk is a key that answers its own question:
-the scopes of a key allow only asking or answering. Scopes that move money or show an account's
-access token are separate.
+repositories find a key by its prefix. The checksum in a key lets scanners (and this server, without
+a query to the store) recognize that a text is a key. Another risk is a key that answers its own
+question: the scopes of a key allow only asking or answering. Scopes that move money or show an
+account's access token are separate.
 """
 
 import re
@@ -42,7 +42,7 @@ _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 class KeyScope(StrEnum):
     """The permission of a key. Each value is a word for `--scopes`."""
 
-    ASK = "ask"  # ask questions, read and cancel its own, and use the results
+    ASK = "ask"  # ask questions, read and cancel the key's own questions, and use the results
     TOKENS = "tokens"  # read the access token of an account; needs `ask`
     REFUND = "refund"  # refund payments; needs `ask`
     IMPORT = "import"  # store accounts that users connected in another product
@@ -79,7 +79,7 @@ class ApiKeys:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        self._ids = set[str]()  # ids of all keys: those of the last list and newer ones
+        self._ids = set[str]()  # ids of all keys: the keys of the last list, and newer keys
         self._listed_at = float("-inf")
         elicitations.subscribers.append(self._on_change)
         elicitations.on_gap.append(self._forget)

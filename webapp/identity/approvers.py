@@ -190,7 +190,7 @@ class Approvers:
         known_by = self._known_by(
             caller.owner or "", is_for_user=caller.is_user, is_by_code=caller.by_code
         )
-        if known_by is KnownBy.MACHINE:  # its one user is the asker
+        if known_by is KnownBy.MACHINE:  # the machine's only user is the asker
             raise NotConfigured(
                 "ELICIT_APPROVERS_ASKER",
                 how="To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may.",
@@ -233,8 +233,8 @@ class Approvers:
     def colleagues(self, person: Deciding, asked: Elicitation) -> Mapping[str, str]:
         """Return the people to whom the person can hand the question: owner tags and names.
 
-        They are listed in the same table, identified by the same method, and may decide. There are
-        none if too few people could approve the question without the person.
+        These people are listed in the same table, are identified by the same method, and may
+        decide. The result is empty if too few people could approve the question without the person.
         """
         voting = voting_of(asked)
         if voting is None or not voting.lets_delegate or not self.has_enough_without(person, asked):
@@ -282,7 +282,8 @@ class Approvers:
     def _listed(self, table: Approver, known_by: KnownBy, issuer: str | None) -> Mapping[str, str]:
         """Return the tags and names of the listed people whom the same method identifies.
 
-        `issuer` limits them to the people of this issuer. None: any issuer of the table.
+        `issuer` selects the people of this issuer. If it is None, the people of all issuers of the
+        table are returned.
         """
         match known_by:
             case KnownBy.MACHINE:

@@ -47,7 +47,7 @@ _FROM_INSIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A caller as verified by the served server's own authentication, or by ours."""
+    """A caller as verified by the served server's own authentication, or by this package's."""
 
     issuer: str
     subject: str | None
@@ -385,7 +385,7 @@ class Identity:
         return () if renewed is None else (renewed,)
 
     def code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Code | None:
-        """Return the code that this browser shows, or None if it has requested none."""
+        """Return the code that this browser shows, or None if it has requested no code."""
         codes = elicitation.binding.codes if elicitation.binding is not None else ()
         return next((code for code in codes if self._browser.is_same(code.browser, cookies)), None)
 
@@ -421,7 +421,8 @@ class Identity:
         return self.pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:
-        # A server's own authentication may return any issuer, even the one of this machine's user.
+        # A server's own authentication may return any issuer, even the issuer of this machine's
+        # user.
         if not subject.subject or subject.issuer == LOCAL_ISSUER:
             claim = self._rules.issuers.get(subject.issuer, SUBJECT_CLAIM)
             return self._anonymous(

@@ -1,8 +1,8 @@
-"""Introspection: asking the issuer whose opaque access token this is (RFC 7662).
+"""Introspection: requests that ask the issuer about an opaque access token (RFC 7662).
 
-Risks: invalid tokens, which anyone can send, each cause a request to the issuer. An answer is
-therefore cached for a minute, also for an invalid token, and there is one request at a time for the
-same token. A token that was revoked may be accepted for that minute.
+Risks: invalid tokens, which anyone can send, each cause a request to the issuer. Each answer of the
+issuer is therefore cached for a minute, even if the token is invalid, and there is one request at a
+time for the same token. A token that was revoked may be accepted for that minute.
 
 A sender of invalid tokens must not lock out other users of the same address, which a whole office
 or a hosted client may share. Only refusals count for an address. After too many of them, the tokens

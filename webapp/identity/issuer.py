@@ -133,7 +133,7 @@ class Issuer:
         return abs(self._clock() - moment)
 
     def _fetching(self) -> asyncio.Task[None] | None:
-        """Return the fetch in progress or a new one, or None if it is too soon for one."""
+        """Return the fetch in progress or a new one, or None if it is too soon for a new one."""
         if self._task is None or self._task.done():
             if self._tried_at is not None and self._since(self._tried_at) < BETWEEN_FETCHES:
                 return None

@@ -5,13 +5,13 @@ all connect from 127.0.0.1. The kernel is therefore asked for the owner of the s
 request with signs of a relay is refused.
 
 Known gap: a relay that runs as our own user, speaks HTTP/1.1, sends our Host and adds no header
-looks like that user's browser, and everyone who can use the relay counts as that user. Examples are
-nginx configured for HTTP/1.1 (the default in recent releases), socat, `ssh -R`, and the port relay
-of a rootless container that shares our network namespace and user. Only the user can start such a
-relay, so it is a mistake and not an attack. A server that others can reach needs a sign-in. For
-root the gap is larger, because every relay that root runs counts: run the server as a user of its
-own. All programs of one user are one person here, even if people share an account. The uid is that
-of the socket's creator, so a program can pass an open connection to another user.
+looks like that user's browser. Everyone who can use the relay then counts as that user. Examples
+are nginx configured for HTTP/1.1 (the default in recent releases), socat, `ssh -R`, and the port
+relay of a rootless container that shares our network namespace and user. Only the user can start
+such a relay, so it is a mistake and not an attack. A server that others can reach needs a sign-in.
+For root the gap is larger, because every relay that root runs counts: run the server as a user of
+its own. All programs of one user are one person here, even if people share an account. The uid is
+that of the socket's creator, so a program can pass an open connection to another user.
 """
 
 import importlib
@@ -135,8 +135,8 @@ class LocalPeers:
         """Return the uid of the user who made the connection, or None if it is uncertain.
 
         Only the uid that was stored when the connection was accepted counts. A later check could
-        find another user's socket, because a client may close as soon as it has sent, and another
-        server may have put another client's address into the scope.
+        find another user's socket, because a client may close its connection as soon as it has sent
+        the request. Another server may also have put another client's address into the scope.
         """
         peer = scope.get(PEER_KEY)
         if not isinstance(peer, Peer) or loopback_of(scope) is None:
@@ -166,7 +166,7 @@ class LocalPeers:
         return None
 
     def _stranger(self, scope: Mapping[str, Any]) -> str | None:
-        """Return a sentence that says why the connection is not our user's, or None if it is."""
+        """Return a sentence that says why the connection is not our own user's, or None."""
         connection = _connection_of(scope)
         if connection is None:
             return "The connection has no IP addresses, as with a Unix socket or a test client."

@@ -1,14 +1,14 @@
 """Operators: the people who may see the pages about the records of all people.
 
 People who sign in at ELICIT_ISSUER are operators by their subject, or by a claim that the issuer
-signed. If the public address is on this machine and no issuer is set, nobody signs in. The command
-`elicit operator` then prints a one-time link.
+signed. If the public address is on this machine and no issuer is set, no person can sign in. The
+command `elicit operator` then prints a one-time link.
 
 Risks: a person can open the pages after the issuer has removed the claim, so a sign-in proves the
-claim for an hour only, as for approvers. Or a program on this machine, such as a tool that fetches
-URLs, opens the pages, so a local connection alone proves nothing. The link works once, within ten
-minutes, and only after a click on its page. It opens the pages for an hour, only in the browser of
-that click.
+claim for an hour only, as for approvers. Another risk is a program on this machine, such as a tool
+that fetches URLs, that opens the pages. A local connection alone therefore proves nothing. The link
+works once, within ten minutes, and only after a click on its page. It opens the pages for an hour,
+only in the browser of that click.
 """
 
 import secrets

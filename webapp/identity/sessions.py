@@ -176,7 +176,7 @@ class Sessions:
         )
 
     def set_cookie(self, session: BrowserSession) -> str:
-        """Return the Set-Cookie header for the session, as used now."""
+        """Return the Set-Cookie header for the session, with the current time as its last use."""
         seen = replace(session, seen_at=self._clock())
         text = self._seal(Purpose.SESSION, seen.id, seen, expires_at=seen.expires_at)
         return self._cookie(self.cookie_name, text, life=seen.expires_at - seen.seen_at)
@@ -188,7 +188,10 @@ class Sessions:
         return self.set_cookie(session)
 
     async def end(self, session: BrowserSession | None) -> str:
-        """Sign out: return the Set-Cookie header that clears the cookie, and end all its copies."""
+        """End the session, also for copies of its cookie.
+
+        Return the Set-Cookie header that clears the cookie.
+        """
         if session is not None:
             await self._end(session)
         return self._cookie(self.cookie_name, "", life=timedelta())

@@ -6,9 +6,10 @@ request. Such a response is ignored (flows.oauth.sign_in).
 
 `Logouts` are the sign-outs at the issuer: those that it reports, and those that a person begins
 here. Risks: a report ends the session of another person, or is sent twice. A report that names a
-person and a session therefore ends that session only if it is the person's, and each token counts
-once: its id is stored in the same write as the sign-out. Or another process continues to accept the
-session. Each process therefore reads the sign-outs in the store at each request.
+person and a session therefore ends that session only if the session is the person's. Each token
+counts once: its id is stored in the same write as the sign-out. Another risk is a process that
+continues to accept the session. Each process therefore reads the sign-outs in the store at each
+request.
 """
 
 import asyncio

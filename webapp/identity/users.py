@@ -1,9 +1,9 @@
 """The users of the application that embeds this one, identified by the author's `who`.
 
-Risks: `who` returns the wrong person. It is therefore called for each request that needs it, with
-that request. An exception, and a result that is no user id, count as an anonymous caller and are
-only logged. Ids are compared exactly. The same text is the id of a different person in another
-application on the same store, at an issuer, or on this machine.
+Risks: `who` returns the wrong person. It is therefore called again for each request that needs the
+user, with that request as its argument. An exception, and a result that is no user id, count as an
+anonymous caller and are only logged. Ids are compared exactly. The same text is the id of a
+different person in another application on the same store, at an issuer, or on this machine.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Users:
         return f"you, signed in at {self.application}"
 
     async def at(self, scope: Mapping[str, Any]) -> str | None:
-        """Return the id of the user at this browser, or None without a valid id."""
+        """Return the id of the user at this browser, or None if `who` returns no valid id."""
         if self.who is None:
             return None
         request = Request(dict(scope.get(_AS_IT_CAME, scope)))  # without its body

@@ -87,7 +87,7 @@ class Decisions:
         return request.facts()
 
     def must_be_decidable(self, request: Any, caller: Caller) -> None:
-        """Raise NotConfigured if nobody could decide a question of this caller."""
+        """Raise NotConfigured if no person could decide a question of this caller."""
         if isinstance(request, Form) and request.approver is not None:
             self.approvers.must_decide_for(request.approver, caller)
 
@@ -136,7 +136,7 @@ class Decisions:
     ) -> tuple[Sequence[PendingDecision], str | None]:
         """Return waiting or decided questions, the latest first, and the cursor of the next page.
 
-        `after` and the cursor are ids without their owner; the cursor is None at the end.
+        `after` and the cursor are ids without the owner's tag. The cursor is None at the end.
         """
         elicitations = self._elicitations
         owner = elicitations.rows.ids.approver(approver)
@@ -206,10 +206,10 @@ class Decisions:
         return ended
 
     async def delegate(self, waiting: PendingDecision, person: Deciding, to: str) -> Elicitation:
-        """Hand the question to another listed person, and return it. The person then can't decide.
+        """Hand the question to another listed person, and return the question.
 
-        `to` is the name in the settings. Raises NotAllowed, and NotPossible if the question has
-        ended.
+        `person` can then no longer decide it. `to` is the other person's name in the settings.
+        Raises NotAllowed, and NotPossible if the question has ended.
         """
         self._must_be_approver(waiting, person)
         named = self.approvers.colleagues(person, waiting.asked)
@@ -257,7 +257,7 @@ class Decisions:
         )
 
     def is_same_answer(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
-        """Return True if this person gave the same answer, now or before, and it counts."""
+        """Return True if this person gave the same answer, now or before, and the answer counts."""
         by, voting = ended.decided_by, voting_of(ended)
         if accepts and voting is not None and voting.has_approved(person.owner):
             return not ended.status.is_final or ended.status is Status.ACCEPTED
@@ -309,7 +309,7 @@ class Decisions:
         return await elicitations.get(asked.id) or asked
 
     async def _approve(self, asked: Elicitation, proof: ByApprover) -> bool:
-        """Count the approval. Return True if the question was decided by it."""
+        """Count the approval. Return True if this approval decided the question."""
         elicitations = self._elicitations
         while True:  # a round fails only if another person voted in the meantime
             try:

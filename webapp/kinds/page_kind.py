@@ -147,7 +147,7 @@ class SecretPage(PageKind):
     may_know = True
 
     async def known(self, request: Secret, by: AskedBy) -> Json | None:
-        """Return the secret stored under the request's name, or None if it no longer matches."""
+        """Return the secret stored under the request's name if it matches the schema, else None."""
         if request.name is None:
             return None
         found = await self._stored(by.owner, by.server, request.name)

@@ -92,7 +92,7 @@ class Quotas:
     def turn(self, owner: str) -> asyncio.Lock:
         """Return the owner's lock.
 
-        Hold it while a question starts, to avoid write conflicts between calls.
+        Hold the lock while a question starts, to avoid write conflicts between calls.
         """
         return self._turns.setdefault(owner, asyncio.Lock())
 
@@ -210,7 +210,7 @@ class _Total:
             self._count += 1
 
     async def _at_most(self) -> int:
-        """Return the sum of the owners' rows. The status of a row is its number of questions."""
+        """Return the total of all owners' rows. The status of a row is its number of questions."""
         total, after = 0, None
         while True:
             page = await self._page(KINDS[Standing], after=after)

@@ -1,13 +1,14 @@
 """Rules: validation of an answer by the author's own code, before it is accepted.
 
 The author's code is a model with validators, or the `check` of a question. The store cannot contain
-code, so it has the names of the model and the check. A process that serves the tool finds the code
-by these names. If the process that receives the answer cannot find the code, it stores the answer
-as a `Check`. A process that finds the code then writes the faults into that `Check`.
+code, so a stored question has the names of the model and the check. A process that serves the tool
+finds the code by these names. If the process that receives the answer cannot find the code, it
+stores the answer as a `Check`. A process that finds the code then writes the faults into that
+`Check`.
 
 Risks: no process has the code, or the code hangs or raises an error. The answer is then not
 accepted, and the page asks the person to try again. Another risk is a client that sends the same
-wrong answer again and again. Its form is shown only a few times.
+wrong answer again and again. The form is therefore shown to a client only a few times.
 """
 
 import asyncio
@@ -140,7 +141,7 @@ class Rules:
         return times <= ASKED_AGAIN_AT_MOST
 
     async def receive(self, record: Record) -> None:
-        """Answer another process's check, or receive the result of our own."""
+        """Answer a check of another process, or receive the result of a check of this process."""
         if record.kind != KINDS[Check]:
             return
         try:

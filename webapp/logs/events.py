@@ -158,7 +158,7 @@ def mark_work(record: logging.LogRecord) -> None:
 
 
 def root_cause(record: logging.LogRecord) -> BaseException | None:
-    """Return the original exception of a record: follow causes, and the first of each group."""
+    """Return the original exception of a record: follow causes and each group's first error."""
     error = record.exc_info[1] if record.exc_info else None
     for _ in range(CAUSES_AT_MOST):
         if isinstance(error, BaseExceptionGroup):

@@ -48,7 +48,7 @@ class LogSettings:
 
     @property
     def counts(self) -> bool:
-        """True unless the level is DEBUG, where every occurrence is written."""
+        """True if repeated problems are counted. At the level DEBUG, each is written instead."""
         return self.level > logging.DEBUG
 
 
@@ -221,7 +221,7 @@ _LOGGERS: Final = ("webapp", "flows")
 
 
 class RecentLine(NamedTuple):
-    """A log line, and the ids that it carries. `id` belongs to the record it is about."""
+    """A log line, and the ids that it carries. `id` is the id of the record it is about."""
 
     ids: frozenset[str]
     id: str | None

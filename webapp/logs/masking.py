@@ -43,9 +43,9 @@ def mask(text: str, hidden: Collection[str]) -> str:
 def masked_in_short(text: str, hidden: Collection[str], *, at_most: int) -> str:
     """Mask a text, and shorten it to `at_most` characters from its beginning and its end.
 
-    The text is cut before it is masked, so that a long text costs no more than a short one. Each
-    piece that is masked is longer than the piece that is shown by the length of the longest secret:
-    otherwise a part of a secret could remain at the cut.
+    The text is cut before it is masked, so that a long text costs no more than a short one. The
+    pieces to mask are longer than the pieces to show. The difference is the length of the longest
+    secret: otherwise a part of a secret could remain at the cut.
     """
     half = at_most // 2
     near = half + max(map(len, _words(hidden)), default=0)

@@ -266,7 +266,8 @@ class Middleware:
             context=context,
         )
         arguments = _text_of(params)
-        if tool is not None and len(arguments) > LARGE_CHARACTERS:  # the library checks small ones
+        # The library itself checks shorter arguments.
+        if tool is not None and len(arguments) > LARGE_CHARACTERS:
             must_fit(params["arguments"], tool=name, schema=tool.schema, validate=tool.validate)
         presenter = presenter_of(
             context,
@@ -392,7 +393,8 @@ class Middleware:
         if "tools" in result:
             result = {**result, "tools": [_with_pending(tool) for tool in result["tools"]]}
         declared = self._declared(context)
-        caller = cache(partial(self._caller, context, declared))  # counted against a limit
+        # Each call of `_caller` can count against a limit, so call it at most once.
+        caller = cache(partial(self._caller, context, declared))
         result = await self._hiding.listed(context, result, caller)
         result = self._offer.listed(result, declared, caller)
         if not result.get("nextCursor") and await self._has_result_tool(context, declared, caller):
@@ -417,8 +419,8 @@ class Middleware:
         """Return True if this client gets the result tool.
 
         No client gets the tool if the author has a tool of the same name. With user codes in the
-        chat, every client gets it: a client that shows nothing can pass a code on only with this
-        tool, and the server cannot know from the declaration which clients show nothing.
+        chat, every client gets the tool. A client that shows nothing needs the tool to pass on a
+        code, and the server cannot know from the declaration which clients show nothing.
         """
         if declared.elicits and not self._service.identity.binds_by_code:
             return False  # checked first because it is cheap

@@ -16,11 +16,11 @@ arguments, and each acceptance is stored. Not every call reaches this middleware
 arguments are always asked about.
 
 Not covered: calls of a body that bypass the middleware (`run_middleware=False`, `Tool.run`), calls
-on a server that is neither served nor mounted or that a body mounts while it runs, changes by an
-extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A server that only an
-author's own provider knows is covered after the first call of one of its tools. Resources and
-prompts cannot ask questions. If a tool calls itself, an acceptance is stored as for the client's
-call.
+on a server that is not served and not mounted, calls on a server that a body mounts while it runs,
+changes by an extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A server
+that only an author's own provider knows is covered after the first call of one of its tools.
+Resources and prompts cannot ask questions. If a tool calls itself, an acceptance is stored as for
+the client's call.
 
 The operator's ELICIT_GATE and approvers are checked against the served tools.
 
@@ -74,7 +74,7 @@ from webapp.mcp.received import not_shown, received
 from webapp.mcp.tools import ServedTool, tool_of, tools_of
 
 _OF_QUESTION = re.compile(r"\bQuestion\b|\(\d+ sub-exceptions?\)$")  # Python's texts for misuses
-# Errors for which a need's `decline_message` replaces the message. Technical failures keep theirs.
+# Errors whose message is replaced by a need's `decline_message`. Other errors are not changed.
 _OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
 # The names in the log lines of earlier versions.
 _log = logging.getLogger("webapp.mcp.needing")
@@ -169,7 +169,7 @@ async def _ask_need(
 
 
 async def _yes(verbs: Verbs, question: Question[Any], need: Need) -> Outcome[Json]:
-    """Return the outcome with the unconverted answer. Raise its error unless it was accepted."""
+    """Return the outcome with the unconverted answer. Raise the outcome's error if it has one."""
     place = question.place or need.place
     unconverted: Question[Json] = replace(question, answer=_unchanged, place=place)
     outcome = await unconverted.outcome()

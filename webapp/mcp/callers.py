@@ -28,7 +28,7 @@ from webapp.settings.quotas import ListedClient
 
 
 def issuer_of(server: Any) -> str:
-    """Return the issuer of subjects for a server whose access tokens name none."""
+    """Return the issuer of subjects for a server whose access tokens name no issuer."""
     return f"server:{server.name}"
 
 
@@ -109,8 +109,9 @@ class Declared:
     """A client as it declares itself. `name` has the form that `storable_name` returns.
 
     `name` is without the suffix of a bridge. `release` is the client's own version. `modes` are the
-    declared modes, without those that the client does not show according to the operator.
-    `is_reached`: the server can send the client a request while a call of the client is open.
+    declared modes, without the modes that the client does not show according to the operator's
+    settings. `is_reached`: the server can send the client a request while a call of the client is
+    open.
     """
 
     name: str | None
@@ -127,7 +128,7 @@ class Declared:
     def apart(self) -> str | None:
         """The text that distinguishes programs to which a library gives the same name.
 
-        None if the client has a name of its own.
+        The text is None if the client has a name of its own.
         """
         if (self.name or "") not in LIBRARY_NAMES:
             return None
@@ -143,7 +144,7 @@ class Declared:
         return "form" in self.modes and self.is_reached
 
     def shows(self, *, by_code: bool) -> bool:
-        """Return True if the client shows links. With user codes it must also ask for the code."""
+        """Return True if the client shows links. With `by_code`, it must also ask for the code."""
         return "url" in self.modes and (self.asks or not by_code)
 
     @property

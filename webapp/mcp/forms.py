@@ -93,7 +93,7 @@ def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
 
 
 async def acted(call: Call, asked: Elicitation, action: str, content: object) -> Elicitation | None:
-    """Act on the client's answer, and return the question. None: the person dismissed the form.
+    """Act on the client's answer. Return the question, or None if the person dismissed the form.
 
     The question is still open if its form is to be shown again, because its check refused the
     answer.
@@ -112,9 +112,9 @@ async def answered(
 ) -> Elicitation:
     """Settle the question with the accepted form, and return the question.
 
-    An invalid form ends the question if `ends`, and otherwise changes nothing. If the question has
-    a check, an invalid form leaves the question open, and the client's form is shown again a few
-    times.
+    With `ends`, an invalid form ends the question. Exception: if the question has a check, the
+    question stays open, and the client's form is shown again a few times. Without `ends`, an
+    invalid form leaves the question open.
     """
     if call.clock() >= asked.expires_at:  # the sweeper has not ended the question yet
         return await call.elicitations.end(asked, Status.EXPIRED)

@@ -272,7 +272,7 @@ class RunningTasks:
         return sum(owner_of(id) == owner for id in unawaited) >= AT_WORK_AT_MOST
 
     def begin(self, prepared: PreparedLeg, *, is_awaited: bool = False) -> AtWork:
-        """Start the body. Its run must be loaded and stored."""
+        """Start the body. The call's run must already be loaded and stored."""
         call = prepared.call
         run_id = call.run.value.id
 
