@@ -52,7 +52,7 @@ class SessionLimits:
     for_all: int = 10_000  # the library's own limit
     for_own_user: int = 500  # reserved for this machine's own user
     for_nameless: int = 2_000
-    for_address: int = 100  # of anonymous callers
+    for_address: int = 100  # for the anonymous callers of one address
     for_person: int = 500
     idle_without_call: float = 5 * 60.0
     idle: float = 30 * 60.0  # the library's own limit
@@ -178,7 +178,7 @@ class OpenedSessions:
             exchange = Exchange(scope, receive, send)
             send = exchange.send
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
-        # the library might read another of the repeated headers than this code does
+        # if a header is repeated, the library might use a different value than this code does
         if len(ids) > 1 or len(versions) > 1:
             await refuse(
                 send,
@@ -321,7 +321,7 @@ class OpenedSessions:
 
 
 def has_sessions(versions: Sequence[str]) -> bool:
-    """Return False if a request names a later protocol revision: later ones have no sessions."""
+    """Return False if a request names a later protocol revision, which has no sessions."""
     return all(version in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
 
 

@@ -35,7 +35,7 @@ def share_request_state(
     """Configure the library's RequestStateBoundary with shared keys and a longer lifetime.
 
     A boundary that the author configured stays. A boundary that looks like the library's default is
-    replaced, and the new one still opens states that the replaced one has sealed.
+    replaced, and the new boundary still opens states that the replaced boundary has sealed.
     """
     if getattr(server, "_request_state_security", None) is not None:
         return  # FastMCP sets this attribute if the author configured a boundary
@@ -115,7 +115,7 @@ MARK: Final = "elicit-url:"
 BY_LINK, BY_FORM = _MODES = "uf"  # the ways in which a question was shown
 # If an answer to a repeated question comes this soon, the client already had the answer.
 REPLAYED_WITHIN: Final = timedelta(seconds=5)
-_AT = "@"  # comes before the time at which the questions after it were sent
+_AT = "@"  # marks an entry with a time: the questions listed after it were sent then
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -281,7 +281,7 @@ def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
     for each in listed:
         if each.startswith(_AT):
             at = _EPOCH + int(each[1:], 16) * _MILLISECOND
-        elif each[-1] in _MODES:  # an older version's entries have no mode: ask these again
+        elif each[-1] in _MODES:  # older entries have no mode: their questions are asked again
             shown[int(each[:-1])] = Out(each[-1], at)
     return shown
 

@@ -121,7 +121,10 @@ class ResultTool:
             return error_result(error, protocol_version=protocol_version)
 
     def not_continuable(self, *, protocol_version: str) -> Result:
-        """Return the error result for a call that cannot be continued. No body starts again."""
+        """Return the error result for a call that cannot be continued.
+
+        The tool's body is not started again.
+        """
         return error_result(NotAllowed(_UNKNOWN), protocol_version=protocol_version)
 
     async def _find(self, id: object, caller: Caller) -> _Found:

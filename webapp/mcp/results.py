@@ -32,7 +32,7 @@ from webapp.payments.verification import ON_ITS_WAY
 
 Result: TypeAlias = dict[str, Any]
 _LIBRARIES = ("mcp.", "fastmcp.")
-# The library hides the exception.
+# The library's text if it hides the exception from the client.
 _HIDDEN = re.compile(r"^Error executing tool \S+$")
 _UNEXPLAINED = re.compile(r"\(\d+ sub-exceptions?\)$|^Error (executing|calling) tool \S+$")
 MODERN = "2026-07-28"
@@ -376,7 +376,9 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
 
 
 def explained(raised: Exception) -> Exception:
-    """Return an MCPError with the sentence and the line of a verb's error, or `raised`.
+    """Return an MCPError with the message and the source line of a verb's error.
+
+    Return `raised` unchanged if no verb's error caused it.
 
     A prompt or a resource cannot ask questions. The library alone would report only "Error reading
     resource", without this reason.
@@ -390,7 +392,7 @@ def explained(raised: Exception) -> Exception:
     if error is None:
         return raised
     place = error.place or raised_at(error)
-    place = place.replace("\\", "/").rpartition("/")[2]  # others read this: no folder
+    place = place.replace("\\", "/").rpartition("/")[2]  # clients read it: omit the folder
     return MCPError(error.jsonrpc_code, f"{error} The code is at {place}.")
 
 

@@ -14,7 +14,7 @@ Risks: a client reads another owner's task. A task is looked up by owner and id,
 client that created it; an anonymous caller has no task. Another risk is that two polls come at the
 same time and both run the body. Each process runs at most one body per task. If two processes run
 the body, only the process that claims an outcome gets the outcome, as for any call. Cancelling and
-finishing a task are compare-and-set operations on the run, of which one wins.
+finishing a task are compare-and-set operations on the run: only the first of them succeeds.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Tasks:
     def task_leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller
     ) -> TaskLeg | None:
-        """Return the `TaskLeg` of a call's first request, or None if it cannot become a task."""
+        """Return the `TaskLeg` of a call's first request; None if the call cannot become a task."""
         if not self._offer.is_for(declared, lambda: caller):
             return None
         if not declared.is_modern:
@@ -225,7 +225,11 @@ class Tasks:
         return _about(result, state.run.id)
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
-        """Run the body in a request that asks the person. None means: read the state again."""
+        """Run the body in a request that asks the person.
+
+        Return the result with the link if the client showed nothing. Otherwise return None: the
+        caller then reads the task's state again.
+        """
         prepared = await self._prepare(
             request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id)
         )
@@ -235,7 +239,7 @@ class Tasks:
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            if call.waiters:  # cancel a body that waits; one that has its answer continues
+            if call.waiters:  # cancel only a body that still waits for an answer
                 task.cancel()
             raise
         answer = call.answer
@@ -312,7 +316,7 @@ class Tasks:
         )
         if is_claimed or self._service.is_draining:
             return False
-        # Run the body once for each payment that is processing: some tools do not wait for it.
+        # Run the body once for each processing payment: some tools do not wait for the payment.
         new_payments = [one.id for one in state.processing if one.id not in self._seen_processing]
         for id in new_payments:
             _store_bounded(self._seen_processing, id, None)
@@ -326,7 +330,10 @@ class Tasks:
         return self._running.begin(prepared)
 
     async def _prepare(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
-        """Prepare a request of the task's call. None: another tool version has ended the task."""
+        """Prepare a request of the task's call.
+
+        If the tool now has another version, end the task and return None.
+        """
         called = run.called
         if called is None or called.arguments is None:
             raise _unknown()

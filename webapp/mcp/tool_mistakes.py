@@ -10,9 +10,9 @@ The marks `gate` and `needs` work only on tools. Any other marked function asks 
 would report that. So the server refuses to start if the code of a tool calls a marked function that
 is no tool, or if a resource or a prompt is marked.
 
-Two more mistakes ask nobody, and the server reports them too: a tool calls an async function that
-asks and does not await it, or runs such a function in another event loop or in a thread without the
-context of the call.
+The server also reports two other mistakes because of which nobody is asked: a tool does not await
+an async function that asks a person, or runs such a function in another event loop or in a thread
+without the context of the call.
 """
 
 import ast
@@ -165,8 +165,7 @@ def _error_of(
 ) -> object:
     """Return the error of a verb's model or of the call of a marked function, or None.
 
-    A function of `tools` (ids) may be called although it is marked, and so may a function whose
-    marks its `caller` has too.
+    A marked function may be called if its id is in `tools`, or if its `caller` has all its marks.
     """
     if isinstance(model, str):
         return model
@@ -186,10 +185,11 @@ def _error_of(
 def _names_in(
     function: FunctionType,
 ) -> Iterator[tuple[str | None, FunctionType, type[Any] | str | None]]:
-    """Yield the place of each use of a function, the function, and the model of a verb.
+    """Yield the place, the function and the model of each use of a function.
 
-    The place is None if the function is named and not called. In place of the model, yield a
-    sentence about a wrong call, or None for a function that takes no model.
+    The place is None if the code names the function without calling it. The model is the model that
+    is passed to a verb. If the call is wrong, yield a sentence about the mistake instead of the
+    model. If the function takes no model, yield None instead.
     """
     file = function.__code__.co_filename
     tree = _tree_of(function, file) if is_authors(file) else None
@@ -391,7 +391,7 @@ def _tree_of(function: FunctionType, file: str) -> ast.AST | None:
     try:
         block = "".join(inspect.getblock(lines))
         tree: ast.AST = ast.parse(f"if True:\n{block}" if is_indented else block)
-    except (SyntaxError, ValueError, RecursionError, TokenError):  # not this source
+    except (SyntaxError, ValueError, RecursionError, TokenError):  # not the function's source
         return None
     ast.increment_lineno(tree, code.co_firstlineno - 1 - is_indented)
     return next((node for node in ast.walk(tree) if _has_name(node, code.co_name)), None)

@@ -365,7 +365,7 @@ def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None
 
 
 def with_version(params: Mapping[str, Any], version: str | None) -> dict[str, Any]:
-    """Return a copy of a call's parameters that requests this version, or none if it is None."""
+    """Return a copy of a call's parameters that requests `version`. None requests no version."""
     own = {name: value for name, value in _own(params).items() if name != "version"}
     if version is not None:
         own["version"] = version

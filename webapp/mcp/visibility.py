@@ -91,7 +91,7 @@ class Visibility:
             )
 
         shown = _ListedTools(self, who, hiding, send)
-        self._lists.add(shown)  # weakly: for as long as this stream is open
+        self._lists.add(shown)  # a weak reference: the entry ends with this stream
         shown.hidden = await self.hidden(who, hiding)
         return await call_next(context)
 

@@ -50,7 +50,7 @@ def check(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def send(address: str, *, title: str, body: str) -> str | None:
-    """Send one message. Return the reason if that failed, or None."""
+    """Send one message. Return the reason if Apprise could not send it, or None."""
     log = io.StringIO()
     logger = logging.getLogger("apprise")
     logger.addHandler(logging.StreamHandler(log))
@@ -88,7 +88,10 @@ def _has_no_recipient(scheme: str, plugin: Any) -> bool:
 
 
 def main() -> None:
-    """Read a request, and answer it. Nothing else that is printed reaches the server."""
+    """Read one request from stdin, and write the answer to stdout.
+
+    Other output of this process is discarded, so it does not reach the server.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     asked = json.load(sys.stdin)

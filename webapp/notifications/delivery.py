@@ -1,8 +1,8 @@
 """The tables `[notify.NAME]`, the text of a notification, and its delivery by Apprise.
 
 A table applies to the approvers of the same name, or to the people whom it lists itself. Each
-address of a table has a row of its own for each question, so that an address that is down delays
-no other one.
+address of a table has a row of its own for each question, so that an address that is down does not
+delay the other addresses.
 
 Risks: Apprise blocks, has no time limit of its own, and writes addresses with their passwords to
 its log. A separate process does not block the event loop and can be killed, and its log is ignored.
@@ -38,7 +38,7 @@ from webapp.languages import ENGLISH, Language
 from webapp.records.ids import Notification, RowIds
 from webapp.records.values import Value
 
-ADDRESSES_AT_MOST: Final = 8  # addresses of one table, and as many for its escalation
+ADDRESSES_AT_MOST: Final = 8  # in `to` of a table, and the same number in its `escalate_to`
 # People look at their assistant when it asks: they are notified only if they do not answer soon.
 AFTER_FOR_PEOPLE: Final = timedelta(minutes=1)
 
@@ -63,7 +63,7 @@ class NotifyTable:
     with_question: bool = False
     language: str | None = None
     subjects: frozenset[str] = frozenset()
-    issuers: frozenset[str] = frozenset()  # who signs them in; empty: ELICIT_ISSUER
+    issuers: frozenset[str] = frozenset()  # issuers of `subjects`; empty: ELICIT_ISSUER
     users: frozenset[str] = frozenset()
     is_local: bool = False
 
@@ -104,7 +104,7 @@ class NotifyTables:
                 self._of_owners.setdefault(tag, []).append(self.by_name[name])
 
     def rows(self, values: Sequence[Value]) -> list[Notification]:
-        """Return the rows to write together with `values`: those of each new question."""
+        """Return the rows to write together with `values`: the notifications of new questions."""
         return [
             row
             for value in values
@@ -272,7 +272,8 @@ class CheckedAddress(Struct, frozen=True, kw_only=True):
     """An address as Apprise reads it.
 
     `fault` is `scheme` (Apprise has no such service), `format` (something is missing or misspelt),
-    `library` (the service needs one that is not installed), or None. `near` are similar schemes.
+    `library` (a library that the service needs is not installed), or None. `near` are similar
+    schemes.
     """
 
     fault: str | None = None
@@ -326,7 +327,7 @@ async def _answer_to(asked: Mapping[str, Any]) -> object:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=_environment(),
-        start_new_session=True,  # Ctrl+C ends the server, which then waits for the message
+        start_new_session=True,  # Ctrl+C does not end the child process: the server waits for it
     )
     try:
         answer, _ = await process.communicate(json.dumps(asked).encode())

@@ -6,7 +6,7 @@ question is still open, and stores the result.
 
 Risks: a tool asks hundreds of questions, and each becomes an e-mail. Each address therefore gets
 some messages at once and then one a minute; the others wait, and are dropped when their question
-has ended. An address that is down must not delay the others, so each address has its own lane.
+has ended. An address that is down must not delay the others, so each address has its own queue.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 Risks: two processes refresh at once, and a provider that rotates tokens treats the second request
 as an attack. So a process claims the account's row before it asks the provider, and stores the new
 pair of tokens before any tool gets them. One gap remains: a process that dies between the reply and
-the write loses the new pair. Its claim then expires, the provider refuses the old pair to the next
-process, and the person has to connect the account once more.
+the write loses the new pair. Its claim then expires, the next process sends the old refresh token,
+the provider refuses that token, and the person has to connect the account once more.
 
 Two more risks: a valid account is ended because its provider is out of order, or an account that
 has ended is refreshed forever. A refusal ends an account if the standard or the provider's
@@ -140,11 +140,11 @@ class AccessTokens:
     async def invalidate(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
     ) -> None:
-        """Mark the access token as expired, because an author's request with it was refused.
+        """Mark the access token as expired, because a tool's request with the token was refused.
 
-        The next use renews it. An account without a refresh token has to be connected again. A
-        token that was issued a moment ago stays valid, so that a tool cannot cause one refresh
-        after the other.
+        The next use renews the token. An account without a refresh token has to be connected
+        again. A token that was issued a moment ago stays valid, so that a tool cannot cause one
+        refresh after the other.
         """
 
         async def expired() -> list[Value]:
@@ -159,7 +159,7 @@ class AccessTokens:
         await self._elicitations.write_rebuilt(expired)
 
     async def refresh_again(self, found: Connection) -> None:
-        """Refresh the tokens if they are still those of `found`. A failed refresh is only logged.
+        """Refresh the tokens, unless they have changed since `found` was read. Only log a failure.
 
         An account whose grant has ended lapses.
         """
@@ -279,7 +279,7 @@ class AccessTokens:
     ) -> Connection | None:
         """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
-        if claimed.is_service:  # it belongs to no person, who could connect it again
+        if claimed.is_service:  # there is no person who could connect it again
             return await self._write_claimed(claimed, self._later)
         # The provider refused this server's client credentials, which is not the account's fault.
         if refusal is not None and refusal.means == "client":

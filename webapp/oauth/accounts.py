@@ -37,7 +37,8 @@ from webapp.oauth.keep_alive import KeepAlive
 from webapp.oauth.token_failures import TokenFailures
 from webapp.records.values import RefusedRegistration, Value
 
-EXCHANGED_BEFORE = timedelta(seconds=60)  # before the earlier token expires
+# A new token is requested this long before the earlier exchanged token expires.
+EXCHANGED_BEFORE = timedelta(seconds=60)
 _log = logging.getLogger(__name__)
 
 
@@ -123,7 +124,7 @@ class Accounts:
         return {**facts, **{key: value for key, value in named.items() if value is not None}}
 
     def must_be_member(self, team: str | None, *, until: datetime | None) -> None:
-        """Check that the call still proves the team whose account answers. Raises Failed."""
+        """Check that the call still proves membership of the account's team. Raises Failed."""
         if team is not None and until is not None and self.now() >= until:
             raise Failed(
                 "The access token of this call has expired, so it no longer proves that the caller "

@@ -37,7 +37,7 @@ from webapp.records.values import Value
 from webapp.stores import Conflict
 
 NOT_SHARED = "The account is no longer shared with this tool. Call again to ask for an account."
-BEGUN_AT_MOST = 16  # calls with one shared answer; accounts of older calls are forgotten
+BEGUN_AT_MOST = 16  # calls recorded in one shared answer; the oldest are removed
 
 
 class Connections:

@@ -99,7 +99,7 @@ class ImportedLine:
 class Import:
     """An import for the server named `server`, which uses the accounts.
 
-    `issuer` is the issuer of lines without one. With `replaces`, an account of a line replaces
+    `issuer` is used for lines that name no issuer. With `replaces`, an account of a line replaces
     the same account that is connected here. With `is_dry`, nothing is written.
     """
 

@@ -7,10 +7,10 @@ until the client id or secret changes. During that time, nobody is sent to the p
 
 Another risk: one person blocks all others. A token endpoint refuses the client id or secret only
 because of the operator's settings, so that refusal applies to everyone. A person can cause a
-refused redirect address with a foreign code, and can make up errors in a callback, so these apply
-to that person alone. `unauthorized_client` means that the client lacks a permission, but providers
-also send it for an account that has ended. It counts as a refusal of the client once the accounts
-of two people get it within a day and no request succeeded in between.
+refused redirect address with a foreign code, and can make up errors in a callback, so both kinds of
+errors apply to that person alone. `unauthorized_client` means that the client lacks a permission,
+but providers also send this error for an account that has ended. The error counts as a refusal of
+the client once the accounts of two people get it within a day and no request succeeded in between.
 """
 
 import dataclasses

@@ -109,7 +109,8 @@ def form_of(
     if values is None:
         defaults = {f.name: f.default for f in schema.fields if f.default is not None}
         values = strings_of(schema, defaults)
-        utc = {_zone_name(f): ["UTC"] for f in schema.fields if f.name in defaults}  # as strings_of
+        # `strings_of` writes default times in UTC.
+        utc = {_zone_name(f): ["UTC"] for f in schema.fields if f.name in defaults}
         values = {**values, **utc}
     messages = {fault.path: fault.message for fault in reversed(faults)}
     names = {field.name for field in schema.fields}

@@ -2,9 +2,10 @@
 
 Risks: tools, clients and strangers choose names and messages. A name could contain markup, reverse
 the direction of the text around it, or be so long that the buttons leave the screen. The renderer
-therefore escapes and cleans every value, also in a template of the operator. It shows texts that
-a person decides about in full (filters `message`, `label` and `whole`), because a question with a
-longer text is refused. It shortens other texts (filters `quoted` and `named`).
+therefore escapes and cleans every value, also in a template of the operator. Texts that a person
+decides about are shown in full (filters `message`, `label` and `whole`): their length is limited,
+because the server refuses a question with a longer text. Other texts are shortened (filters
+`quoted` and `named`).
 """
 
 import hashlib

@@ -78,7 +78,7 @@ def is_paid_later(progress: str | None) -> bool:
 async def _steps(
     service: Service, elicitation: Elicitation
 ) -> tuple[Run | None, int, int, Elicitation | None]:
-    """Return the run, this question's place, the number of questions, and the first open one."""
+    """Return the run, this question's place, the number of questions, and another open question."""
     rows, owner = service.elicitations, elicitation.owner
     run = await rows.read(Run, owner=owner, id=elicitation.run) if elicitation.run else None
     asked = () if run is None else run.asked

@@ -5,9 +5,10 @@ payment is captured twice at once. So the end of a question closes its sessions.
 still be paid after that are polled until the provider reports their final status. A process polls
 each session with one request at a time. `webapp.payments.verification` acts on the results.
 
-Providers whose webhooks do not reach this server are polled in turns, from Continue until the link
-expires, at the provider's own pace. The next turn is the question's due time in the store, so any
-process can poll. A process remembers the turns that it planned, so that it polls on time.
+Providers whose webhooks do not reach this server are polled in turns, from the press of Continue
+until the link expires, at the provider's own pace. The time of the next turn is stored with the
+question, so any process can poll. A process remembers the turns that it planned, so that it polls
+on time.
 """
 
 import asyncio
@@ -140,7 +141,7 @@ class Checkouts:
         is_elsewhere = latest.url is not None and not self._blocks_new_page(elicitation, browser)
         for session in sessions_of(elicitation):
             if session == latest.session:
-                if not is_elsewhere:  # the page of this browser, whose reply was lost, stays open
+                if not is_elsewhere:  # this browser's own page stays open
                     await self._close_session(elicitation, session)
             elif session not in known:
                 await self._close_session(elicitation, session)
@@ -199,7 +200,7 @@ class Checkouts:
         return bool(lost) or isinstance(refused, KeyUsed)
 
     async def find_lost(self, elicitation: Elicitation) -> Elicitation:
-        """Search the provider's list for the question's lost sessions, and add them to it.
+        """Search the provider's list for lost sessions of the question, and store the sessions.
 
         Call this method only for a provider that lists its sessions. Raises Failed if the provider
         does not answer, or if it lists too many sessions.
@@ -217,7 +218,7 @@ class Checkouts:
         raise Failed("The provider lists too many payment pages to search them.")
 
     async def adopt(self, elicitation: Elicitation, found: ProviderSession) -> Elicitation:
-        """Add a session to its question: this server began it, and the store has lost it."""
+        """Add a session that this server began, and that the store has lost, to its question."""
         now, until = self._elicitations.clock(), found.closes_at or elicitation.expires_at
         seller = self._flow.of(elicitation).seller
         stored = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
@@ -265,7 +266,7 @@ class Checkouts:
         return replace(elicitation, ask_at=self._next_turn(elicitation, is_troubled=is_troubled))
 
     def expect_turn(self, elicitation: Elicitation) -> None:
-        """Let `turn` return at the elicitation's turn. Call this after the turn was stored."""
+        """Let `turn` return when this elicitation's poll is due. Store that time first."""
         if elicitation.ask_at is not None and not elicitation.status.is_final:
             heappush(self._planned, elicitation.ask_at)
             self._is_news.set()

@@ -5,10 +5,10 @@ or an event settles the wrong question. So the reply is 2xx only after the write
 event that contradicts the request is stored and settles nothing. Events arrive twice and in any
 order. Each is a snapshot of the time when it was sent, and the result does not depend on the order.
 
-The question may be erased when a bank takes the money months later, so the payment is looked up in
-the ledger, which is stored for years. An event does not create a row in the ledger, because anyone
-who pays to the merchant account can set a reference, and the server would refund such a payment
-automatically. Instead, the payment is listed for the operator.
+A bank may take the money months later, when the question is already erased, so the payment is
+looked up in the ledger, which is stored for years. An event does not create a row in the ledger,
+because anyone who pays to the merchant account can set a reference, and the server would refund
+such a payment automatically. Instead, the payment is listed for the operator.
 
 Anyone can send an unsigned notice. The server therefore asks the provider only about questions and
 payments that it has stored. It also asks to which question a payment belongs, with a rate limit.
@@ -211,7 +211,10 @@ class Webhooks:
     async def _update(
         self, payment: Payment, event: Notice, row: StoredWebhook, *, seller: MerchantAccount
     ) -> str:
-        """Apply an event to a recorded payment. Return its status, or that of the refused event."""
+        """Apply an event to a recorded payment, and return the payment's status.
+
+        If the event contradicts the payment, store the event and return the event's status.
+        """
         done = self._compared(payment, event, row, seller=seller)
         if done.status == "refused":
             return await self._keep(done)
@@ -374,7 +377,7 @@ class Webhooks:
     async def _listed(
         self, row: StoredWebhook, event: Notice, *, seller: MerchantAccount
     ) -> StoredWebhook:
-        """List an event's payment for the operator: its question is not stored. Return the row.
+        """List a payment whose question is not stored, for the operator. Return the event's row.
 
         An event of another merchant account, or of another server's question, is not listed, and
         its row gets the status `unknown`.

@@ -54,7 +54,7 @@ class Ledger:
     """The rows of all payments. `places` maps each provider's name to its API address.
 
     Unused payments of the providers in `refundable` are refunded after `refund_unused`, or never
-    if it is None.
+    if `refund_unused` is None.
     """
 
     def __init__(
@@ -255,7 +255,8 @@ class Ledger:
     ) -> Payment:
         """Start a refund: from now on no call can use the payment. Return the payment.
 
-        If a refund was started or done before, only the requester of a failed refund changes.
+        If a refund has begun or ended before, change nothing except the requester of a failed
+        refund.
 
         Raises:
             NotPossible: The payment was spent, a call uses it, or with `only_due`, the automatic
@@ -478,5 +479,9 @@ class Ledger:
 
 
 def in_hand(payment: Payment) -> Payment:
-    """Return the payment as the tool sees it: claimed, although only the elicitation is claimed."""
+    """Return the payment with the status that the tool sees while a call uses the payment.
+
+    An open payment gets the status of a claimed payment. In the store, only the elicitation is
+    claimed.
+    """
     return receipts.claim(payment) if payment.status is ReceiptStatus.OPEN else payment

@@ -49,7 +49,7 @@ class PaymentGone(NotPossible):
     """The payment was used by another run, refunded or disputed, so this run cannot use it."""
 
     def __init__(self, payment: Payment | None) -> None:
-        """Build the error for a payment; None if a refund has removed the link to the payment."""
+        """Build the error. `payment` is None if a refund has removed the link to the payment."""
         self.became, status = _GONE, ReceiptStatus.REFUNDED
         if payment is not None:
             self.became = _became(payment)
@@ -81,7 +81,7 @@ class Payments:
     ) -> None:
         self._elicitations = elicitations
         self._sellers = sellers
-        self._config = config  # the name in errors of the file that declares providers
+        self._config = config  # the name of the file that declares providers, for errors
         self.flow = Gateways(sellers)
         self.ledger = Ledger(
             elicitations,
@@ -168,7 +168,8 @@ class Payments:
         except PaymentGone as error:
             await self._elicitations.change(claimed.id, self._used_up_in_vain)
             why = f"The payment was {error.became}."
-        raise Failed(why, elicitation_id=claimed.id)  # a cause would hide the tool's own line
+        # Raise outside of the `except` block: a cause would hide the tool's own line.
+        raise Failed(why, elicitation_id=claimed.id)
 
     async def usable(self, claimed: Elicitation) -> Payment:
         """Return the payment that a run has claimed, so that no other run uses or refunds it.

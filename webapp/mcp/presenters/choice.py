@@ -54,8 +54,8 @@ def presenter_of(
     client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
         client=client,
-        # Do not hold a request with requestState: it follows an answered form, and the client
-        # has not received its links yet.
+        # Do not hold a request with requestState: the client sends such a request after an
+        # answered form, and has not received the links of the open questions yet.
         held=patience.limit_for(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
         has_result_tool=has_result_tool,
@@ -111,7 +111,7 @@ def in_task_of(
     created: Callable[[Call], Result],
     otherwise: Presenter | None = None,
 ) -> InTask:
-    """Return the presenter for a call that is or may become a task: no client waits for it."""
+    """Return the presenter for a call that is already a task or may become a task."""
     return InTask(
         modes=declared.modes,
         client=_client(declared, caller=caller, service=service),
@@ -199,7 +199,10 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
 
 
 def _in_form(service: Service, caller: Caller, *, is_on: bool) -> Callable[[str], bool]:
-    """Return whether the client's own form can ask a kind. `is_on`: the client has such forms."""
+    """Return a function that returns True if the client's own form can ask a kind of question.
+
+    `is_on`: the client has its own forms.
+    """
     # If the owner has to use a paired browser, a client's form may not accept gates: any program
     # could fill it in.
     with_gates = not service.identity.pairs_for_yes(caller.owner)
@@ -215,8 +218,9 @@ def _in_form(service: Service, caller: Caller, *, is_on: bool) -> Callable[[str]
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
     """Return True if a person can answer this kind on our page.
 
-    If the caller is anonymous, its person cannot answer there. The page needs a user code, which
-    the person types in a later call. The server cannot know that this call is from the same caller.
+    The person behind an anonymous caller cannot answer on the page, because the page needs a user
+    code. The person would type the code in a later call, and the server cannot know that the later
+    call is from the same caller.
     """
     is_found = caller.refusal is None and not caller.is_anonymous
     return is_found and not service.kinds.quotas.is_for_client_only(kind)

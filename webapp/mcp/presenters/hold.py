@@ -34,7 +34,7 @@ from webapp.mcp.forms import (
 )
 from webapp.mcp.presenters.on_stream import Asking, ClientAnswer, OnStream
 
-UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
+UNFIT = "unfit"  # the client accepted the user-code form but sent no code
 # the maximum of forms for one user code, because some clients fill them in automatically
 FORMS_AT_MOST = 60
 
@@ -141,7 +141,10 @@ class Hold(OnStream):
         return answer.action != UNFIT
 
     async def _ask(self, call: Call, shown: PresentedQuestion) -> ClientAnswer:
-        """Return the client's answer. If the link needs a user code, check it before an accept."""
+        """Return the client's answer.
+
+        If the link needs a user code, return an accept only after the person typed the right code.
+        """
         asked = shown.elicitation
         if self.asks.has_accepted(asked.id):
             return ClientAnswer(action="accept")

@@ -63,7 +63,8 @@ def pending_result(
 ) -> Result:
     """Return the result for a call that waits for a person.
 
-    The result has links to the questions with a page, or else says that the client has to ask.
+    If any of the questions has a page, the result has the links to those pages. Otherwise the
+    result says that the client has to ask.
     """
     asked = [(part, part.shown.elicitation) for part in parts]
     with_page = [

@@ -47,7 +47,8 @@ from webapp.elicitations.waiters import Waiter
 from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import Result, related_task
 
-# The actions that count between two calls. A person who dismissed a question is asked again.
+# The client's actions that count if they come between two calls. A dismissed question is asked
+# again.
 _COUNTS = ("accept", "decline")
 _log_of_asks = logging.getLogger("webapp.mcp.asks")  # the name in the log lines of earlier versions
 
@@ -267,7 +268,7 @@ class OnStream:
     async def _by_link(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Return the link in the call's result: at once, or after a wait if a person can answer.
+        """Return the link in the call's result. Wait first if the person may be answering already.
 
         If the client was asked so lately that nobody can have read the question, the model made
         several calls at the same time. This call then waits for the client's answer first.
@@ -288,7 +289,7 @@ class OnStream:
         After that, the result has the link.
 
         Return None if there is no deadline: the client was seen to let people answer, no page can
-        answer this kind, or the request is a task's, whose result no model reads.
+        answer this kind, or the request belongs to a task, where no model would read the link.
         """
         if self.task_id is not None:
             return None
@@ -392,7 +393,10 @@ class OnStream:
         return until if self.held_until is None else min(until, self.held_until.at(now))
 
     def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
-        """Return True if the wait has to stop: an answer came, or one in the group is automatic."""
+        """Return True if the wait has to stop.
+
+        The wait stops if the client has answered, or if any answer in the group is automatic.
+        """
         return (asking is not None and asking.done()) or shown.group.has_nobodys
 
     @property

@@ -335,7 +335,7 @@ class Retry:
             if not part.is_out:
                 out[part.shown.index] = self._record_sent(part.shown, before, now=now)
                 # If the call has already ended, the client gets the result of another group of
-                # questions instead of this one.
+                # questions instead of this result.
                 if not (call.has_ended or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
         if again or self._replayed:
