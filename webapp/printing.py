@@ -5,8 +5,8 @@ address is printed.
 
 Risks: a terminal executes control characters. Text from a tool, a provider or a page could set the
 title, clear the screen, write to the clipboard or change the direction of text. All printed text,
-including ours, therefore has its control characters replaced by U+FFFD. Links are added afterwards,
-around addresses without control characters.
+including our own, therefore has its control characters replaced by U+FFFD. Links are added
+afterwards, around addresses without control characters.
 """
 
 import os

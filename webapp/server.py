@@ -104,9 +104,9 @@ class HostedServer(HostedApplication):
     ) -> None:
         """`around` adds middleware to the MCP endpoint, inside the author's own authentication.
 
-        It receives the endpoint, and the store for the events of the endpoint's streams.
+        `around` receives the endpoint, and the store for the events of the endpoint's streams.
 
-        `options` are the author's own, for the library's application.
+        `options` are the author's arguments for the library's application.
         """
         super().__init__(server.name)
         self.server = server
@@ -127,10 +127,10 @@ class HostedServer(HostedApplication):
         return getattr(keeper, "auth", None) is not None
 
     def own_tokens(self, *, issuer: str) -> OwnTokens | None:
-        """Return the server's verifier of access tokens; `issuer` is used if a token names none.
+        """Return the server's verifier of access tokens.
 
-        Return None if the library does not authenticate callers. An author's own middleware is not
-        considered.
+        `issuer` is the issuer of tokens that name no issuer. Return None if the library does not
+        authenticate callers. An author's own middleware is not considered.
         """
         for layer in self._application.user_middleware:
             backend = layer.kwargs.get("backend")

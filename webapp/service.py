@@ -59,7 +59,10 @@ BETWEEN_PRESSES = timedelta(seconds=1)
 
 
 class Service:
-    """The parts of one process. A part that only one other part uses is an attribute of it."""
+    """The parts of one process.
+
+    If only one part uses another part, the used part is an attribute of the part that uses it.
+    """
 
     def __init__(
         self,
@@ -241,7 +244,7 @@ def _marks_of(settings: Settings, store: Store) -> Path | None:
 
 
 def _headline_of(asked: Elicitation) -> str:
-    """Return the question for a notification, which contains no amount."""
+    """Return the text of the question for a notification. The text contains no amount."""
     if traits_of(asked.kind).gives == "receipt":
         return f"Pay for {terms_of(asked).what}"
     return question_text(asked)
@@ -266,8 +269,8 @@ async def open_service(
     """Build the service of these settings on an open store.
 
     Without `outbound`, no provider can be asked. Plugins of the settings come before `plugins`.
-    `kinds` are additional question kinds, `issuers` are those of the settings, and `users` are the
-    application's users. `deliver` sends the notifications.
+    `kinds` are additional question kinds, `issuers` are the issuers of the settings, and `users`
+    are the application's users. `deliver` sends the notifications.
 
     Raises:
         Unreadable: The store was created with secrets that the ring lacks.

@@ -35,7 +35,7 @@ from webapp.records.values import Reconciliation
 from webapp.stores import Conflict
 
 REPORT_RETENTION = timedelta(days=30)
-PAGES_AT_ONCE = 20  # of a list, before the sweeper goes on to another row
+PAGES_AT_ONCE = 20  # pages of a provider's list; then the sweeper works on another row
 RECEIPTS_AT_ONCE = 50
 AGAIN_AFTER = timedelta(seconds=30)  # the pause after the first failure; it doubles each time
 AGAIN_AT_MOST = timedelta(hours=1)
@@ -231,7 +231,10 @@ class Reconciling:
     async def _store_progress(
         self, row: Reconciliation, *, next_at: datetime, tries: int = 0
     ) -> Reconciliation:
-        """Store the row's progress, and return the row. Raises Conflict after another's write."""
+        """Store the row's progress, and return the row.
+
+        Raises Conflict if another write has changed the row in the meantime.
+        """
         changed = replace(row, next_at=next_at, tries=tries)
         await self._elicitations.write(changed)
         return replace(changed, version=changed.version + 1)

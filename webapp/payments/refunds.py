@@ -271,7 +271,7 @@ class Refunds:
         return f"{seller.label} cannot make refunds for this server.{advice}"
 
     def _elsewhere(self, payment: Payment) -> str | None:
-        """Return where the payment was made, if not at the configured provider of that name."""
+        """Return why the configured provider cannot refund a payment made at another address."""
         seller = self._sellers.get(payment.seller)
         if not payment.at or (seller is not None and seller.api == payment.at):
             return None
@@ -307,7 +307,7 @@ class Refunds:
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
         gateway, total = self._flow.asked(payment.seller), refunds.refundable(payment)
-        up_to = None if total == payment.amount else total  # a bank claims the rest
+        up_to = None if total == payment.amount else total  # a bank claims the difference
         if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
             raise NoRefunds(why_not)
         refund = await self._outbound.run(
@@ -320,7 +320,7 @@ class Refunds:
         return refund
 
     def _why_no_parts(self, payment: Payment) -> str | None:
-        """Return why no part can be refunded of a payment that a bank claims in part, if so."""
+        """Return why the part that no bank claims cannot be refunded, or None if it can."""
         if not claimed_of(payment) or self._flow.gives_back_parts(payment.seller):
             return None
         return (

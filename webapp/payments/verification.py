@@ -68,7 +68,7 @@ from webapp.records.values import EarlyEvent, StoredWebhook, Value
 from webapp.stores import Conflict
 
 __all__ = ["ON_ITS_WAY", "Received", "Verification", "event_of"]
-EARLY_EVENTS_AT_MOST = 100  # for one payment; the sweeper handles all of them
+EARLY_EVENTS_AT_MOST = 100  # per payment; the sweeper handles all waiting webhooks
 _log = logging.getLogger(__name__)
 _OTHERWISE = ("amount", "currency", "mode")
 # Replies to webhooks name some statuses differently, for compatibility with older versions.
@@ -77,7 +77,7 @@ _ANSWERS = {SessionStatus.CLOSED: "expired"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A verified event, with the stored part of its body: all of it, or its beginning."""
+    """A verified event. `body` is the complete body, or only the beginning of a long body."""
 
     seller: MerchantAccount
     event: Notice

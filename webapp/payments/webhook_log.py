@@ -1,4 +1,4 @@
-"""The log of webhooks: the verified ones, and counts of the rejected ones by reason.
+"""The log of webhooks: verified webhooks, and counts of rejected webhooks by reason.
 
 Risks: a sender of junk fills the store or the log. So webhooks that could not be verified, or that
 concern no payment of this server, are only counted: one row for each day, provider and reason,

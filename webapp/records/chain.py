@@ -224,7 +224,7 @@ class _OwnersChain:
                 raise
 
     async def _write_all(self, jobs: list[_Job]) -> None:
-        """Write the jobs together. A job whose own rows were changed by others gets the error."""
+        """Write the jobs together. A job fails if another write has changed its own rows."""
         tries = _TRIES_AT_MOST
         while jobs:
             if not tries:
@@ -253,9 +253,9 @@ class _OwnersChain:
                 return
 
     async def _losers(self, conflict: Conflict, jobs: list[_Job]) -> list[_Job]:
-        """Return the jobs whose own rows others wrote first.
+        """Return the jobs that fail because another write has changed one of their own rows.
 
-        Return no job if others wrote only to the chain: then all jobs can be repeated.
+        If the other write has changed only the chain, return no jobs: all jobs can be repeated.
         """
         found = conflict.found
         if found is not None and found.kind == AUDIT:

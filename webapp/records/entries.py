@@ -23,11 +23,11 @@ from webapp.records.owners import SERVICE
 REMEMBERED_AT_MOST = 10_000
 _CHARACTERS_AT_MOST: Final = 100  # of each text that other people chose
 AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
-_USED: Final = "used"  # a team's account, by one of its members
-_OF_SERVICE: Final = "registration"  # reported only as events
+_USED: Final = "used"  # a member of a team has used the team's account
+_OF_SERVICE: Final = "registration"  # its changes make events, but no audit entries
 _ASKED = "asked"
 _FAILED = "refund failed"
-# During an exchange, an elicitation keeps the word of an opened one, so no entry is made.
+# During an exchange, an elicitation has the word of an opened elicitation, so no entry is made.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
     Status.EXCHANGING: Status.OPENED.value,
@@ -94,7 +94,7 @@ class Words(Generic[AuditedT]):
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
 
     async def moved(self, values: Sequence[AuditedT]) -> list[Move[AuditedT]]:
-        """Return the changes of the values whose state word differs from that of the stored row."""
+        """Return a Move for each value whose state word differs from the stored row's word."""
         found = list[Move[AuditedT]]()
         for value in values:
             kind = self._kinds[cast("type[Struct]", type(value))]
@@ -179,7 +179,8 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
-        refund = _refund_in(entry.what)  # only refunds are made by a person or program
+        # Only a refund is requested by a person or program, and `by` then names the requester.
+        refund = _refund_in(entry.what)
         is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
         # After a dispute about all of the money, the word names earlier refunds again.
         is_restored = previous in DISPUTED and value.status is not ReceiptStatus.REFUNDED
@@ -203,7 +204,7 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
 
 
 def _refund_in(word: str | None) -> str:
-    """Return the refund that a payment's word names, also after an inquiry or dispute, or ""."""
+    """Return the part of a payment's word from "refund" on, or "" if the word has no "refund"."""
     _, refund, rest = (word or "").partition("refund")
     return refund + rest
 

@@ -77,7 +77,7 @@ class Mark(Struct, frozen=True, kw_only=True):
         return back < len(self.made) and self.made[-1 - back] != before.made[-1]
 
     def common_with(self, other: "Mark") -> datetime | None:
-        """Return the time of the newest mark that both list, or None."""
+        """Return the time of the newest mark in the lists of both marks, or None."""
         both = {*self.made} & {*other.made}  # nonces are unique
         return max((each.at for each in both), default=None)
 
@@ -237,7 +237,7 @@ class HighWater:
         return mark_of(await self._read_mark())
 
     async def _lost(self) -> list[datetime]:
-        """Return when the records that the store has lost were written or read."""
+        """Return the times at which this process wrote or read the records that are now lost."""
         now, ticks = self._clock(), self._ticks()
         remembered = {**self._read, **self._written}.values()
         compared = [each for each in remembered if not _has_ended(each[0], now)]

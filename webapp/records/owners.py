@@ -282,7 +282,7 @@ async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
     A rotation can be interrupted and restarted, and several processes can run one.
 
     Raises:
-        Unreadable: The pepper does not open, because the store has other secrets. Nothing changed.
+        Unreadable: The ring has no secret that unwraps the pepper. Nothing was changed.
     """
     done = 0
     while True:

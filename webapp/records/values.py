@@ -117,7 +117,8 @@ class Approval(Struct, frozen=True, kw_only=True):
 
     `covers` is the digest of the arguments; None means any arguments. `about` describes the
     approval to the person. The approval is valid for calls by `client`, or by all clients of the
-    owner if it `is_for_all`. A row with neither is from an older version and valid for no client.
+    owner if `is_for_all`. A row with neither `client` nor `is_for_all` is from an older version,
+    and is valid for no client.
     """
 
     id: str
@@ -257,7 +258,7 @@ class StoredCertificate(Struct, frozen=True, kw_only=True):
 
 
 class KnownServer(Struct, frozen=True, kw_only=True):
-    """A served server: its own name, and the one module that it is served from."""
+    """The name of a served server. `place` is its origin: a module or file, and an attribute."""
 
     id: str
     owner: str
@@ -347,9 +348,9 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
 
     `registration` is a hash of the provider, its address, and the client id and secret. `fault` is
     `client`, `refresh` (the grant type is not allowed) or `redirect`. Before `until`, the server
-    does not redirect anyone to whom the row applies to the provider. `status` is `accepted` once
-    the provider has accepted the registration again. It is `suspected` while the refusal may be
-    about one person's account alone; `by` is a hash of that person's owner tag.
+    does not redirect the affected people to the provider. `status` is `accepted` once the provider
+    has accepted the registration again. `status` is `suspected` while the refusal may be about one
+    person's account alone; `by` is a hash of that person's owner tag.
     """
 
     id: str

@@ -3,8 +3,8 @@
 Chains whose entries can no longer be decrypted are verified as well.
 
 Risks: expired entries are reported as removed, or removed entries as expired. So each link
-records until when the entries before it must be stored. An entry that is missing earlier was
-removed.
+records until when the entries before it must be stored. An entry that is missing before that time
+was removed.
 """
 
 from collections import defaultdict

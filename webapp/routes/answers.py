@@ -88,10 +88,11 @@ class Answers:
         )
 
     def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
-        """Return the locale of prices: the browser's, if it is of the language of the page.
+        """Return the locale in which prices are shown.
 
-        A German amount in an English sentence would be misread. Return None if the request has no
-        Accept-Language header.
+        Use the browser's locale only if its language is the page's language, because a German
+        amount in an English sentence would be misread. Otherwise use the page's locale. Return None
+        if the request has no Accept-Language header.
         """
         accepted = _accepted(request)
         if not accepted:
@@ -155,7 +156,10 @@ class Answers:
         return response
 
     def for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """Return the response to an error outside all routes: a page only for browsers."""
+        """Return the response to an error outside all routes.
+
+        A browser gets a page, and a program gets problem details.
+        """
         if "text/html" in request.headers.get("accept", ""):
             return self.page_for_error(request, error)
         return self.problem_for_error(request, error)

@@ -145,13 +145,13 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
     """Check that this browser pressed Continue and that the viewer is the asker.
 
     Raises:
-        NotShown: Another browser, or another person.
+        NotShown: The request is from another browser or another person.
     """
     is_same, access = page.is_bound(elicitation), (await page.access(elicitation)).access
     if is_same and access is Access.OPEN:
         return
     if is_same and access in (Access.SIGN_IN, Access.APPLICATION):
-        # The person is not signed in any more: must_be_opener raises the page to sign in again.
+        # The person is no longer signed in: must_be_opener raises NotShown with a sign-in page.
         here = page.service.links.of(elicitation, now=page.now)
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": access.value})
@@ -161,7 +161,7 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
     )
 
 
-# The returns from an author's service: by the browser, and by the service's own callback.
+# The routes for an author's service: the browser's return, and the service's own callback request.
 @get("/return")
 async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Complete the question when the browser that pressed Continue comes back.

@@ -398,7 +398,7 @@ async def _question(
         convert(asked.terms, AccountTerms),
         person_id=connection.person_id,
         also=connection.scopes,
-        team=connection.team,  # even if the settings changed since then
+        team=connection.team,  # even if the team settings have changed
     )
     return Elicitation(
         id=id,

@@ -206,7 +206,7 @@ async def _person_and_question(
 
     Raises:
         NotShown: The viewer has to sign in.
-        NotFoundException: The question is not theirs to decide.
+        NotFoundException: The viewer may not decide this question.
     """
     viewer, decisions = await known_viewer(page, of="inbox"), page.service.kinds.decisions
     person = decisions.approvers.deciding(viewer)

@@ -52,7 +52,7 @@ async def home(
 def static(
     request: Request[Any, Any, Any], name: FromPath[str] = "", own: FromPath[str] = ""
 ) -> Response[bytes]:
-    """Return a static asset: ours, one of the brand, or one of the operator's."""
+    """Return a static asset of this server, of the brand or of the operator."""
     pages = _answers(request).pages
     asked, files = name or f"own/{own}", {**pages.files, **our_files()}
     plain = asked if asked in files else without_hash(asked)

@@ -158,7 +158,7 @@ async def _pressed(page: PageRequest, token: str) -> Elicitation:
     """Return the elicitation that a form is about.
 
     Raises:
-        NotShown: Another person, or the form is not from our page in this browser.
+        NotShown: The viewer is another person, or the form is not from our page in this browser.
     """
     elicitation = await elicitation_of(page, token)
     await must_be_opener(page, elicitation, here=f"/e/{token}")

@@ -97,7 +97,7 @@ async def operator_search(page: NamedDependency[PageRequest]) -> Response[Any]:
         )
         return operator_page(page, view, status=HTTPStatus.NOT_FOUND)
     owners = {each.owner for each in meant}
-    if [owner[:OWNER_CHARACTERS] for owner in owners] == [sought]:  # as lists show a person
+    if [owner[:OWNER_CHARACTERS] for owner in owners] == [sought]:  # as shown in lists
         return see_other(f"{HERE}/questions?{urlencode({'person': owners.pop()})}")
     if len(meant) == 1:
         return see_other(url_of(meant[0]))

@@ -238,7 +238,7 @@ async def _changes(
 
 HERE: Final = "/activity"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
-# the name in the log lines of earlier versions
+# the logger has the same name as in earlier versions
 _log = logging.getLogger("webapp.routes.activity")
 _Outcome = Literal["waiting", "done", "declined", "expired", "failed", "cancelled"]
 _OUTCOMES: Mapping[str, _Outcome] = {

@@ -29,7 +29,7 @@ _service, _answers = part("service"), part("answers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request of a browser. `cookie` is its binding cookie, or a new one if it sent none."""
+    """A request of a browser. `cookie` is the browser's binding cookie, or a new one."""
 
     service: Service
     answers: Answers
@@ -134,7 +134,7 @@ async def page_request(request: AnyRequest) -> PageRequest:
 
 _IN_PATHS: Final = (("/e/", Purpose.LINK), ("/callback/url/", Purpose.CALLBACK))
 _IN_QUERIES: Final = (("state", Purpose.STATE), ("elicitation", Purpose.RETURN))
-_COOKIES_BYTES_AT_MOST: Final = 8192  # ours are shorter; parsing more is too expensive in a flood
+_COOKIES_BYTES_AT_MOST: Final = 8192  # our cookies are shorter; parsing more is too expensive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

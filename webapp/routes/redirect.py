@@ -47,8 +47,8 @@ async def depart(
 ) -> str:
     """Start an attempt and return the address to redirect the browser to.
 
-    `switches`: the person wants another account than the last one at the provider. `tenant` is the
-    address of the person's tenant at the provider, if the page asked for it.
+    `switches`: the person wants to use a different account at the provider than last time. `tenant`
+    is the address of the person's tenant at the provider, if the page asked for it.
 
     Raises:
         InvalidQuestion: `tenant` is no address of the provider's tenants, or is missing.

@@ -163,7 +163,8 @@ def own_routes(
 ) -> ASGIApp:
     """Return the application of all paths that the edge sends to no other application.
 
-    It answers with our routes. If only the served application has the path, that one answers.
+    Our own routes come first. The served application gets only requests for other paths for which
+    it has a route.
     """
     parts = {"service": service, "answers": answers, "served": served}
     tracer, has_warned = service.elicitations.telemetry.tracer, False
@@ -205,7 +206,7 @@ def own_routes(
 
 
 def why_unknown(path: str, *, url: str) -> str | None:
-    """Return a hint for the operator if the path without its first segment is ours, else None."""
+    """Return a hint for the operator if a proxy added a prefix to one of our paths, else None."""
     prefix, _, rest = path[1:].partition("/")
     if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_our_path(f"/{rest}")):
         return None
@@ -222,7 +223,7 @@ def is_our_path(path: str) -> bool:
 
 @cache
 def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the paths of routes without a parameter, and the prefixes of those with one."""
+    """Return the paths of routes without parameters, and the prefixes of routes with parameters."""
     split = [route.path.partition("{") for route in routes().routes]
     exact = frozenset(path for path, parameter, _ in split if not parameter)
     return exact, tuple({beginning for beginning, parameter, _ in split if parameter})

@@ -143,7 +143,7 @@ def _logout_token(body: bytes) -> str:
 
 @route("/pair/{token:str}", http_method=READ)
 async def offer_pairing(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Ask the operator to confirm that this browser is theirs."""
+    """Ask the operator to confirm that the operator uses this browser."""
     if not await page.service.identity.pairing.can_use(token):
         return _pair_used(page)
     view = Pair(server=page.answers.server, action=f"/pair/{token}", csrf=page.csrf(PAIR))
@@ -170,7 +170,7 @@ def _pair_used(page: PageRequest) -> Response[Any]:
 
 
 def _log_session(event: str, session: BrowserSession, service: Service) -> None:
-    """Log the event without a name, but with the owner's tag, the prefix of their question ids."""
+    """Log the event without the person's name. The person's question ids start with `owner`."""
     owner = service.elicitations.owners.tag(issuer=session.issuer, subject=session.subject)
     _log.info(event, extra={"owner": owner})
 
@@ -198,7 +198,7 @@ def _failed(
 ) -> Response[Any]:
     error_id = None if isinstance(error, Denied) else secrets.token_hex(6)
     place = signing_in.places[at]
-    # The cause is the issuer's own error if the metadata or the keys could not be fetched.
+    # If the metadata or the keys could not be fetched, `__cause__` is the issuer's own error.
     first = error.__cause__ if isinstance(error.__cause__, Failed) else error
     reason = error.reason if isinstance(error, Mixed) else getattr(first, "why", str(first))
     fix = fix_of(first, place.registration)

@@ -102,7 +102,7 @@ async def _hinted(
         service.webhooks.log.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise
-    # the provider's session differs from the request, which asking again would not change
+    # the provider's session differs from the request, and a retry would not change that
     except Mismatch as error:
         became = f"other_{error.what}"
     except Failed as error:  # the provider sends the hint again

@@ -89,7 +89,7 @@ class SandboxApp:
             **{name: SandboxAnswers(api) for name, api in apis.items()},
             "checkout": checkout,
         }
-        # The edge wraps the whole routing: a middleware would not see an unknown path.
+        # The edge wraps the complete routing: a middleware would not see unknown paths.
         self._guarded = Edge(
             partial(answer_from, _routes(), parts=self._parts), guard=Guard(public_url=sandbox.url)
         )

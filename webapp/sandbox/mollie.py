@@ -239,7 +239,7 @@ class MollieVendor:
 def _amount(price: Money) -> dict[str, str]:
     """Return Mollie's amount.
 
-    It can be zero, which flows.payments.responses.written does not accept.
+    The amount can be zero; flows.payments.responses.written does not accept zero.
     """
     return {"currency": price.currency, "value": str(price.amount)}
 

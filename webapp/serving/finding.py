@@ -57,7 +57,7 @@ class _NotMade(Exception):
 
 
 def find_server(name: str) -> Any:
-    """Return the server or factory named by `module:attribute` (`mcp` without an attribute).
+    """Return the server or factory named by `module:attribute`. The default attribute is `mcp`.
 
     Raises ImportError or TypeError with a message for the terminal. Other exceptions of the module
     are not caught.

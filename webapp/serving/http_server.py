@@ -1,9 +1,9 @@
 """The HTTP server of this process: its socket, its recorded name, signals and graceful shutdown.
 
-Risks: another server uses the name of this one, and so receives its accounts, named secrets and
-approvals, which are stored by server name. The origin of a name is therefore recorded when the name
-is first served. A server of another origin starts only after the operator confirms that it is the
-same server.
+Risks: accounts, named secrets and approvals are stored by server name. So another server with the
+same name would get access to the accounts, secrets and approvals of this server. The origin of a
+name is therefore recorded when the name is first served. A server of another origin starts only
+after the operator confirms that it is the same server.
 """
 
 import asyncio

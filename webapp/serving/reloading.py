@@ -19,7 +19,7 @@ from socket import socket
 
 from webapp.printing import printed, tell
 
-# -P: don't put the working directory first on sys.path, like the installed command.
+# -P: like the installed command, don't put the working directory first on sys.path.
 THIS_PROGRAM = (sys.executable, "-P", "-m", "elicit_url")
 _LOOK_SECONDS = 0.25
 _WATCHED = frozenset({".py", ".html", ".toml"})

@@ -1,9 +1,9 @@
 """The replacement of an author's own `run()` by `add_pages(server)`, which also serves pages.
 
 Risks: the library's own server does not know the user of a connection, trusts forwarded headers,
-and shares stdout with tools that print. Its runners are therefore replaced by ours, which serve the
-library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that our
-runners cannot support are rejected by name.
+and shares stdout with tools that print. Its runners are therefore replaced by our runners, which
+serve the library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that
+our runners cannot support are rejected by name.
 """
 
 import contextlib

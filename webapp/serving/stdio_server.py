@@ -110,7 +110,7 @@ class Incoming(_Open):
 
     def _listen(self, source: int) -> None:
         begun = bytearray()
-        # the event loop is closed, so the process is ending
+        # RuntimeError: the event loop is closed, because the process is ending
         with contextlib.suppress(RuntimeError):
             with contextlib.suppress(OSError):
                 while piece := os.read(source, _PIECE_BYTES):
@@ -167,7 +167,7 @@ class Outgoing(_Open):
 
     def _speak(self, target: int) -> None:
         is_open = True
-        # the event loop is closed, so the process is ending
+        # RuntimeError: the event loop is closed, because the process is ending
         with contextlib.suppress(RuntimeError):
             while True:
                 piece, written = self._pieces.get()
@@ -310,7 +310,7 @@ async def serve_stdio(
                 ending.cancel()
                 connections.break_all()
                 await outgoing.flush()
-                # for calls that are still running
+                # let calls that are still running finish
                 await service.drain(within=settings.policies.grace)
             for each in (pages, *outside):
                 each.stop()
@@ -324,7 +324,7 @@ async def _served_outside(
     annex: Annex | None,
     settings: Settings,
 ) -> list[Pages]:
-    """Serve the sandbox in addition, if there is one."""
+    """Serve the sandbox, if there is one. Return the servers that were started."""
     if annex is None:
         return []
     pages = await outside_pages(stack, annex.sandbox, settings)

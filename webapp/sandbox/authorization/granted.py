@@ -2,7 +2,7 @@
 
 Risks: a code or a refresh token that comes twice was stolen, by the first sender or the second. So
 the second use revokes everything from the first use (RFC 9700, 4.5 and 4.14). No function here
-awaits, so each is atomic and changes the record that it has read.
+awaits, so no other request changes a record between the read and the write of a function.
 
 A caller is a client with its password, or the bearer of an access token.
 """
@@ -263,7 +263,7 @@ def require_client(headers: Mapping[str, str], form: Parameters, *, sandbox: San
     """Check the client's password, from the header or the form.
 
     Raises:
-        GrantRefused: The client is wrong, or identifies itself twice.
+        GrantRefused: The id or secret is wrong, or the client sent two secrets or two ids.
         Repeated: A field came more than once.
     """
     basic = basic_of(headers)

@@ -200,7 +200,7 @@ def _scopes(asked: list[str], *, habits: AuthorizationHabits) -> tuple[str, ...]
 
 
 def _is_accepted(redirect_uri: str, *, sandbox: Sandbox) -> bool:
-    """Return True if an address is at one of the origins. Compare its parts, never its text."""
+    """Return True if the address has a redirect origin of the sandbox. Compare parsed origins."""
     match = _REDIRECT.fullmatch(redirect_uri)
     if match is None or "#" in redirect_uri or "\\" in redirect_uri:
         return False

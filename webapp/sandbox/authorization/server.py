@@ -154,7 +154,7 @@ def _with_scopes(family: Family) -> dict[str, str]:
     return {**NO_STORE, "x-oauth-scopes": ", ".join(family.access_scopes)}
 
 
-# The APIs of an operator's simulated providers: each has one call, which says whose account it is.
+# The APIs of an operator's simulated providers: each has one call, which identifies the person.
 # The keys are made up and the same in every sandbox, so that tests can contain them.
 
 _KEY = "sandbox-key-"
@@ -176,7 +176,7 @@ def me(
     grants: NamedDependency[AuthorizationGrants],
     identity: NamedDependency[SandboxIdentity],
 ) -> Response[Any]:
-    """Return the person of the request's key, in any header or parameter, or of its token."""
+    """Return the person of the API key in any header or parameter, or of the bearer token."""
     found = _keyed(request) or _of_token(request, grants, identity)
     if found is None:
         return Response({"error": "unknown key"}, status_code=HTTPStatus.UNAUTHORIZED)

@@ -232,9 +232,9 @@ class SandboxTokens:
         return _bearer(token, **({} if scope is None else {"scope": scope}))
 
     def _exchanged(self, form: Parameters) -> dict[str, Any]:
-        """Reply with a token for the same person (RFC 8693). The signature is not verified.
+        """Reply with a token for the person of the subject token (RFC 8693).
 
-        The person of a sandbox's account is made up anyway.
+        The subject token's signature is not verified, because the sandbox's people are made up.
         """
         claims = unsigned_claims(_required(form, "subject_token"))
         if claims is None or not isinstance(claims.get("sub"), str):

@@ -252,7 +252,7 @@ def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHa
             *handlers,
         ],
         request_max_body_size=BODY_BYTES_AT_MOST,
-        # By type; the handler of HTTPException covers what the framework itself refuses.
+        # Handlers by error type. The framework raises HTTPException for requests that it refuses.
         exception_handlers={HTTPException: refusal, Exception: failure},
         dependencies=provided(answers=name),
     )

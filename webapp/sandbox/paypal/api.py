@@ -253,7 +253,7 @@ class PayPalApi:
         return self._captured(call.id).capture_as_json
 
     def refund(self, call: ApiCall) -> Callable[[], Json]:
-        """Refund what is left of a capture, or a part of it."""
+        """Refund the remaining amount of a capture, or a part of that amount."""
         order, wish = self._captured(call.id), _read(call.body, PayPalRefundWish)
         if order.state is SaleState.AWAITED:
             raise PayPalError("PENDING_CAPTURE")

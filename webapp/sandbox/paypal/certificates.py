@@ -1,7 +1,7 @@
 """The sandbox's certificate authority. It certifies the key that signs PayPal's webhooks.
 
-Risks: somebody trusts the root certificate elsewhere. So each process makes a new one, it is not
-stored, and its name ends in `.invalid`.
+Risks: somebody trusts the root certificate elsewhere. So each sandbox makes a new root certificate
+and does not store it. The name in the signer's certificate ends in `.invalid`.
 """
 
 from collections.abc import Callable

@@ -198,7 +198,7 @@ class PayPalVendor:
     def _event_of_refund(self, word: str, refund: SaleRefund, order: Order) -> SandboxEvent:
         """Return the event of a refund.
 
-        As in PayPal's own sample, it names the capture by a link only, and does not name the order.
+        As in PayPal's own sample, the event has only a link to the capture, and no id of the order.
         """
         href = f"{self.url}/paypal/v2/payments/captures/{order.capture}"
         about = {**refund_as_json(refund), "links": [_link(href, "up")]}

@@ -1,4 +1,4 @@
-"""A small version of Stripe's API: the part that its own Python package and ours call."""
+"""A small version of Stripe's API: the part that Stripe's Python package and our gateway call."""
 
 import hmac
 import secrets
@@ -182,7 +182,7 @@ class StripeApi:
         raise missing_resource("payment_intent", id, param="intent")
 
     def refund(self, form: CheckoutForm, _: str) -> Json:
-        """Refund what is left of a payment, or a part of it."""
+        """Refund the remaining amount of a payment, or a part of that amount."""
         id = form.text("payment_intent")
         amount = _amount(form, "amount") if form.gives("amount") else None
         reason = form.choice("reason", *_REASONS) if form.gives("reason") else None
@@ -304,7 +304,7 @@ def _shown(session: StripeSession, *, expanded: frozenset[str]) -> Json:
 
 
 def _part(session: StripeSession, amount: int | None) -> int:
-    """Return how much to refund, in minor units. `amount` None means all that is left."""
+    """Return the minor units to refund. If `amount` is None, return the remaining amount."""
     if not session.is_paid:
         raise StripeError(
             f"This PaymentIntent ({session.payment}) does not have a successful charge to refund.",
@@ -332,7 +332,7 @@ def _part(session: StripeSession, amount: int | None) -> int:
 def _listed(
     form: CheckoutForm, found: Callable[[str | None], Sequence[dict[str, Json]]], *, url: str
 ) -> Json:
-    """Return the list of one payment's objects, or of those of all payments, latest first."""
+    """Return a list of the objects of one payment, or of all payments, the latest first."""
     payment, limit = form.text_or_none("payment_intent"), _limit(form)
     form.end()
     all_of_them = found(payment)
@@ -369,7 +369,7 @@ def _expiry(form: CheckoutForm, *, now: datetime) -> datetime:
 
 
 def _items(form: CheckoutForm) -> tuple[tuple[str, ...], Money]:
-    """Return what is sold, and the total price."""
+    """Return the names of the sold items, and the total price."""
     what: list[str] = []
     total, currency = 0, ""
     while not what or form.has(f"line_items[{len(what)}]"):

@@ -78,7 +78,7 @@ def read_pairs(encoded: bytes) -> tuple[tuple[str, str], ...]:
 
 
 class CheckoutForm:
-    """The parameters of a form. Each can be read once. An empty one counts as missing."""
+    """The parameters of a form. Each can be read only once. Empty values count as missing."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._expand = {value for name, value in pairs if _EXPAND.fullmatch(name)}
@@ -177,5 +177,5 @@ class CheckoutForm:
 
 
 def _shown(text: str) -> str:
-    """Return the part of a sent value that an error can repeat."""
+    """Return a sent value for an error message, shortened if the value is too long."""
     return text if len(text) <= _SHOWN_AT_MOST else text[:_SHOWN_AT_MOST] + "…"
