@@ -171,7 +171,7 @@ class Workers:
         self._recreate.set()
 
     async def run(self) -> int:
-        """Run the workers until they stop or give up. Return the exit status."""
+        """Run the workers until `stop` is called or they keep failing. Return the exit status."""
         announced = await self._begin()
         if announced is not None:
             self._announce(announced)
@@ -282,7 +282,10 @@ class Workers:
         tell("elicit: all workers have been replaced.")
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
-        """Put `new` in place of `of` and end `of`. If `of` was replaced before, end `new`."""
+        """Put the worker `new` in the place of the worker `of`, and end `of`.
+
+        If another worker has already replaced `of`, end `new` instead.
+        """
         if self._places[place] is not of:
             new.stop()
             await new.ended()
@@ -293,7 +296,7 @@ class Workers:
             await of.ended()
 
     async def _started(self) -> _Worker | None:
-        """Start a worker, which is ended at once if all workers are to stop.
+        """Start a worker. If all workers are to stop, tell the new worker to end immediately.
 
         If the system cannot start a process, print the reason and return None.
         """

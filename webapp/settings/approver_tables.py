@@ -27,7 +27,7 @@ from webapp.settings.parsers import (
     unknown_key,
 )
 
-CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
+CLAIM_VALUES_AT_MOST: Final = 20  # for all approvers together: a cookie contains the values
 APPROVALS_AT_MOST: Final = 10
 _APPROVER_KEYS: Final = {
     "issuers": TEXTS,
@@ -144,7 +144,7 @@ def _faults_of_escalation(approvers: Sequence[Approver]) -> Iterator[str]:
 
 # `[teams.NAME]`: the people who share accounts, and at which providers.
 
-VALUES_AT_MOST: Final = 20  # of all teams together: a cookie contains them
+VALUES_AT_MOST: Final = 20  # for all teams together: a cookie contains the values
 LABEL_AT_MOST: Final = 40
 _KEYS: Final = {
     "label": TEXT,

@@ -3,7 +3,8 @@
 Risks: a picture contains a script, is huge, incomplete or animated, or is no picture at all. So
 only small, complete and still PNG, JPEG, GIF and WebP pictures are accepted. The first bytes of a
 picture decide its format and its media type, not its file name. SVG is refused, because it can
-contain scripts. Pictures keep their metadata: to encode them again would need a library.
+contain scripts. The server does not remove the metadata of a picture, because encoding the picture
+again would need a library.
 
 Another risk: an accent colour makes a button unreadable. So the contrast of the accent is checked
 for light and dark pages.
@@ -24,7 +25,8 @@ from webapp.languages import known_tag
 from webapp.settings.parsers import each
 from webapp.settings.table import setting
 
-# A start page has at most 25 kB with its logo: docs/how-to/pages.md has the weight of each.
+# The limit for a start page with its logo is 25 kB. docs/how-to/pages.md lists the size of each
+# start page.
 IMAGE_BYTES_AT_MOST: Final = 8 * 1024
 IMAGE_PIXELS_AT_MOST: Final = 1024  # each side
 CONTRAST: Final = 4.5  # WCAG 2.2, 1.4.3 (AA) for text
@@ -83,7 +85,7 @@ class Accent:
 
 
 def image_of(content: bytes) -> Image:
-    """Return the picture with these bytes. Raises ValueError with a sentence."""
+    """Return the picture with these bytes. Raises ValueError, whose message says what to change."""
     _must_be_small(len(content))
     if _SVG.match(content):
         raise ValueError(
@@ -325,9 +327,10 @@ def _contact(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brand:
-    """The brand as the pages show it. Pages show `name` instead of each name in `own`.
+    """The brand as the pages show it.
 
-    Without a setting, `name` is the server's title, `logo` its icon and `website` its page.
+    `own` has the server's name and title. Pages show `name` instead of them. Without a setting,
+    `name` is the server's title, `logo` is its icon and `website` is its page.
     """
 
     name: str | None = setting(

@@ -2,7 +2,7 @@
 
 Risks:
 
-- A file uses the name or label of a built-in provider, and leads people elsewhere.
+- A file uses the name or label of a built-in provider, and sends people to another site.
 - An address has a parameter that the flow adds itself.
 - The file contains a secret that others can read.
 
@@ -142,7 +142,7 @@ class Declarations:
 
 
 def config_path(values: Values) -> Path:
-    """Return the path of `elicit.toml`: the given one, or the one in the configuration folder."""
+    """Return the path of `elicit.toml`: the value of ELICIT_CONFIG, or the default path."""
     given = values.environment.get(CONFIG.name)
     return Path(given) if given else folder_of(values.environment, CONFIG_HOME) / "elicit.toml"
 

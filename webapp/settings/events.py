@@ -26,7 +26,7 @@ def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
-        httpx.URL(text)  # httpx may parse the URL differently, and sends the request
+        httpx.URL(text)  # httpx sends the request, and may parse the URL differently
     except (ValueError, httpx.InvalidURL):
         host, port, parts = "", None, urlsplit("")
     is_plain = (

@@ -65,7 +65,7 @@ ALGORITHMS = Setting(
     otherwise="RS256 to RS512, PS256 to PS512, ES256 to ES512, EdDSA and Ed25519",
     says="the only signatures that tokens of this issuer may have",
 )
-# These fields have no effect without a sign-in.
+# These fields have no effect if ELICIT_ISSUER is not set.
 _OF_THE_ISSUER = (
     *("claim", "audiences", "scopes", "advertised_scopes", "introspects", "approvers_scopes"),
     *("operators", "operator_issuers"),
@@ -166,7 +166,7 @@ class IdentitySettings:
     """The settings of the sign-in. `client` is our registration at the issuer.
 
     `further_issuers`, `approvers` and `teams` come from `elicit.toml`. `scopes` are required in an
-    access token, and `advertised_scopes` are further ones that clients should request.
+    access token, and `advertised_scopes` are further scopes that clients should request.
     `server_issuer` is the issuer of access tokens that have no `iss` and that the author's MCP
     server itself verifies.
     """
@@ -442,7 +442,7 @@ def provider_of(
     """
     shared = issuer_of_tenant(issuer, SHARED_TENANT) if tenants else issuer
     return replace(
-        # Every issuer knows `login`, but some offer no choice of accounts.
+        # Every issuer supports `prompt=login`, but some do not support a choice of accounts.
         openid(name, shared, label=label or urlsplit(issuer).netloc, switch="login"),
         issuer=issuer,
         issuer_tenants=tenants,

@@ -58,7 +58,11 @@ _NOTHING: _Seen = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSetting:
-    """A secret in the key file. `ceased_at` is when a newer one replaced it, None if unknown."""
+    """A secret in the key file.
+
+    `ceased_at` is the time at which a newer secret replaced this one, or None: this secret is the
+    newest, or the time is unknown.
+    """
 
     value: bytes = field(repr=False)
     ceased_at: datetime | None = None

@@ -18,7 +18,9 @@ _APART_SECONDS_AT_MOST = 5.0
 
 
 async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store:
-    """Open the store of these settings. If a key file is used, record the store next to it.
+    """Open the store of these settings.
+
+    If a key file is used, add the store to the list next to the key file.
 
     Raises ValueError for a bad address. Raises StoreUnavailable if the store does not open, cannot
     be recorded, or has a clock that differs from ours.
@@ -43,7 +45,10 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
 
 
 async def seconds_ahead(store: Clocked, clock: Clock) -> float:
-    """Return by how many seconds, at least, the store's clock is ahead. Negative: it is behind."""
+    """Return how many seconds, at least, the store's clock is ahead of `clock`.
+
+    A negative result means that the store's clock is behind.
+    """
     before = clock()
     there = await store.clock()
     behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()
@@ -62,7 +67,7 @@ async def _must_agree(store: Clocked, clock: Clock) -> None:
 
 
 class HasMoved(Exception):
-    """A store that has moved to `address` and left its records behind."""
+    """A store was moved to `address`. The old store still has its records."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)

@@ -57,7 +57,10 @@ def each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
 
 
 def matching(pattern: str, wrong: str) -> Callable[[str], str]:
-    """Return a parser for words of this pattern. For another word, the error says `wrong`."""
+    """Return a parser for words of this pattern.
+
+    For other words, the parser raises a ValueError whose message ends with `wrong`.
+    """
 
     def parse(word: str) -> str:
         if not re.fullmatch(pattern, word):

@@ -161,7 +161,7 @@ def former(declared: Container[str]) -> Mapping[str, str]:
 
 
 def names_of(declared: Mapping[str, ProviderDeclaration]) -> Iterator[str]:
-    """Yield the variables of declared providers, and the statement of each built-in provider."""
+    """Yield the variables of declared providers, and the STATEMENT variables of built-in ones."""
     yield from (STATEMENT.of(name).name for name in BUILT_IN)
     for name, declaration in declared.items():
         yield from (row.of(name).name for row in OF_DECLARED)

@@ -1,4 +1,4 @@
-"""Quotas and policies: how much may be asked at once, where and for how long."""
+"""Quotas and policies: how many questions can be open, where they are shown and for how long."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The settings of a server whose sandbox simulates the providers that are not configured.
 
-Built-in providers have a simulation of their own (`Provider.sandbox`). Of the other
-providers, the sandbox simulates those that use API keys, service accounts or token exchange, as the
-standards describe them, without a provider's deviations.
+Built-in providers have a simulation of their own (`Provider.sandbox`). The sandbox also simulates
+other providers that use API keys, service accounts or token exchange. These simulations follow the
+standards and ignore the peculiarities of each provider.
 
 Risks: a key or a person's token for the real provider reaches another host. So a simulated
 declaration has only addresses of the sandbox, and copies only the fields in `_COPIED_FIELDS`.
@@ -57,7 +57,7 @@ _COPIED_FIELDS: Final = (
 
 
 def simulated(provider: Provider, base: str) -> Provider | None:
-    """Return the provider as the sandbox at `base` simulates it, or None if it does not.
+    """Return the provider as the sandbox at `base` simulates it, or None if it cannot.
 
     The sandbox has no host for each tenant, so it does not simulate providers with tenants.
     """

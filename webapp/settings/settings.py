@@ -110,7 +110,7 @@ SECRETS = (
     ),
 )
 SECRET_NAMES = tuple(row.name for row in SECRETS)
-# Longer than nginx and load balancers keep an idle connection to us, which is 60 seconds.
+# More than 60 seconds, after which nginx and load balancers close an idle connection to us.
 _IDLE_BEHIND_PROXY = timedelta(seconds=75)
 STORE = Setting(
     name="ELICIT_STORE",
@@ -285,7 +285,7 @@ class Settings:
 
     @property
     def unreached(self) -> frozenset[str]:
-        """The payment providers whose webhooks cannot reach us because we are on loopback."""
+        """The payment providers to poll. The default: those whose webhooks cannot reach us."""
         if self.asks is not None:
             return frozenset(self.sellers if self.asks else ())
         return frozenset(
@@ -325,7 +325,7 @@ def read_settings(
         port: The port of the server's address if ELICIT_URL is not set.
 
     Raises:
-        BadSettings: A setting is invalid. The message names each.
+        BadSettings: A setting is invalid. The message names each invalid setting.
     """
     environment = os.environ if environment is None else environment
     if problems := not_utf_8(environment, TABLE):

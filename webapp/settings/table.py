@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Setting(Generic[T]):
     """A row of the table. `{NAME}` in its name stands for a provider's name.
 
-    `default` is the text that an operator would write, and is parsed like one. `otherwise`
+    `default` is a text as an operator would write it, and is parsed in the same way. `otherwise`
     describes the behavior without a value. `parse` raises ValueError with a sentence for each
     problem.
     """
@@ -90,7 +90,10 @@ class Values:
         return text if row.names_file else text.strip()
 
     def read(self, row: Setting[T]) -> T:
-        """Return the parsed value, or the default if unset. If invalid, add a problem as well."""
+        """Return the parsed value, or the default if the variable is unset or invalid.
+
+        If the variable is invalid, also add its problems to `problems`.
+        """
         try:
             return row.parse(self.text(row) or row.default)
         except ValueError as error:

@@ -15,7 +15,11 @@ TOKEN_CHARACTERS_AT_LEAST = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetrySettings:
-    """`metrics` is the token to read the metrics. Without a token there are no metrics."""
+    """The settings of the log, the metrics and the traces.
+
+    `metrics` is the token that clients need to read the metrics. If it is empty, the server has no
+    metrics.
+    """
 
     log: LogSettings = field(default_factory=LogSettings)
     metrics: str = field(default="", repr=False)

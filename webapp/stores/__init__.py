@@ -1,7 +1,7 @@
 """The stores of records: one protocol, and an implementation for each kind of store.
 
-`store` has the protocol: sealed records with compare-and-set, where one write changes records of
-one owner, all or none. The implementations are:
+`store` has the protocol: sealed records with compare-and-set. A write changes one or more records
+of one owner: all of them or none. The implementations are:
 
 - `sqlite` is one file for all processes of a machine. A writer thread commits jobs in groups
   (`sqlite_writer`), and readers run on the event loop. Changes by other processes are found with

@@ -46,7 +46,7 @@ class Lanes(Generic[Item]):
         return not (self._is_held or self._waiting or self._running)
 
     def hold(self) -> None:
-        """Reserve the idle lanes for an item that the caller sends. Others wait until `release`."""
+        """Start no batch until `release`, because the caller processes an item itself."""
         self._is_held = True
 
     def release(self) -> None:

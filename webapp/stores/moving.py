@@ -98,7 +98,9 @@ def half(source: str, command: str) -> str:
 
 
 async def copy(scan: Scan, target: Store, *, behind: str) -> int:
-    """Store the records that the target lacks, check that both are equal, and return their count.
+    """Store the records that the target lacks, and return the number of records in the target.
+
+    Afterwards, check that the target has exactly the records of the source.
 
     `behind` is the fence of the target. Raises NotMoved if the target has other records or another
     fence.
@@ -228,7 +230,7 @@ _MOVED, _TO_SET = "this store has moved to ", ": set ELICIT_STORE to that"
 
 
 def _words(old: str, new: str) -> tuple[str, str, str]:
-    """Return the texts of the fences: new place, old place during and after the move."""
+    """Return the fence texts of the new place, and of the old place during and after the move."""
     moving = (
         f"this store is being moved to {new}; if that was cut off, run elicit move again (or "
         f"elicit move --unfence {old}, and remove the other)"

@@ -89,7 +89,8 @@ def holds_something(url: str) -> bool:
     try:
         if path.stat().st_size == 0:
             return False
-        # not mode=ro: all records may still be in the write-ahead log, which it may not read
+        # not mode=ro: a read-only connection may be unable to read the write-ahead log, and
+        # the log may contain all records
         address = f"{path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'")
@@ -173,6 +174,6 @@ def _module_of(url: str) -> _Module:
 
 
 def _in_a_thread(url: str) -> bool:
-    """Call `holds_something` in a thread: an event loop may run while settings are read."""
+    """Call `holds_something` in a new thread, because this thread may already run an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(_module_of(url).holds_something(url))).result()

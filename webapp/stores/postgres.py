@@ -169,7 +169,8 @@ async def open_store(
 
     `listen` is the direct address of the server if `url` leads to a pooler.
 
-    With `accepts_server`, this server serves the store from now on, even if another one served it.
+    With `accepts_server`, the server is accepted even if it is older than the last server of this
+    store, or belongs to a different database cluster.
     """
     server = await Server.open(
         url,

@@ -1,9 +1,9 @@
 """Find changes by other openings of a PostgreSQL store: a notification names the records to read.
 
-Risks: a notification inside the writing transaction would hold one lock during all commits of the
-database, so it is sent after the commit. The notification is lost if its sender or a receiving
-connection ends too early. Each watch is therefore asked to read its records again when the
-connection is back, and also every 15 seconds.
+Risks: if a notification were part of the writing transaction, PostgreSQL would lock all commits of
+the database against each other, so the notification is sent after the commit. The notification is
+lost if its sender or a receiving connection ends too early. Each watch is therefore asked to read
+its records again when the connection is back, and also every 15 seconds.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class PostgresChanges:
 
 
 def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:
-    """Return payloads with the names. If there are too many, return one for "any record"."""
+    """Return payloads with the names. If there are too many names, one payload means "any"."""
     payloads: list[str] = []
     gathered: list[bytes] = []
     size = 0

@@ -159,7 +159,8 @@ class Connector:
         except (ValueError, OSError) as error:
             raise unavailable(error, url=url, name=name) from None
         self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
-        # The time limit for the host in use before others are queried, and then for a successor.
+        # How long to wait for the host in use before the others are queried, and after that how
+        # long to wait for an answer from a successor.
         self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
 
     @property
@@ -352,7 +353,7 @@ async def _identity_of(connection: PostgresConnection) -> ServerIdentity:
     for statement in ("identity", "identity_without_timeline"):
         try:
             row = await connection.fetchrow(statements()[statement])
-        except driver.UNREADABLE:  # not allowed for this role, or not PostgreSQL's own storage
+        except driver.UNREADABLE:  # the role may not read the value, or the server does not have it
             continue
         return ServerIdentity(
             system=row["system"],

@@ -55,7 +55,7 @@ _ISOLATIONS = ("read committed", "read uncommitted")
 
 
 class Server:
-    """A pool of connections to one address. Callers use each for one statement or transaction."""
+    """A pool of connections to one address. Each use is one statement or one transaction."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Server:
         """Connect, check the server, and create the tables if there are none.
 
         `listen` is the server's direct address if `url` leads to a pooler. With `accepts_server`,
-        this server serves the store from now on, whichever server served it before. A statement
-        that takes longer than `seconds` fails.
+        the server is accepted even if it is older than the last server of this store, or belongs to
+        a different database cluster. A statement that takes longer than `seconds` fails.
         """
         servers = Servers()
         connector = Connector(url, name=_NAME, servers=servers)
@@ -252,7 +252,7 @@ class Server:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[PostgresConnection]:
-        """Yield a connection; its errors are raised as StoreUnavailable."""
+        """Yield a connection. Raise its errors as StoreUnavailable, except those in TO_REPEAT."""
         self.round_trips += 1
         silence = self._loop.call_later(_SILENT_SECONDS, self._is_silent.set)
         try:
@@ -287,7 +287,7 @@ class Server:
             yield connection
 
     async def load(self, columns: Sequence[object], *, behind: str) -> None:
-        """Store rows if the fence `behind` is set. It cannot change until they are stored."""
+        """Store rows if the fence `behind` is set. The fence cannot change in the meantime."""
 
         async def loaded() -> None:
             async with self.connection() as connection, connection.transaction():

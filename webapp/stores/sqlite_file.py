@@ -107,7 +107,7 @@ class OpenedFile:
         return self._was[0] == before
 
     def must_be_there(self) -> None:
-        """Raise StoreUnavailable if a name now belongs to another file, or to none.
+        """Raise StoreUnavailable if a name now leads to another file or to no file.
 
         If the files come back, for example because a move is undone, the store continues.
         """
@@ -129,7 +129,7 @@ class OpenedFile:
             _log.warning("store.is_back", extra={"path": str(self.path)})
 
     def must_have_space(self) -> None:
-        """Raise StoreUnavailable if the disk is almost full, or OSError."""
+        """Raise StoreUnavailable if the disk is almost full. Raise OSError if the check fails."""
         free = shutil.disk_usage(self.path.parent).free
         if free < FREE_BYTES_AT_LEAST:
             raise StoreUnavailable(
@@ -152,7 +152,7 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
         # proc(5): ids, root, the mount point, options, then a hyphen, the type and the source.
         before, _, after = line.partition(" - ")
         point = _OCTAL.sub(lambda one: chr(int(one[1], 8)), before.split(" ")[4])
-        # Use the innermost mount point; of equal ones the last, which covers the others.
+        # Use the innermost mount point. If several mounts are at it, the last one hides the others.
         if directory.is_relative_to(point) and len(point) >= len(found[0]):
             found = point, after.split(" ")[0]
     if found[1] in _NETWORK or _NETWORK_FUSE.fullmatch(found[1]):

@@ -157,7 +157,7 @@ def _prepare(writer: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_integrity(writer: sqlite3.Connection, path: Path) -> None:
-    """Check every page of the file: a torn page would silently end a list.
+    """Check every page of the file: a torn page would silently cut off the result of a query.
 
     Raises StoreUnavailable.
     """

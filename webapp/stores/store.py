@@ -179,7 +179,8 @@ class Store(Protocol):
         Raises:
             OtherFence: Another fence is set, or none.
             Conflict: Another record holds the key of a copy.
-            ValueError: As for `write`, or a version is 0.
+            ValueError: A version is 0, a record occurs twice, more than 64 KiB are sealed, a time
+                has no zone, or there are more than 500 records.
         """
         ...
 
@@ -208,7 +209,7 @@ class Choosing(Protocol):
     """A watch with a filter, for stores where reading a record is expensive."""
 
     def choose(self, wants: Callable[[str, str], bool]) -> None:
-        """Limit the watch to records with `wants(kind, id)`. It may still yield others."""
+        """Limit the watch to records with `wants(kind, id)`. Other records may still come."""
         ...
 
 

@@ -1,6 +1,7 @@
 """The table of all metric families: their names, kinds, labels and help texts.
 
-`metrics` exports only these, and the table in docs/how-to/monitoring.md is written from this table.
+`metrics` exports only the families of this table. The table in docs/how-to/monitoring.md is written
+from this table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ class MetricFamily:
         return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
 
 
-# Counted in each process, and pooled across the workers of one machine.
+# These families are counted in each process, and pooled across the workers of one machine.
 ASKED = MetricFamily(
     name="elicit_questions_total",
     kind="counter",
@@ -154,7 +155,8 @@ COUNTED = (
     *(SWEEPER_LAG, SWEPT),
 )
 
-# Read from the store, which all processes share. Any process can report these.
+# The values of these families are read from the store. All processes share the store, so any
+# process can report them.
 READY = MetricFamily(
     name="elicit_ready",
     kind="gauge",

@@ -123,7 +123,7 @@ class TestedApplication:
             service.running_tools.replays = self.replays()
 
     async def learn_ids(self) -> None:
-        """Note the ids that the author gave to questions. They are stored after the question."""
+        """Note the ids that the author gave to questions. An id is stored after its question."""
         for record in await self.store.list(KINDS[Alias]):
             alias = await self.service.elicitations.rows.open(record, Alias)
             if (question := self.asked_of.get(alias.elicitation_id)) is not None:
@@ -191,7 +191,7 @@ def must_be_client(revision: str, declares: Collection[str]) -> None:
 
 @contextmanager
 def calling_as(token: AccessToken | None) -> Generator[None]:
-    """Make the calls in the block with this access token, or without one."""
+    """Make the calls in the block with this access token. If it is None, send no token."""
     before = auth_context_var.set(None if token is None else AuthenticatedUser(token))
     try:
         yield
@@ -236,7 +236,7 @@ class PersonClient:
 
     @property
     def token(self) -> AccessToken | None:
-        """The access token of this person's calls, which names no client."""
+        """The access token of this person's calls. Its client id is empty."""
         if self.subject is None:
             return None
         claims = {"iss": self._app.issuer}

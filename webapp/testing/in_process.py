@@ -286,7 +286,7 @@ async def _at_once(_seconds: float) -> None:
 
 
 class InProcess(Transport):
-    """A transport that calls the application of an origin directly and sends the rest `outside`.
+    """A transport that calls an origin's application, and sends all other requests to `outside`.
 
     `fail` receives the error of a request that no application answers. `apis` are the real
     addresses of the APIs that an application simulates in part.
@@ -325,7 +325,7 @@ class InProcess(Transport):
         if is_unknown and self._outside is not None:
             for simulated, real in self._apis.items():
                 if url.startswith(f"{simulated}/"):
-                    # `Host` is the simulated one, so httpx must set it again.
+                    # `Host` names the simulated address, so httpx must set it again.
                     headers = [one for one in request.headers.raw if one[0].lower() != b"host"]
                     return await self._outside.handle_async_request(
                         httpx.Request(

@@ -56,8 +56,9 @@ class AskedPerson(PlannedActions):
     """The simulated person: planned actions, received questions, and results.
 
     Plan the actions before the call, in the order of the questions. `clock` is the time of day that
-    the test moves. `webhooks` are the payment provider's. If a test makes its own client, pass it
-    `elicitation_callback` (a client of the `mcp` library) or `elicitation_handler` (FastMCP).
+    the test moves. `webhooks` sends the webhooks of the payment provider. If a test makes its own
+    client, pass `elicitation_callback` (a client of the `mcp` library) or `elicitation_handler`
+    (FastMCP) to that client.
     """
 
     clock: HandClock

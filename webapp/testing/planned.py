@@ -52,7 +52,7 @@ class PlannedActions:
         self._will("decline", acts.decline)
 
     def dismisses(self) -> None:
-        """Close the client's form or link without an answer. A later call can ask it again."""
+        """Close the client's form or link without an answer. A later call can ask again."""
         self._will("dismiss it", acts.dismiss)
 
     def connects(self, account: str | None = None) -> None:
@@ -66,8 +66,8 @@ class PlannedActions:
     def types_key(self, key: str, *, user: str | None = None, tenant: str | None = None) -> None:
         """Type an API key, or a user name and a password, for an account.
 
-        The API tests it: simulate the API with `outside` of `elicit_person`. For a provider of
-        `elicit.toml`, the sandbox accepts `sandbox-key-octocat` and `sandbox-key-hubot` too.
+        The API tests the key: simulate the API with `outside` of `elicit_person`. For a provider
+        of `elicit.toml`, the sandbox accepts `sandbox-key-octocat` and `sandbox-key-hubot` too.
         """
         given = {"tenant": tenant, "user": user, "key": key}
         fields = {name: value for name, value in given.items() if value is not None}
@@ -165,7 +165,7 @@ class PlannedActions:
         """Let an approver hand a request to `to`, another subject of their table.
 
         The next planned action decides the request. `by` is the subject of the approver who hands
-        it over, by default one of the table.
+        the request over, by default an approver of the table.
         """
         self._will_leave_open(
             f"hand it to {to}", partial(acts.delegate, by=by, to=to), acts.DECISION

@@ -207,7 +207,8 @@ _CHARACTERS_AT_MOST = 2000
 class LastCall(logging.Filter):
     """The text that the last call returned, and the exception of its tool with file and line.
 
-    Also the last page that a person saw, with its status, headline and address.
+    The string form also names the last page that a person saw, with its status, headline and
+    address.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
 """Several processes that serve one store, as workers of one socket or instances behind a proxy.
 
-`sessions` routes each request of MCP 2025-11-25 to the process that owns its session, which the end
-of the session id names. It also detects how many processes were configured, and rejects setups that
-cannot share state. `relay` passes the request on over a Unix socket of this user, sealed in the
-format of `envelope`. The worker that accepted the connection applies the guard, the rate limits and
-the access token. Then the envelope goes to the application of the other worker, which does not
-check its own peer.
+`sessions` routes each request of MCP 2025-11-25 to the process that owns its session. The session
+id ends with the name of that process. `sessions` also detects how many processes were configured,
+and rejects setups that cannot share state. `relay` passes the request on over a Unix socket of this
+user, sealed in the format of `envelope`. The worker that accepted the connection applies the guard
+and the rate limits, and checks the access token. Then the envelope goes to the application of the
+other worker, which uses the peer in the envelope and not the peer of the Unix socket.
 
 Guarantee: a caller's rights do not depend on which worker receives the request. The state of a
 single process, and why that is safe:

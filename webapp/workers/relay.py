@@ -5,11 +5,12 @@ user can enter, and a connection without an envelope only receives a challenge t
 can answer, and is then closed.
 
 The other worker's application sends a message only after this worker has passed the previous
-message on to the client. It therefore knows what was sent, as on a connection of its own. If the
-client disconnects, the connection between the workers is closed. A worker that is busy, for example
-with a tool that blocks its event loop, keeps its sessions: the client is asked to retry. If a
-worker goes away before it answers, the session counts as unknown. If the worker goes away later,
-the answer ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
+message on to the client. The application therefore knows what was sent, as if the client were
+connected to its own worker. If the client disconnects, the connection between the workers is
+closed. A worker that is busy, for example with a tool that blocks its event loop, still owns its
+sessions: the client is asked to retry. If a worker goes away before it answers, the session counts
+as unknown. If the worker goes away later, the answer ends, and the client resumes its stream
+(Last-Event-ID) or starts a new session.
 """
 
 import asyncio
@@ -305,7 +306,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Send a message and return when it was passed on or the client is gone.
 
-        A lost client raises nothing, as in uvicorn.
+        If the client is gone, no error is raised, as in uvicorn.
         """
         if self._is_lost:
             return
@@ -358,7 +359,7 @@ def _pairs(headers: object) -> list[tuple[bytes, bytes]]:
 
 
 def _listener_at(path: Path) -> socket.socket:
-    """Return a socket that already listens when its name appears. Raises OSError."""
+    """Return a socket whose file appears at `path` only when the socket listens. Raises OSError."""
     make_private(path.parent.parent)
     make_private(path.parent)
     _sweep(path.parent)
@@ -376,7 +377,10 @@ def _listener_at(path: Path) -> socket.socket:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete the sockets of killed processes. Skip names with a dot: these do not listen yet."""
+    """Delete the sockets of killed processes.
+
+    Skip names that begin with a dot: these sockets do not listen yet.
+    """
     for path in folder.glob("[!.]*"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:

@@ -8,8 +8,8 @@ repeating the same call there resumes it.
 
 uvicorn and gunicorn can be configured by an option, a variable, a file or a program. Their
 effective configuration is found on the call stack, because their code runs this code. For other
-servers, the command line shows the number (`--workers`, for some `-w`), and every worker process
-has the same command line.
+servers, the command line shows the number of workers (`--workers`, for some `-w`), and every worker
+process has the same command line.
 """
 
 import logging
@@ -160,7 +160,10 @@ class RoutedSessions:
 
 
 def _worker_of(ids: Sequence[str]) -> str | None:
-    """Return the worker that owns the request's session, or None without one valid session id."""
+    """Return the worker that owns the session, or None if the request has no valid session id.
+
+    A request with several session ids has no valid one.
+    """
     if len(ids) != 1:
         return None
     id, _, name = ids[0].rpartition(".")
@@ -173,7 +176,7 @@ def _socket_of(name: str) -> str | None:
     return None if found is None else found["socket"]
 
 
-# The server's module, and the attribute of `self` in it that has the configuration.
+# The module of each server, and the attribute of its `self` that has the configuration.
 _SERVERS = {"uvicorn.server": "config", "gunicorn.arbiter": "cfg"}
 _STARTERS = frozenset({"hypercorn", "granian"})
 _START_ONE = (

@@ -20,7 +20,8 @@ from webapp.stores.store import Record
 
 LAYOUT_VERSION = 1
 LAYOUT_KEY = "elicit:layout"
-# For a standalone server: how many servers this store has had, and the replication identifier.
+# For a standalone server: the number of servers that this store has had so far, and the replication
+# identifier of the last server.
 SERVER_KEY = "elicit:server"
 SHARDS_OF_A_CLUSTER = 64
 # The keys of each shard. The head of each script describes their content.

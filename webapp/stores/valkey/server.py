@@ -90,7 +90,8 @@ class OneServer:
     def __init__(self) -> None:
         self.moves = 0  # how often the server changed
         self.pool: ConnectionPool | None = None
-        self._used: tuple[int, str] | None = None  # how many servers so far, and the id of this one
+        # The number of servers so far, and the replication identifier of the current server.
+        self._used: tuple[int, str] | None = None
         self._connections: WeakSet[AbstractConnection] = WeakSet()
 
     async def meet(self, connection: AbstractConnection) -> None:
@@ -104,7 +105,9 @@ class OneServer:
         fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         name = fields.get("master_replid", "")
         if fields.get("role") != "master" or fields.get("cluster_enabled") == "1" or not name:
-            return  # a replica or cluster node, which checks writes itself, or no identifier
+            # A replica or a cluster node checks writes itself. A server without an identifier
+            # cannot be compared.
+            return
         found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
         number, _, noted = found.decode().partition(" ")
         now, used = (int(number), noted), self._used
@@ -403,7 +406,7 @@ _SET_THIS = "set this in the Valkey server's configuration, or ask its operator 
 
 
 async def check_server(server: ValkeyServer) -> None:
-    """Check the server. Raises StoreUnavailable if data may be lost, with the line to set."""
+    """Check the server. Raises StoreUnavailable if it can lose data. The message has the fix."""
     shown = server.address.shown
     for info in await server.ask_each("INFO"):
         check_info(shown, info)

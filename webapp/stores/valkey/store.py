@@ -401,7 +401,8 @@ class ValkeyStore:
 
     async def _write_together(self, writes: Sequence[_Write]) -> Sequence[object]:
         """Execute many writes: run one script for each shard and each 4 MiB of its writes."""
-        places: list[tuple[int, list[int]]] = []  # a script's shard, its writes' positions
+        # For each script: its shard, and the positions of its writes in `writes`.
+        places: list[tuple[int, list[int]]] = []
         open_scripts: dict[int, tuple[list[int], int]] = {}
         for index, (shard, _, values) in enumerate(writes):
             size = sum(map(len, values))
@@ -444,7 +445,7 @@ class ValkeyStore:
 
 
 class _Pages:
-    """A shard's part of a list, read as it is consumed."""
+    """The records of one shard for `list`. The next page is read when `records` is empty."""
 
     def __init__(self, shard: int, *, first: str, last: str, status: str, names: str) -> None:
         self._shard = shard
