@@ -268,9 +268,7 @@ def test_no_module_has_more_than_500_lines() -> None:
 
 
 # Short files that only one other file of their folder uses, and why they stay separate.
-ALONE = {
-    "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
-}
+ALONE: dict[str, str] = {}
 # Folders whose files are alike: declarations, commands, presenters, stores.
 ONE_OF_MANY = (
     *("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/"),
