@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flows.errors import Failed, NotPossible
 from flows.payments import receipt as receipts
-from flows.payments.claims import claimed_of, claimed_price
+from flows.payments.claims import claimed_of, claimed_price, restated
 from flows.payments.money import Money
 from flows.payments.receipt import (
     MADE,
@@ -131,7 +131,7 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
 
 def part_done(payment: Payment, now: datetime, *, part: PartRefund) -> Payment:
     """Record that the provider made this partial refund."""
-    payment = receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by)
+    payment = restated(receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by))
     is_this = payment.part is not None and payment.part.up_to == part.up_to
     return replace(payment, part=None) if is_this else payment
 
