@@ -1,4 +1,5 @@
-// oauth2-mock-server on loopback: everybody is johndoe. A line on its output says where it is.
+// Serves oauth2-mock-server on loopback. Everybody who signs in is johndoe. The server prints its
+// address.
 
 import { randomUUID } from 'node:crypto';
 
@@ -6,9 +7,9 @@ import { OAuth2Server } from 'oauth2-mock-server';
 
 const server = new OAuth2Server();
 await server.issuer.keys.generate('RS256');
-// Without this, its access tokens have no audience, and no resource server accepts them.
+// By default, access tokens have no audience, and no resource server accepts them.
 server.service.on('beforeTokenSigning', (token, request) => {
-  token.payload.jti = randomUUID(); // otherwise two tokens of one second are the same
+  token.payload.jti = randomUUID(); // otherwise two tokens that are issued in the same second are equal
   if (!token.payload.aud) {
     token.payload.aud = request.body.resource;
     token.payload.client_id = request.body.client_id;

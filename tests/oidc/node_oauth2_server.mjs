@@ -1,6 +1,6 @@
-// An OAuth 2 server made with node-oauth2-server on loopback, without OpenID Connect: everybody is alice.
+// An OAuth 2 server on loopback with node-oauth2-server, without OpenID Connect. Everybody is alice.
 //
-// A line on its input creates it again, and a line on its output says where it is.
+// Each line on standard input is a new configuration in JSON. The program then prints the address.
 
 import OAuth2Server from '@node-oauth/oauth2-server';
 import { createServer } from 'node:http';

@@ -1,7 +1,7 @@
-// An OpenID provider on loopback, for tests only: everybody signs in by giving a name.
+// An OpenID provider on loopback, for tests. People sign in with a name and no password.
 //
-// Each line on its input is a configuration, whole, as JSON; a line on its output says that it holds,
-// and where. It keeps nothing from one configuration to the next but its keys, and ends with its input.
+// Each line on standard input is a complete configuration in JSON, which replaces the one before. The
+// program then prints the address. Only the keys stay the same. The program ends when its input ends.
 
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -12,9 +12,9 @@ import { text } from 'node:stream/consumers';
 
 import Provider, { errors, interactionPolicy } from 'oidc-provider';
 
-console.info = console.error; // its notices, which would stand between our lines
+console.info = console.error; // otherwise its notices would be printed between our lines
 
-// Elsewhere than on loopback it has a key and a certificate, in one file.
+// With a file that contains a key and a certificate, it serves TLS and can listen on other addresses.
 const { PROVIDER_HOST: host = '127.0.0.1', PROVIDER_TLS: tls } = process.env;
 const INTERACTION = '/interaction/';
 const keys = new Map();

@@ -1,9 +1,9 @@
-// A client of the official TypeScript libraries, as a model's host would run it.
+// A client that uses the official TypeScript libraries, like an agent's host.
 //
-// Its argument is JSON: which library, where, on which revision, what it declares, what it answers
-// and after how long.
-// Each line on its input is a call; lines on its output say what it was asked, which interactions
-// it was told are complete, and what came of the call. It ends with its input.
+// Its argument is JSON: the library, the server's address, the revision, the capabilities that it
+// declares, its answers, and the delay before an answer. Each line on standard input is a call. The
+// program prints each elicitation request, each notification of a completed elicitation, and the
+// result of each call. It ends when its input ends.
 
 import { createInterface } from 'node:readline';
 import { setTimeout } from 'node:timers/promises';
@@ -11,12 +11,12 @@ import { setTimeout } from 'node:timers/promises';
 const { library, url, revision, elicitation, answers } = JSON.parse(process.argv[2]);
 const WHO = { name: 'typescript', version: '1' };
 
-function say(line) {
+function print(line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
 async function answer({ params }) {
-  say({ asked: params });
+  print({ asked: params });
   const { afterSeconds, ...given } = answers.shift() ?? { action: 'accept' };
   if (afterSeconds === 'never') await new Promise(() => {});
   if (afterSeconds) await setTimeout(1000 * afterSeconds);
@@ -24,10 +24,10 @@ async function answer({ params }) {
 }
 
 function note({ params }) {
-  say({ completed: params.elicitationId });
+  print({ completed: params.elicitationId });
 }
 
-async function older() {
+async function withEarlierLibrary() {
   const { Client } = await import('@modelcontextprotocol/sdk/client/index.js');
   const { StreamableHTTPClientTransport } = await import(
     '@modelcontextprotocol/sdk/client/streamableHttp.js'
@@ -42,7 +42,7 @@ async function older() {
   return [client, client.transport.protocolVersion];
 }
 
-async function newer() {
+async function withCurrentLibrary() {
   const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client');
   const mode = revision === '2025-11-25' ? 'legacy' : { pin: revision };
   const client = new Client(WHO, {
@@ -55,14 +55,14 @@ async function newer() {
   return [client, client.getNegotiatedProtocolVersion()];
 }
 
-const [client, speaks] = await (library === 'sdk' ? older() : newer());
-say({ speaks, tools: (await client.listTools()).tools.map(({ name }) => name) });
+const [client, speaks] = await (library === 'sdk' ? withEarlierLibrary() : withCurrentLibrary());
+print({ speaks, tools: (await client.listTools()).tools.map(({ name }) => name) });
 for await (const line of createInterface({ input: process.stdin })) {
   try {
-    say({ result: await client.callTool(JSON.parse(line)) });
+    print({ result: await client.callTool(JSON.parse(line)) });
   } catch (error) {
     const { name, message, code, data } = error;
-    say({ error: { name, message, code, data } });
+    print({ error: { name, message, code, data } });
   }
 }
 await client.close();

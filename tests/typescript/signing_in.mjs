@@ -1,17 +1,17 @@
-// A client of the official TypeScript libraries that signs its person in, calls one tool, and ends.
+// A client that uses the official TypeScript libraries: it signs its user in, calls one tool, and ends.
 //
-// Its argument is JSON: which library, where, on which revision, and its registration. Lines on its
-// output say where the person is to sign in (what came back is a line on its input), what they are
-// asked, and what came of the call.
+// Its argument is JSON: the library, the server's address, the revision, and the registration of the
+// client. The program prints the address of the sign-in page, and reads the redirect's query from
+// standard input. Then it prints each elicitation request, and the result of the call.
 
 import { createInterface } from 'node:readline';
 
 const { library, url, revision, client_id, redirect, tool } = JSON.parse(process.argv[2]);
 const WHO = { name: 'typescript', version: '1' };
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-const kept = {};
+const saved = {};
 
-function say(line) {
+function print(line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
@@ -19,19 +19,19 @@ const provider = {
   redirectUrl: redirect,
   clientMetadata: { client_name: 'typescript', redirect_uris: [redirect] },
   clientInformation: () => ({ client_id }),
-  tokens: () => kept.tokens,
-  saveTokens: (tokens) => { kept.tokens = tokens; },
-  redirectToAuthorization: (to) => say({ authorize: String(to) }),
-  saveCodeVerifier: (verifier) => { kept.verifier = verifier; },
-  codeVerifier: () => kept.verifier,
+  tokens: () => saved.tokens,
+  saveTokens: (tokens) => { saved.tokens = tokens; },
+  redirectToAuthorization: (to) => print({ authorize: String(to) }),
+  saveCodeVerifier: (verifier) => { saved.verifier = verifier; },
+  codeVerifier: () => saved.verifier,
 };
 
 function answer({ params }) {
-  say({ asked: params.url });
+  print({ asked: params.url });
   return { action: 'accept' };
 }
 
-async function older() {
+async function withEarlierLibrary() {
   const { Client } = await import('@modelcontextprotocol/sdk/client/index.js');
   const { StreamableHTTPClientTransport } = await import(
     '@modelcontextprotocol/sdk/client/streamableHttp.js'
@@ -45,7 +45,7 @@ async function older() {
   return [made, StreamableHTTPClientTransport];
 }
 
-async function newer() {
+async function withCurrentLibrary() {
   const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client');
   const mode = revision === '2025-11-25' ? 'legacy' : { pin: revision };
   const made = () => {
@@ -59,11 +59,11 @@ async function newer() {
   return [made, StreamableHTTPClientTransport];
 }
 
-const [made, Transport] = await (library === 'sdk' ? older() : newer());
+const [made, Transport] = await (library === 'sdk' ? withEarlierLibrary() : withCurrentLibrary());
 const first = new Transport(new URL(url), { authProvider: provider });
 try {
   await made().connect(first);
-  say({ error: 'it was let in without a token' });
+  print({ error: 'it was let in without a token' });
 } catch (error) {
   if (error.message !== 'Unauthorized') throw error;
   const { code, iss } = JSON.parse((await lines.next()).value);
@@ -71,6 +71,6 @@ try {
 }
 const client = made();
 await client.connect(new Transport(new URL(url), { authProvider: provider }));
-say({ result: (await client.callTool({ name: tool, arguments: {} })).content[0].text });
+print({ result: (await client.callTool({ name: tool, arguments: {} })).content[0].text });
 await client.close();
 process.exit();
