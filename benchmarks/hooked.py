@@ -31,7 +31,7 @@ from flows.elicitation.flow import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
 from flows.payments.session import CheckoutTerms, StoredCheckout
 from flows.payments.stripe.gateway import stripe
-from webapp.elicitations.waiters import Waiter  # noqa: TC001 - beside those that are needed
+from webapp.elicitations.waiters import Waiter  # noqa: TC001 - the imports above are needed at run time
 from webapp.routes.webhooks import hooked
 from webapp.service import Service
 from webapp.serving.http_server import loop_factory

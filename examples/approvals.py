@@ -23,7 +23,7 @@ class Deletion(BaseModel):
 
 class Approval(BaseModel):
     approved: Annotated[bool, Field(description="Approve this expense")]
-    notes: Annotated[str, Field(description="For whoever filed it")] = ""
+    notes: Annotated[str, Field(description="For the person who filed it")] = ""
 
 
 class Verification(BaseModel):

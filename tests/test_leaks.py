@@ -74,7 +74,7 @@ LEAKS = {
 }
 HARMLESS = {
     "ids": "webapp.routes.links provider.failed error_id=5f0a77c1d2e3 id=q1Zk",
-    "a code of ours": "guard.refused code=host_refused",
+    "our code": "guard.refused code=host_refused",
     "a code of JSON-RPC": "client.elicitation_failed code=-32042",
     "templates": "GET /e/{token} and /pair/{token} and /callback/{provider}",
     "a challenge": 'Bearer error="invalid_token", scope="shop", resource_metadata="https://a/b"',

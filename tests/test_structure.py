@@ -567,22 +567,3 @@ def identifiers_of(tree: ast.AST) -> set[str]:
             case _:
                 pass
     return names
-
-
-PRIVATE_PHRASES = re.compile(
-    r"call(ed|s)? off|loose ends?\b|\ba no\b|the letters|turned back|gives? back|giving back",
-    re.IGNORECASE,
-)
-READ_BY_PEOPLE = (
-    *("README.md", "docs", "webapp/cli", "webapp/operations", "webapp/settings", "flows/errors.py"),
-)
-
-
-def test_documents_do_not_use_private_phrases() -> None:
-    for name in READ_BY_PEOPLE:
-        place = PROJECT / name
-        for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
-            if path.suffix not in (".md", ".py") or path.name == "threat-table.md":
-                continue  # threat-table.md quotes the names of tests
-            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-                assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(PROJECT)}:{number}"

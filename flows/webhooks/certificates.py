@@ -71,7 +71,9 @@ class CertificateScheme:
     certificate_name: str
     authority: str
     age_at_most: timedelta = timedelta(days=4)
-    tolerance: timedelta = timedelta(minutes=5)  # the provider's clock may be ahead of ours
+    tolerance: timedelta = timedelta(
+        minutes=5
+    )  # the provider's clock can be ahead of this server's
 
 
 def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:

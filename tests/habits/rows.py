@@ -332,7 +332,7 @@ KNOWN: Mapping[str, Known] = {
     ),
     "a refresh reply without a refresh token": Known(
         at=("google", "salesforce", "zoho", "dropbox", "figma"),
-        result="the old refresh token is kept",
+        result="the old refresh token is used again",
         test="test_old_refresh_token_is_reused_if_reply_has_none",
     ),
     "no refresh token at all": Known(

@@ -1,6 +1,6 @@
 """Draw new faults: `python -m tests.mutation.draw SEED`.
 
-A fault is kept if its code still exists and a test detected it. New faults replace the others. Each
+A fault stays if its code still exists and a test detected it. New faults replace the others. Each
 package gets a share of all faults in proportion to its lines. faults.json stores the seed
 and the first id of each draw. The draw needs cosmic-ray (8.7; not in the constraints: `pip install
 cosmic-ray`), whose operators find the possible changes of a module. A place in the code is drawn

@@ -136,7 +136,7 @@ async function answer(provider, request, response) {
   const { name } = details.prompt;
   let result;
   if (form.get('decision') !== 'yes') {
-    result = { error: 'access_denied', error_description: 'The person said no.' };
+    result = { error: 'access_denied', error_description: 'The person declined.' };
   } else if (name === 'consent') {
     result = { consent: { grantId: await granted(provider, details) } };
   } else {

@@ -1,6 +1,6 @@
 """Calls of every kind in flight while the server restarts: how each ends, and the payments.
 
-The clients behave like real clients: they call again or start again when they are told to.
+The clients behave like real clients: they call again or start again when the server asks them to.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ async def sure(number: int) -> str:
 @mcp.tool()
 async def both(number: int) -> str:
     dish, done = await elicit.together(
-        elicit.form(f"A dish beside {number}", str),
+        elicit.form(f"A dish with {number}", str),
         elicit.url("Visit", "https://example.org/", elicitation_id=f"visit-{number}"),
     )
     return ended(f"both {number} {dish} {done['by']}")

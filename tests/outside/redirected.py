@@ -92,7 +92,7 @@ async def _at(
             location = answer.headers.get("location")
             reached = urljoin(str(answer.url), location) if location else ""
             yield (
-                f"{method}, {spelled}: leads to no route of ours",
+                f"{method}, {spelled}: does not match any route of the server",
                 not reached.startswith(served.url),
             )
             followed = await served.http.request(

@@ -63,7 +63,10 @@ async def _once(home: Path) -> AsyncIterator[tuple[str, bool]]:
             ) as client:
                 result = await client.call_tool("sign_guest_book", {})
             words = text_of(result)
-            yield f"a call hears that nothing can be kept ({mode})", "[STORE_UNAVAILABLE]" in words
+            yield (
+                f"a call fails because nothing can be stored ({mode})",
+                "[STORE_UNAVAILABLE]" in words,
+            )
         answers = [(await anybody.get(path)).status_code for path in ("/live", "/ready", "/health")]
         yield "alive, and not ready", is_well and answers == [200, 503, 503]
         event = json.dumps(EVENT).encode()

@@ -13,7 +13,7 @@ from webapp.settings.identity import IdentitySettings
 # A forwarded request never counts as a request of this machine's user.
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
 ANONYMOUS = IdentitySettings(asks_anonymous=True)
-WORDS = "Only for whoever asked"
+WORDS = "Only for the person who asked"
 
 
 def shop(server: Any) -> Any:

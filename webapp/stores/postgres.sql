@@ -98,9 +98,9 @@ BEGIN
                 LIMIT 1
             ) AS holder
             WHERE holder.id <> asked.id AND NOT EXISTS (
-                SELECT FROM unnest(writes, kinds, ids) AS beside (write, kind, id)
-                WHERE beside.write = asked.write AND beside.kind = holder.kind
-                    AND beside.id = holder.id
+                SELECT FROM unnest(writes, kinds, ids) AS together (write, kind, id)
+                WHERE together.write = asked.write AND together.kind = holder.kind
+                    AND together.id = holder.id
             )
         ) AS conflict
         ORDER BY conflict.write, conflict.rank, conflict.place

@@ -181,7 +181,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "somebody else's": {"account_id": "7"},
     "unknown provider": {"provider": "elsewhere"},
     "provider that is no name": {"provider": "../hub"},
-    "provider that says no person": {"provider": "silent"},
+    "provider without a person": {"provider": "silent"},
     "scope": {"scopes": ['re"po']},
     "more scopes than a row holds": {"scopes": [f"{number:030}" for number in range(1900)]},
     "details": {"details": {"api_domain": "https://evil.example"}},

@@ -66,7 +66,7 @@ async def test_store_in_use_is_moved_and_next_server_uses_same_key(
     again = await called("move", old, new, home=tmp_path)
     assert (again.status, "was moved before" in again.out) == (0, True)
     stores = (tmp_path / ".local/share/elicit-url/key.stores").read_text()
-    assert new in stores, "its secrets are kept for the new place"
+    assert new in stores, "its secrets are stored for the new place"
 
 
 async def test_commands_on_moved_store_report_new_address(tmp_path: Path) -> None:

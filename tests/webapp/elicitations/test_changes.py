@@ -123,6 +123,6 @@ def test_listening_continues_after_failed_watches() -> None:
         before = at.seconds
         await at.answer(id)
         assert (await waiting).content == {"n": 1}
-        assert at.seconds == before, "it was told, without a timer"
+        assert at.seconds == before, "it was notified, without a timer"
 
     play(scene)

@@ -311,10 +311,10 @@ class Table:
             stands = dict[str, str]()  # a delivered "declined" may become a late acceptance
             for entry in await audit_entries_of(self.services[0], owner):
                 if stands.get(entry.about) == entry.what:
-                    self.violations.append(f"{entry.what} was told of twice")
+                    self.violations.append(f"{entry.what} was reported twice")
                 stands[entry.about] = entry.what
         if not owners:
-            self.violations.append("nothing was told of")
+            self.violations.append("nothing was reported")
 
     def check_answers(self, last: dict[str, Elicitation]) -> None:
         yes = [self.answers.count(answer) for answer in (Completion.ACCEPTED, Completion.LATE)]

@@ -254,11 +254,11 @@ async def test_exception_of_conversation_is_raised_and_conversation_is_closed(
         nonlocal closed
         try:
             yield httpx.Request("GET", URL)
-            raise Failed("The provider said no.")
+            raise Failed("The provider refused.")
         finally:
             closed = True
 
-    with pytest.raises(Failed, match="The provider said no"):
+    with pytest.raises(Failed, match="The provider refused"):
         await outbound.run(refusing())
     assert closed
 

@@ -71,7 +71,7 @@ def test_path_without_expected_prefix_names_setting() -> None:
         with pytest.raises(Misplaced, match=r"ELICIT_ROOT_PATH=/tools") as refused:
             inside(scope(path))
         assert "uvicorn --root-path /tools" in str(refused.value)
-    # The proxy has stripped /tools already, so another /tools at the start of the path is kept.
+    # The proxy has stripped /tools already, so another /tools at the start of the path stays.
     assert inside(scope("/tools/mcp"), taken="/tools") == "/tools/mcp"
 
 

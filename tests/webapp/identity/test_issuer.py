@@ -317,7 +317,7 @@ async def test_alternative_metadata_location_is_tried(there: There, issuer: Issu
 
 async def test_unexpected_error_of_fetch_raises_failed(clock: Clock) -> None:
     async def breaks(_: httpx.Request) -> httpx.Response:
-        raise RuntimeError("a fault of ours")
+        raise RuntimeError("our fault")
 
     issuer = Issuer(openid("signin", URL), fetch=breaks, clock=clock)
     with pytest.raises(Failed):

@@ -50,7 +50,7 @@ async def free_room(booking: Booking) -> Mapping[str, str] | None:
 
 def right_user(login: Login) -> Mapping[str, str] | None:
     assert isinstance(login, Login)
-    return None if login.user == "ada" else {"user": "No such user.", "": "The CRM said no."}
+    return None if login.user == "ada" else {"user": "No such user.", "": "The CRM refused it."}
 
 
 async def known_city(city: str) -> Mapping[str, str] | None:
@@ -134,7 +134,7 @@ async def test_secret_is_checked_and_not_shown_again(server, revision):
         refused = await person.browser.post(link, data=typed)
         assert refused.status_code == 422
         assert "No such user." in refused.text
-        assert "The CRM said no." in refused.text
+        assert "The CRM refused it." in refused.text
         assert 'value="bob"' in refused.text
         assert "sesame-1234" not in refused.text
         done = await person.browser.post(link, data={**typed, "answer.user": "ada"})

@@ -139,17 +139,17 @@ async def test_receipt_can_be_spent_or_refunded_once(server, revision):
         reported.extend([await receipt.refund(reason="no tea"), await receipt.refund()])
         with pytest.raises(NotPossible):
             await receipt.spend()
-        return "given back"
+        return "refunded"
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "spend", [at.guest.pay])) == "spent"
-        assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "given back"
+        assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "refunded"
         first, again = reported
         assert first == again
         assert (first.price, first.status) == (PRICE, "succeeded")
         assert sorted(p.status for p in await at.payments()) == ["refunded", "spent"]
         # A refunded payment pays for nothing, so the tool asks for a new one.
-        assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "given back"
+        assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "refunded"
 
 
 class Model(BaseModel):

@@ -166,7 +166,7 @@ async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server
             page = await (await env.person()).visit(env.link_of(asked))
             assert "odd" in page.text
             assert "\x1b" not in page.text
-        assert len(keys) == 5, "each is told from the others"
+        assert len(keys) == 5, "each is distinguished from the others"
 
 
 @pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])

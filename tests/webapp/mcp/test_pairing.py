@@ -31,7 +31,7 @@ from webapp.settings.identity import IdentitySettings
 
 # Requests with this header came through a proxy, so the program's user cannot be identified.
 RELAYED = {"x-forwarded-for": "127.0.0.1"}
-WORDS = "Only for whoever runs this"
+WORDS = "Only for the person who runs this"
 
 
 def shop() -> object:

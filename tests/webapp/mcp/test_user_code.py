@@ -273,6 +273,6 @@ async def test_code_form_accepted_without_a_code_returns_the_link(revision):
         assert "eight letters" in text_of(result)
         assert not result.is_error
         assert link_in(await caller.result("visit"))
-        assert len(caller.code_prompts) == 1, "no later call asks for the letters again"
+        assert len(caller.code_prompts) == 1, "no later call asks for the code again"
         (asked,) = await env.elicitations()
         assert asked.status is Status.PENDING

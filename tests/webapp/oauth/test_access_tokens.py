@@ -514,7 +514,7 @@ async def test_refused_token_with_failed_refresh_lapses_and_is_requested_again()
             await reach_of(service, account.owner).renew(account.id, account.access_token) is None
         )
         assert (await the_one(service)).status == "lapsed"
-        assert (await connect(service, "repo", arguments="anew")).label == "octocat"
+        assert (await connect(service, "repo", arguments="again")).label == "octocat"
 
 
 async def test_refused_token_without_refresh_token_is_verified_before_person_is_asked() -> None:
@@ -537,7 +537,7 @@ async def test_refused_token_without_refresh_token_is_verified_before_person_is_
         clock.tick(minutes=1)
         assert await resources.renew(account.id, account.access_token) is None
         assert (await the_one(service)).status == "lapsed"
-        asked = Asking(service, "repo", arguments="anew")
+        asked = Asking(service, "repo", arguments="again")
         await asked.elicitation()
         await give_up(asked)
 
@@ -815,7 +815,7 @@ async def test_provider_declared_by_running_tool_overrides_stored_provider() -> 
     async with serving_accounts(network, providers={}, **more) as service:
         (connection,) = await stored(service)
         assert service.kinds.accounts.connections.provider(connection) == hub
-        newer = replace(hub, label="Hub X, anew")
+        newer = replace(hub, label="Hub X, renamed")
         asked = Asking(service, "gist", provider=newer, arguments=2)
-        assert service.kinds.label(await asked.elicitation()) == "Hub X, anew"
+        assert service.kinds.label(await asked.elicitation()) == "Hub X, renamed"
         await give_up(asked)

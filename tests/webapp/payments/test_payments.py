@@ -844,11 +844,11 @@ async def test_refunded_receipt_cannot_be_spent(shop: Shop) -> None:
         await receipt.refund()
         with pytest.raises(NotPossible):
             await receipt.spend()
-        return "given back"
+        return "refunded"
 
     shop.body = both
     async with buying(shop) as buy:
-        assert await buy.paid() == "given back"
+        assert await buy.paid() == "refunded"
         assert await shop.ledger() == ["refunded"]
 
 

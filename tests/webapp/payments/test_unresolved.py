@@ -116,7 +116,7 @@ async def test_same_payment_is_not_asked_for_again_while_unresolved(
         await ask_the_same(payment_env, asked)
     await ask_the_same(payment_env, asked, what="Another report")
     await ask_the_same(payment_env, asked, owner="another owner of them")
-    await ask_the_same(payment_env, asked, server="another server of theirs")
+    await ask_the_same(payment_env, asked, server="their other server")
     await ask_the_same(payment_env, asked, tool="another tool of that server")
     if state == "pending":
         acme.pay(state="failed")

@@ -462,11 +462,11 @@ async def test_chain_of_erased_owner_verifies_and_reveals_nothing() -> None:
 async def test_chain_of_owner_is_exported_in_order() -> None:
     async with audited(MemoryStore(), Clock()) as service:
         question = await asked(service)
-        await service.elicitations.settle(question.id, Status.CANCELLED, why="by whoever asked")
+        await service.elicitations.settle(question.id, Status.CANCELLED, why="by the asker")
         rows = (await export_chain(service, "tests#alice")).rows
         also = (await export_owner(service, "tests#alice")).audit
     assert [(row.what, row.why) for row in rows] == [
         ("asked", None),
-        ("cancelled", "by whoever asked"),
+        ("cancelled", "by the asker"),
     ]
     assert [entry["what"] for entry in also] == ["asked", "cancelled"]

@@ -158,7 +158,7 @@ async def test_log_contains_error_code_of_provider_without_description(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with oauth_env() as here:
-        for n, error in enumerate(("invalid_scope", "A sentence of theirs")):
+        for n, error in enumerate(("invalid_scope", "Their sentence")):
             asked, person, _, callback = await decided(here, "repo", arguments=n, decision="deny")
             callback = changed(callback, error=error, error_description="their+description")
             await ends(person, await person.visit(callback))

@@ -71,7 +71,7 @@ async def test_event_is_given_up_after_last_retry(env: ServerEnv) -> None:
 
 
 async def test_exception_in_delivery_does_not_break_checkout(env: ServerEnv) -> None:
-    env.shop.answers = [RuntimeError("a bug of ours")]
+    env.shop.answers = [RuntimeError("our bug")]
     await pay(env)
     await end(env)
     assert env.shop.types == [COMPLETED, ENDED]

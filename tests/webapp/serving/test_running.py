@@ -157,9 +157,9 @@ def test_unsupported_server_error_names_alternative():
 
 
 async def test_server_can_run_next_to_other_tasks_of_author(tmp_path, free_port):
-    (tmp_path / "beside.py").write_text(
+    (tmp_path / "companion.py").write_text(
         "import asyncio\nfrom mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
-        "mcp = MCPServer('beside')\nadd_pages(mcp)\n"
+        "mcp = MCPServer('companion')\nadd_pages(mcp)\n"
         "async def main() -> None:\n"
         f"    serving = asyncio.create_task(mcp.run_streamable_http_async(port={free_port}))\n"
         "    await asyncio.to_thread(input)\n"
@@ -169,7 +169,7 @@ async def test_server_can_run_next_to_other_tasks_of_author(tmp_path, free_port)
         "asyncio.run(main())\n"
     )
     process = await processes.start(
-        *(sys.executable, "-P", "beside.py"),
+        *(sys.executable, "-P", "companion.py"),
         name="program",
         stdin=PIPE,
         cwd=tmp_path,

@@ -144,7 +144,7 @@ async def test_worker_which_cannot_start_is_started_later(program, capfd):
         for process in processes_of(program):
             process.kill()
         await until(printed_later(capfd, "no worker could be started"))
-        other = program.with_name("beside")
+        other = program.with_name("companion")
         other.write_text(text)
         other.chmod(0o700)
         other.rename(program)

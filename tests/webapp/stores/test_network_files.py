@@ -10,7 +10,7 @@ from webapp.stores.sqlite_file import must_be_of_this_machine
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 22 0:40 / /srv/shared rw,relatime shared:9 - nfs4 files:/export rw,vers=4.2
-31 22 0:41 / /srv/share\040of\040ours rw - cifs //files/ours rw
+31 22 0:41 / /srv/our\040share rw - cifs //files/ours rw
 32 22 0:42 / /home/ann/remote rw - fuse.sshfs ann@files: rw,user_id=1000
 33 22 0:43 / /srv/plan rw - 9p share rw,trans=virtio
 34 22 0:44 / /srv/ceph rw - ceph mon:/ rw
@@ -34,7 +34,7 @@ def mounts(tmp_path: Path) -> Path:
     [
         ("/srv/shared", "nfs4"),
         ("/srv/shared/deep/down", "nfs4"),
-        ("/srv/share of ours", "cifs"),
+        ("/srv/our share", "cifs"),
         ("/home/ann/remote", "fuse.sshfs"),
         ("/srv/plan", "9p"),
         ("/srv/ceph", "ceph"),
