@@ -39,7 +39,7 @@ from webapp.limits import CallLimits
 from webapp.logs.lines import RecentLines
 from webapp.notifications.delivery import Deliver, NotifyTables, deliver
 from webapp.notifications.sender import Notifier
-from webapp.payments.certificates import Certificates, Shelf
+from webapp.payments.certificates import CertificateCache, Certificates
 from webapp.payments.events import Webhooks
 from webapp.payments.webhook_log import WEBHOOK_RETENTION
 from webapp.records.chain import AuditChain
@@ -165,7 +165,7 @@ class Service:
             outbound=outbound,
         )
         self.certificates = certificates or Certificates(
-            fetch=outbound.send, clock=clock, shelf=Shelf(self.elicitations)
+            fetch=outbound.send, clock=clock, cache=CertificateCache(self.elicitations)
         )
         self.events = EventsOut(
             self.elicitations,

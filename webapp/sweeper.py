@@ -54,7 +54,7 @@ async def sweep(service: Service) -> None:
             _log.warning("store.unavailable", extra={"why": error.why})
         except Exception:  # noqa: BLE001 - end of a task
             _log.exception("sweeper.failed")
-        await service.kinds.payments.checkouts.turn(within=EVERY_SECONDS)
+        await service.kinds.payments.checkouts.wait_for_turn(within=EVERY_SECONDS)
 
 
 async def fall_due(service: Service) -> int:
@@ -122,7 +122,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         Payment: payments.refunds.fall_due,
         Connection: service.kinds.accounts.keep_alive.fall_due,
         UnresolvedPayment: payments.checkouts.ask_again,
-        Reconciliation: payments.reconciling.go_on,
+        Reconciliation: payments.reconciling.compare_part,
         OutgoingEvent: service.events.sender.fall_due,
         Notification: service.notifier.fall_due,
         InboxItem: service.kinds.decisions.fall_due,

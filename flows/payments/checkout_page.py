@@ -40,7 +40,7 @@ def asking(body: object, *, until: datetime) -> StoredCheckout:
     )
 
 
-def ways_back(context: RedirectContext) -> tuple[str, str]:
+def return_urls(context: RedirectContext) -> tuple[str, str]:
     """Return the URLs for a person who has paid and for a person who has cancelled."""
     back = f"{context.return_url}?{urlencode({'state': context.state})}"
     return back, f"{back}&cancelled=1"
@@ -57,7 +57,7 @@ def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
     return Redirect(url=page_in(stored, gateway.seller), attempt_data=msgspec.to_builtins(stored))
 
 
-def asked(
+def stored_request(
     elicitation: Elicitation, attempt: Attempt, seller: MerchantAccount
 ) -> tuple[StoredCheckout, str]:
     """Return an attempt's stored request and its idempotency key. Raises Failed."""

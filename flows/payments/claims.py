@@ -157,7 +157,7 @@ def stage_of(payment: Payment) -> Dispute | None:
     return Dispute.INQUIRY if Dispute.INQUIRY in stages else None
 
 
-def word_of(payment: Payment) -> str:
+def audit_state_of(payment: Payment) -> str:
     """Return the payment's state for the audit and events; details follow after a colon."""
     stage, word = stage_of(payment), state_of(payment)
     if payment.status is ReceiptStatus.DISPUTED:

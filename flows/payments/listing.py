@@ -41,7 +41,7 @@ class Lists(Gateway, Protocol):
 
 
 @runtime_checkable
-class TellsRefunds(Gateway, Protocol):
+class ReportsRefunds(Gateway, Protocol):
     """A gateway whose provider reports the status of accepted refunds."""
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
@@ -50,7 +50,7 @@ class TellsRefunds(Gateway, Protocol):
 
 
 @runtime_checkable
-class TellsClaims(Gateway, Protocol):
+class ReportsDisputes(Gateway, Protocol):
     """A gateway whose provider reports the status of each dispute."""
 
     def claims(self, payment: Payment) -> Talk[Sequence[ProviderClaim]]:

@@ -257,7 +257,7 @@ class Payment(Struct, frozen=True, kw_only=True):
         return self.refund_at if is_due else None
 
     @property
-    def is_made(self) -> bool:
+    def has_ready_result(self) -> bool:
         """True if a result that uses the payment may have arrived without being recorded."""
         is_made = self.made_at is not None or self.is_perhaps_used
         return self.status is ReceiptStatus.OPEN and is_made
@@ -270,7 +270,9 @@ class Payment(Struct, frozen=True, kw_only=True):
     @property
     def may_be_delivered(self) -> bool:
         """True if the person may have what they paid for: no automatic refund is made then."""
-        return self.is_made or (self.status is ReceiptStatus.OPEN and self.worked_at is not None)
+        return self.has_ready_result or (
+            self.status is ReceiptStatus.OPEN and self.worked_at is not None
+        )
 
     @property
     def erase_at(self) -> datetime:
@@ -336,7 +338,7 @@ def partly_refunded(
     return refunded(payment, now) if is_full else replace(payment, refunded=amount)
 
 
-def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:
+def record_result(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:
     """Record that a result is about to be sent, or that `once` has done work for the payment."""
     if payment.spent_at is not None:
         return payment
@@ -352,12 +354,12 @@ def perhaps_used(payment: Payment, at: datetime) -> Payment:
     return replace(payment, perhaps_used_at=payment.perhaps_used_at or at)
 
 
-def in_vain(payment: Payment) -> Payment:
+def record_failure(payment: Payment) -> Payment:
     """Record that the tool failed, so the person did not get what they paid for."""
     return payment if payment.spent_at else replace(payment, worked_at=None)
 
 
-def unmade(payment: Payment, *, made_at: datetime) -> Payment:
+def record_unsent_result(payment: Payment, *, made_at: datetime) -> Payment:
     """Record that no byte of the result that was ready at `made_at` was sent."""
     return replace(payment, made_at=None) if payment.made_at == made_at else payment
 

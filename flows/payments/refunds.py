@@ -56,13 +56,13 @@ class UnderWay(Failed):
 class RefundRequest:
     """A request to refund a payment. `run` is the run that has claimed the payment.
 
-    An operator can set `also_made` to refund a payment whose result may have been delivered, and
-    `also_spent` if it was delivered. `by` is the audit name of the requester.
+    An operator can set `also_with_result` to refund a payment whose result may have been delivered,
+    and `also_spent` if it was delivered. `by` is the audit name of the requester.
     """
 
     reason: str | None = None
     run: str | None = None
-    also_made: bool = False
+    also_with_result: bool = False
     also_spent: bool = False
     by: str | None = None
 
@@ -73,13 +73,15 @@ def begin(payment: Payment, now: datetime, request: RefundRequest) -> Payment:
     From now on the payment cannot be used.
 
     If a refund was already started, return the payment unchanged, or with the new requester if that
-    refund failed at the provider. A request by a tool (with `run`) does not need `also_made`.
+    refund failed at the provider. A tool's request (with `run`) does not need `also_with_result`.
     """
     if payment.status is ReceiptStatus.REFUNDING:
         by = request.by or payment.refund_asked_by
         return replace(payment, refund_asked_by=by) if payment.owed else payment
     _must_be_refundable(payment, also_spent=request.also_spent)
-    if payment.is_made and not (request.also_made or request.also_spent or request.run is not None):
+    if payment.has_ready_result and not (
+        request.also_with_result or request.also_spent or request.run is not None
+    ):
         raise NotPossible(status=MADE, wanted=ReceiptStatus.REFUNDED)
     return replace(
         payment,
@@ -121,7 +123,7 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
     """Claim another process's partial refund. Raises UnderWay if that process may still run."""
     if payment.part is None:
         return payment
-    must_be_quiet(payment, now)
+    require_no_partial_refund(payment, now)
     is_covered = payment.part.up_to <= refundable(payment)
     if payment.status in (ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED) or not is_covered:
         return replace(payment, part=None)
@@ -155,7 +157,7 @@ def refundable(payment: Payment) -> int:
     return payment.amount - claimed_of(payment)
 
 
-def must_be_quiet(payment: Payment, now: datetime) -> None:
+def require_no_partial_refund(payment: Payment, now: datetime) -> None:
     """Raise UnderWay while a process may be asking the provider for a partial refund."""
     if payment.part is not None and now < payment.part.asking_until:
         raise UnderWay(payment)
@@ -243,7 +245,7 @@ def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment
     return replace(payment, pending=PendingRefund(ask_at=ask_at, tries=tries))
 
 
-def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
+def repaid_manually(payment: Payment, now: datetime) -> Payment:
     """Record that an operator paid back the money of a failed refund in another way."""
     payment = replace(payment, owed_up_to=0)
     if payment.status is not ReceiptStatus.REFUNDING:

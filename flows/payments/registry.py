@@ -19,7 +19,7 @@ from flows.payments.gateway import (
     NoticesOnly,
     Signs,
 )
-from flows.payments.listing import Lists, TellsClaims, TellsRefunds
+from flows.payments.listing import Lists, ReportsDisputes, ReportsRefunds
 from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.session import terms_of
@@ -61,7 +61,8 @@ class Gateways:
     - `refundable`: names of gateways that support refunds.
     - `examinable`: gateways that can check the operator's account.
     - `listing`: gateways that list sessions.
-    - `refund_tellers`, `claim_tellers`: gateways that report the status of refunds and disputes.
+    - `refund_reporters`, `dispute_reporters`: gateways that report the status of refunds, of
+      disputes.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
@@ -79,11 +80,11 @@ class Gateways:
         self.examinable: dict[str, Examinable] = {
             name: one for name, one in self._gateways.items() if isinstance(one, Examinable)
         }
-        self.refund_tellers: dict[str, TellsRefunds] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, TellsRefunds)
+        self.refund_reporters: dict[str, ReportsRefunds] = {
+            name: one for name, one in self._gateways.items() if isinstance(one, ReportsRefunds)
         }
-        self.claim_tellers: dict[str, TellsClaims] = {
-            name: one for name, one in self._gateways.items() if isinstance(one, TellsClaims)
+        self.dispute_reporters: dict[str, ReportsDisputes] = {
+            name: one for name, one in self._gateways.items() if isinstance(one, ReportsDisputes)
         }
         self.listing: dict[str, Lists] = {
             name: one for name, one in self._gateways.items() if isinstance(one, Lists)
@@ -98,7 +99,7 @@ class Gateways:
     def names(self) -> Collection[str]:
         return self._gateways.keys()
 
-    def gives_back_parts(self, name: str) -> bool:
+    def supports_partial_refunds(self, name: str) -> bool:
         """Return True if the provider supports partial refunds, and resending one refunds once."""
         found = self._gateways.get(name)
         return found is not None and not (
@@ -125,7 +126,7 @@ class Gateways:
     def of(self, elicitation: Elicitation) -> Gateway:
         return self.named(terms_of(elicitation).seller)
 
-    def answers(self, elicitation: Elicitation) -> bool:
+    def can_be_polled(self, elicitation: Elicitation) -> bool:
         """Return True if the provider can be polled, or if it is not configured at the moment."""
         gateway = self._gateways.get(terms_of(elicitation).seller)
         if gateway is None or not isinstance(gateway.seller, DeclaredAccount):
@@ -142,7 +143,7 @@ class Gateways:
     def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from self.of(elicitation).begin(elicitation, context))
 
-    def asked(self, name: str) -> Gateway:
+    def for_stored(self, name: str) -> Gateway:
         """Return the gateway to ask about a stored session or payment.
 
         Raises:

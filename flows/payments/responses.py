@@ -257,7 +257,7 @@ def as_one(refunds: Sequence[ProviderRefund], price: Money) -> Refund:
     return Refund(id=refunds[0].id, price=price, status=status)
 
 
-def learned(
+def with_session(
     stored: StoredCheckout,
     elicitation: Elicitation,
     session: ProviderSession,

@@ -18,7 +18,7 @@ from flows.errors import Failed, NotPossible
 from flows.payments.gateway import Notice, verify_notice, verify_session
 from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout, sessions_of
 from flows.payments.stripe.gateway import StripeGateway, stripe
-from flows.payments.stripe.messages import SETTLING_EVENTS, neutral, read_session
+from flows.payments.stripe.messages import SETTLING_EVENTS, provider_session, read_session
 from tests.support.checkouts import KEY, asked, begun, prepared, session
 from tests.support.clock import NOON
 from tests.support.gateway_env import ID, reply, run
@@ -44,7 +44,7 @@ def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:
     with pytest.raises(Mismatch) as by_webhook:
         verify_notice(elicitation, event(COMPLETED, about), seller=SELLER)
     with pytest.raises(Mismatch) as by_fetch:
-        verify_session(elicitation, neutral(read_session(about)), seller=SELLER)
+        verify_session(elicitation, provider_session(read_session(about)), seller=SELLER)
     assert by_webhook.value.what == by_fetch.value.what
     assert by_fetch.value.session == about["id"]
     return by_fetch.value.what
@@ -113,10 +113,10 @@ def test_test_payment_never_settles_live_price_or_reverse():
     ):
         there = read_session(session(**PAID, livemode=livemode))
         with pytest.raises(Mismatch) as wrong:
-            verify_session(elicitation, neutral(there), seller=seller)
+            verify_session(elicitation, provider_session(there), seller=seller)
         assert wrong.value.what == "mode"
     paid = read_session(session(**PAID, livemode=True))
-    assert verify_session(live, neutral(paid), seller=LIVE) is SessionStatus.PAID
+    assert verify_session(live, provider_session(paid), seller=LIVE) is SessionStatus.PAID
 
 
 def test_event_of_another_account_or_mode_is_refused():
@@ -168,7 +168,7 @@ def test_session_of_earlier_attempt_is_accepted():
     assert sessions_of(both) == ("cs_test_2", "cs_test_1")
     for id in sessions_of(both):
         paid = read_session(session(**PAID, id=id))
-        assert verify_session(both, neutral(paid), seller=SELLER) is SessionStatus.PAID
+        assert verify_session(both, provider_session(paid), seller=SELLER) is SessionStatus.PAID
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_other_sessions_of_the_seller_are_parsed_but_refused():
         "mode": "setup",
     }
     other = event(COMPLETED, setup)
-    assert other.session == neutral(read_session(setup), is_now=False)
+    assert other.session == provider_session(read_session(setup), is_now=False)
     assert other.reference is None
     assert mismatch(begun(), setup) == "session"
 
@@ -298,7 +298,7 @@ def test_each_settling_event_carries_its_session():
         found = event(kind, session(**PAID))
         assert (found.id, found.type, found.subject) == ("evt_1", kind, "cs_test_1")
         assert (found.reference, found.payment) == (ID, "pi_1")
-        assert found.session == neutral(read_session(session(**PAID)), is_now=False)
+        assert found.session == provider_session(read_session(session(**PAID)), is_now=False)
 
 
 def test_two_events_about_same_change_have_equal_object_and_type():

@@ -122,7 +122,7 @@ async def refund_payment(
             found.id,
             reason=data.reason,
             run=await _run_of(service, requester, found, data.run, user=user),
-            also_made=True,
+            also_with_result=True,
             also_spent=data.also_spent,
             by=requester.name,
             up_to=None if is_full else part.minor_units,

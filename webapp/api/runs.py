@@ -219,7 +219,7 @@ async def keep_once(
         if data.failed:
             await release(elicitations, place, by=data.by)
             return OnceState(status="busy", idempotency_key=idempotency_key)
-        worked = partial(service.kinds.payments.worked, place.owner, data.payment)
+        worked = partial(service.kinds.payments.record_work, place.owner, data.payment)
         done = await keep(elicitations, place, data.result, fault=data.fault, also=worked)
     result = await result_of(elicitations, done, name=data.name)
     return OnceState(status="done", idempotency_key=idempotency_key, result=result)

@@ -26,7 +26,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver
-from flows.payments.receipt import Payment, unmade
+from flows.payments.receipt import Payment, record_unsent_result
 from flows.payments.session import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
 from webapp.calls.leases import CallUse
@@ -427,7 +427,7 @@ class Call:
         ledger = self.kinds.payments.ledger
         for one in self.marked:
             if (made_at := one.made_at) is not None:
-                change = partial(unmade, made_at=made_at)
+                change = partial(record_unsent_result, made_at=made_at)
                 await ledger.change(one.owner, one.id, change)
         self.marked = []
 

@@ -155,7 +155,7 @@ async def used_up(
         if changed and not is_released:
             written += await kind.used_up(before)
         elif changed:
-            written += await kinds.payments.in_vain(before)
+            written += await kinds.payments.record_failure(before)
     return written
 
 
@@ -172,7 +172,7 @@ async def made(
         id, is_payment = asking.elicitation_id, traits_of(asking.place.kind).gives == "receipt"
         used = await elicitations.get(id) if is_payment and id not in unused else None
         if used is not None:
-            marked += await kinds.payments.made(used, now=now)
+            marked += await kinds.payments.record_result(used, now=now)
     return marked
 
 

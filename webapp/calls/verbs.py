@@ -426,7 +426,7 @@ class Verbs:
             work=work,
             used=call.used,
             wait=call.wait_for,
-            also=partial(call.kinds.payments.worked, owner, receipt),
+            also=partial(call.kinds.payments.record_work, owner, receipt),
         )
 
 

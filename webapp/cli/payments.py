@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from flows.elicitation.states import Elicitation, Status
 from flows.payments.receipt import Payment
-from flows.payments.refunds import settled_elsewhere
+from flows.payments.refunds import repaid_manually
 from flows.payments.session import UnresolvedPayment
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
@@ -137,7 +137,7 @@ async def end_payment(service: Service, id: str) -> list[str]:
         return [f"{found.session} at {found.seller} is no longer listed."]
     if found.owed:
         now = service.clock()
-        await ledger.change(found.owner, found.id, lambda one: settled_elsewhere(one, now))
+        await ledger.change(found.owner, found.id, lambda one: repaid_manually(one, now))
         return [f"{found.owed_price} counts as refunded, and is no longer listed."]
     if await ledger.is_in_hand(found):
         raise CommandRefused(IN_HAND)
@@ -164,7 +164,7 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
     for row in await reconciling.reconcile(start):
         current = row
         while current.status != "done":
-            current = await reconciling.go_on(current)
+            current = await reconciling.compare_part(current)
             if current.tries:
                 raise CommandRefused(
                     f"{row.seller} does not answer. The server retries automatically, or run the "

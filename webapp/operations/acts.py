@@ -94,7 +94,7 @@ async def refund(
             payment.owner,
             payment.id,
             reason=None if reason is None else reason[:REASON_CHARACTERS],
-            also_made=True,
+            also_with_result=True,
             also_spent=also_spent,
             up_to=up_to,
             by=by,

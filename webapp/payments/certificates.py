@@ -48,7 +48,7 @@ CACHED_BYTES_AT_MOST = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedScheme(CertificateScheme):
+class SandboxScheme(CertificateScheme):
     """The signature scheme of this project's sandbox, whose own root is at `root_url`."""
 
     root_url: str
@@ -60,7 +60,7 @@ def trusted_roots(scheme: CertificateScheme) -> Store:
     return roots_of(scheme, bundle=Path(certifi.where()).read_bytes())
 
 
-class Shelf:
+class CertificateCache:
     """The stored certificates by address. The caller verifies them like fetched certificates."""
 
     def __init__(self, elicitations: Elicitations) -> None:
@@ -88,9 +88,9 @@ class Shelf:
 
 
 class Certificates:
-    """The certificates for verifying webhooks, cached in memory and in the store (`shelf`).
+    """The certificates for verifying webhooks, cached in memory and in the store (`cache`).
 
-    `fetch` must not follow redirects, and raises Failed. With a shelf, `verify` can also raise
+    `fetch` must not follow redirects, and raises Failed. With a cache, `verify` can also raise
     StoreUnavailable.
     """
 
@@ -100,16 +100,16 @@ class Certificates:
         fetch: Callable[[httpx.Request], Awaitable[httpx.Response]],
         clock: Clock,
         roots: Callable[[CertificateScheme], Store] = trusted_roots,
-        shelf: Shelf | None = None,
+        cache: CertificateCache | None = None,
     ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._roots = roots
-        self._shelf = shelf
+        self._cache = cache
         self._certificates: OrderedDict[str, bytes] = OrderedDict()
-        self._played: dict[str, Store] = {}
-        self._of_one = Rates(burst=FETCHES_OF_ONE, every=BETWEEN_FETCHES_OF_ONE, clock=clock)
-        self._of_all = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=clock)
+        self._sandbox_roots: dict[str, Store] = {}
+        self._limit_of_one = Rates(burst=FETCHES_OF_ONE, every=BETWEEN_FETCHES_OF_ONE, clock=clock)
+        self._limit_of_all = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=clock)
 
     async def verify(
         self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]], sender: str
@@ -146,8 +146,8 @@ class Certificates:
                 if error.reason != "bad_certificate":
                     raise
                 # The stored certificate may have expired and been replaced: fetch the new one.
-        self._of_one.require(sender)
-        self._of_all.require(scheme.name if known is None else url)
+        self._limit_of_one.require(sender)
+        self._limit_of_all.require(scheme.name if known is None else url)
         certificate = await self._fetched(url)
         try:
             delivery = verified(certificate)
@@ -160,23 +160,23 @@ class Certificates:
 
     async def _known(self, url: str) -> bytes | None:
         """Return the certificate at `url` that was valid at the last fetch, or None."""
-        if url not in self._certificates and self._shelf is not None:
-            found = await self._shelf.find(url)
+        if url not in self._certificates and self._cache is not None:
+            found = await self._cache.find(url)
             if found is not None:
                 self._remember(url, found)
         return self._certificates.get(url)
 
     async def _trusted(self, scheme: CertificateScheme) -> Store:
-        if not isinstance(scheme, PlayedScheme):
+        if not isinstance(scheme, SandboxScheme):
             return self._roots(scheme)
-        if scheme.root_url not in self._played:
-            self._of_all.require(scheme.root_url)
+        if scheme.root_url not in self._sandbox_roots:
+            self._limit_of_all.require(scheme.root_url)
             root = await self._fetched(scheme.root_url)
             try:
-                self._played[scheme.root_url] = roots_of(scheme, bundle=root)
+                self._sandbox_roots[scheme.root_url] = roots_of(scheme, bundle=root)
             except ValueError as error:
                 raise Failed("The address is not a sandbox of elicit-url.") from error
-        return self._played[scheme.root_url]
+        return self._sandbox_roots[scheme.root_url]
 
     async def _fetched(self, url: str) -> bytes:
         try:
@@ -191,8 +191,8 @@ class Certificates:
 
     async def _store(self, url: str, certificate: bytes) -> None:
         self._remember(url, certificate)
-        if self._shelf is not None and len(certificate) <= CACHED_BYTES_AT_MOST:
-            await self._shelf.put(url, certificate)
+        if self._cache is not None and len(certificate) <= CACHED_BYTES_AT_MOST:
+            await self._cache.put(url, certificate)
 
     def _remember(self, url: str, certificate: bytes) -> None:
         self._certificates[url] = certificate

@@ -33,7 +33,7 @@ from flows.payments.gateway import (
     has_open_page_elsewhere,
 )
 from flows.payments.registry import Gateways
-from flows.payments.responses import KeyUsed, learned
+from flows.payments.responses import KeyUsed, with_session
 from flows.payments.session import (
     Mismatch,
     SessionStatus,
@@ -78,11 +78,11 @@ class Checkouts:
         self._verification = verification
         self._unreached = frozenset(unreached)
         self._planned: list[datetime] = []
-        self._is_news = asyncio.Event()
+        self._has_new_turn = asyncio.Event()
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
-        self._pressing = WeakValueDictionary[str, asyncio.Lock]()
+        self._press_locks = WeakValueDictionary[str, asyncio.Lock]()
         clock = elicitations.clock
-        self._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=clock)  # by question
+        self._poll_limit = Rates(burst=1, every=BETWEEN_FETCHES, clock=clock)  # by question
         self._fetches = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES_THERE, clock=clock)
 
     async def ask_provider(
@@ -110,7 +110,7 @@ class Checkouts:
 
     def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
         """Return the lock that makes a press of Continue wait for the previous press."""
-        return self._pressing.setdefault(elicitation_id, asyncio.Lock())
+        return self._press_locks.setdefault(elicitation_id, asyncio.Lock())
 
     async def close_earlier_page(self, elicitation_id: str, *, browser: str) -> None:
         """Close the page of an earlier press, unless it is this browser's own page.
@@ -138,10 +138,10 @@ class Checkouts:
         latest = checkout_of(elicitation.attempt)
         if latest is None or latest.session is None:
             return
-        is_elsewhere = latest.url is not None and not self._blocks_new_page(elicitation, browser)
+        is_own_page = latest.url is not None and not self._blocks_new_page(elicitation, browser)
         for session in sessions_of(elicitation):
             if session == latest.session:
-                if not is_elsewhere:  # this browser's own page stays open
+                if not is_own_page:  # this browser's own page stays open
                     await self._close_session(elicitation, session)
             elif session not in known:
                 await self._close_session(elicitation, session)
@@ -153,7 +153,7 @@ class Checkouts:
         provider does not report the session's status.
         """
         try:
-            gateway = self._flow.asked(terms_of(elicitation).seller)
+            gateway = self._flow.for_stored(terms_of(elicitation).seller)
             is_closed = await self._outbound.run(gateway.close(elicitation, session))
         except Failed as error:
             if not error.is_refusal:
@@ -182,7 +182,7 @@ class Checkouts:
         if not self._flow.lists(elicitation):
             if not isinstance(refused, KeyUsed):
                 return False
-            await self._unresolved.lost(elicitation)
+            await self._unresolved.list_lost(elicitation)
             ended = await self._elicitations.end(elicitation, Status.FAILED, why=LOST)
             raise NotPossible(status=ended.status, wanted="paid at another page")
         known = sessions_of(elicitation)
@@ -223,7 +223,7 @@ class Checkouts:
         seller = self._flow.of(elicitation).seller
         stored = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
         with suppress(Failed):  # the page's terms differ: store no URL for the browser
-            stored = learned(stored, elicitation, found, seller)
+            stored = with_session(stored, elicitation, found, seller)
         _log.warning("payment.lost_page_found", extra={"id": elicitation.id})
         return await self._elicitations.change(
             elicitation.id,
@@ -266,17 +266,17 @@ class Checkouts:
         return replace(elicitation, ask_at=self._next_turn(elicitation, is_troubled=is_troubled))
 
     def expect_turn(self, elicitation: Elicitation) -> None:
-        """Let `turn` return when this elicitation's poll is due. Store that time first."""
+        """Let `wait_for_turn` return when this elicitation's poll is due. Store that time first."""
         if elicitation.ask_at is not None and not elicitation.status.is_final:
             heappush(self._planned, elicitation.ask_at)
-            self._is_news.set()
+            self._has_new_turn.set()
 
-    async def turn(self, *, within: float) -> None:
+    async def wait_for_turn(self, *, within: float) -> None:
         """Wait until the next turn that this process expects, but at most `within` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within
         while (seconds := until - loop.time()) > 0:
-            self._is_news.clear()
+            self._has_new_turn.clear()
             if self._planned:
                 now = self._elicitations.clock()
                 if self._planned[0] <= now:
@@ -287,14 +287,14 @@ class Checkouts:
                 seconds = min(seconds, max(remaining, _LEAST_SECONDS))
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._is_news.wait()
+                    await self._has_new_turn.wait()
 
     def _next_turn(self, elicitation: Elicitation, *, is_troubled: bool) -> datetime | None:
         attempt, provider = elicitation.attempt, terms_of(elicitation).seller
         if (
             attempt is None
             or provider not in self._unreached
-            or not self._flow.answers(elicitation)
+            or not self._flow.can_be_polled(elicitation)
         ):
             return None
         try:
@@ -316,7 +316,7 @@ class Checkouts:
             seller = self._flow.of(elicitation).seller
         except NotConfigured:
             return False
-        if not self._flow.answers(elicitation) or self._moments.allow(elicitation.id):
+        if not self._flow.can_be_polled(elicitation) or self._poll_limit.allow(elicitation.id):
             return True
         if self._fetches.allow(f"{seller.name} {seller.account}"):
             return None
@@ -328,7 +328,7 @@ class Checkouts:
             return False
         return True
 
-    async def leave(self, elicitation: Elicitation, *, number: int) -> None:
+    async def decline_if_unpaid(self, elicitation: Elicitation, *, number: int) -> None:
         """Decline the question after the person used a checkout's cancel link, unless it is paid.
 
         The cancel link of an earlier attempt, whose checkout was superseded, changes nothing.
@@ -374,7 +374,7 @@ class Checkouts:
             except Failed as error:
                 if not is_past:
                     failure = failure or error  # close the other sessions all the same
-                elif self._flow.answers(elicitation):
+                elif self._flow.can_be_polled(elicitation):
                     # The session has expired but may have been paid: poll it for its final status.
                     await self._unresolved.wait(elicitation, session)
         if failure is not None:
@@ -422,7 +422,7 @@ class Checkouts:
                 continue
             if known.session is None:
                 try:
-                    gateway = self._flow.asked(terms_of(elicitation).seller)
+                    gateway = self._flow.for_stored(terms_of(elicitation).seller)
                     stored = await self._outbound.run(gateway.repeat(elicitation, attempt))
                 except Failed as error:
                     before = sessions_of(elicitation)
@@ -462,7 +462,7 @@ class Checkouts:
         Raises Failed if the session may still be paid and the provider does not report its status.
         """
         try:
-            gateway = self._flow.asked(terms_of(elicitation).seller)
+            gateway = self._flow.for_stored(terms_of(elicitation).seller)
             if await self._outbound.run(gateway.close(elicitation, session)):
                 return True
         except Failed:
@@ -483,7 +483,7 @@ class Checkouts:
     async def _ask(
         self, elicitation: Elicitation, session: str, *, collects: bool
     ) -> ProviderSession:
-        gateway = self._flow.asked(terms_of(elicitation).seller)
+        gateway = self._flow.for_stored(terms_of(elicitation).seller)
         ask = gateway.collect if collects else gateway.fetch
         # Two requests at once would both find the payment approved and capture it.
         async with self._asking.setdefault(session, asyncio.Lock()):

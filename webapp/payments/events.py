@@ -320,7 +320,7 @@ class Webhooks:
             await self._change(payment, event)
         return done
 
-    async def hinted(self, provider: str, hint: UnsignedNotice) -> str:
+    async def poll_for_notice(self, provider: str, hint: UnsignedNotice) -> str:
         """Poll the provider about an unsigned notice. Return "asked" or "unknown".
 
         Raises:

@@ -112,7 +112,7 @@ class Ledger:
         key = self._product_key(payment)
         return await self._elicitations.holder(Payment, owner=payment.owner, key=key)
 
-    async def unwritten(
+    async def new_row(
         self, elicitation: Elicitation, session: ProviderSession, *, now: datetime
     ) -> Payment:
         """Return the new row of a paid session, with the product's key or as a surplus.
@@ -233,11 +233,11 @@ class Ledger:
             now = self._elicitations.clock()
             current = spent = await self._require(owner, id)
             if current.status is not ReceiptStatus.SPENT:
-                spent = receipts.spend(in_hand(current), now, run=run)
+                spent = receipts.spend(as_seen_by_call(current), now, run=run)
             elif not current.once and current.spent_by != run:
                 raise NotPossible(status=ReceiptStatus.SPENT, wanted=ReceiptStatus.SPENT)
             changed: list[Value] = [] if spent == current else [spent]
-            asked = None if request_id is None else await self.leading_to(current)
+            asked = None if request_id is None else await self.receiving_question(current)
             if asked is None or asked.take is None:
                 return changed
             if asked.take.leg != request_id:
@@ -277,7 +277,7 @@ class Ledger:
             if only_due and (due_at is None or now < due_at or await self._is_unsure(current)):
                 raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
             begun = refunds.begin(current, now, request)
-            refunds.must_be_quiet(current, now)
+            refunds.require_no_partial_refund(current, now)
             asked = await self._not_in_hand(current, run=request.run)
             # A run that refunds its own payment ends its claim itself.
             is_released = asked is not None and request.run is None
@@ -320,7 +320,7 @@ class Ledger:
         """Return True if a run's claim on the payment has not expired, for display only."""
         if payment.status not in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN):
             return False
-        asked = await self.leading_to(payment)
+        asked = await self.receiving_question(payment)
         return asked is not None and self._elicitations.is_held(asked)
 
     async def _not_in_hand(self, payment: Payment, *, run: str | None) -> Elicitation | None:
@@ -328,7 +328,7 @@ class Ledger:
 
         Raises NotPossible while another run than `run` has claimed the question.
         """
-        asked = await self.leading_to(payment)
+        asked = await self.receiving_question(payment)
         is_its_own = asked is not None and asked.take is not None and asked.take.run == run
         if asked is None or is_its_own:
             return asked
@@ -336,7 +336,7 @@ class Ledger:
             raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.REFUNDED)
         return asked
 
-    async def leading_to(self, payment: Payment) -> Elicitation | None:
+    async def receiving_question(self, payment: Payment) -> Elicitation | None:
         """Return the elicitation whose next call would get this payment, or None."""
         asked = await self._elicitations.get(payment.answers or payment.elicitation_id)
         content = None if asked is None else asked.content
@@ -400,7 +400,7 @@ class Ledger:
         """Return all rows, of one owner or of everyone, in no particular order."""
         return await self._elicitations.all(Payment, owner=owner)
 
-    async def unless_there(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
+    async def unless_stored(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
         """Return the row to write, or None if the row is already stored.
 
         If another event has already applied the `transition` of an event, the event's row gets the
@@ -440,7 +440,7 @@ class Ledger:
             result = await self._usable_again.made_usable(change(current), before=current)
             has_failed = len(result.payment.failed_refunds) > len(current.failed_refunds)
             changed = result.payment
-            webhook_row = None if hook is None else await self.unless_there(hook)
+            webhook_row = None if hook is None else await self.unless_stored(hook)
             rows = (changed, *result.questions, webhook_row)
             return [row for row in rows if row not in (None, current)]
 
@@ -453,7 +453,7 @@ class Ledger:
                 _log.warning("payment.refund_failed", extra={"id": id, "seller": changed.seller})
         return changed
 
-    async def serve(self, elicitation: Elicitation, payment: Payment) -> None:
+    async def answer_with(self, elicitation: Elicitation, payment: Payment) -> None:
         """Answer an open question with a valid payment that was made for another question."""
         ended: list[Elicitation] = []
 
@@ -478,7 +478,7 @@ class Ledger:
         return found
 
 
-def in_hand(payment: Payment) -> Payment:
+def as_seen_by_call(payment: Payment) -> Payment:
     """Return the payment with the status that the tool sees while a call uses the payment.
 
     An open payment gets the status of a claimed payment. In the store, only the elicitation is

@@ -35,7 +35,7 @@ from webapp.elicitations.question_kind import AskedBy, missing_table
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.checkouts import Checkouts
-from webapp.payments.ledger import Ledger, in_hand
+from webapp.payments.ledger import Ledger, as_seen_by_call
 from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
 from webapp.payments.unresolved import LOST, UnresolvedPayments
@@ -164,9 +164,9 @@ class Payments:
 
     async def answer(self, claimed: Elicitation) -> Json:
         try:
-            return _json(in_hand(await self.usable(claimed)))
+            return _json(as_seen_by_call(await self.usable(claimed)))
         except PaymentGone as error:
-            await self._elicitations.change(claimed.id, self._used_up_in_vain)
+            await self._elicitations.change(claimed.id, self._delivered_without_payment)
             why = f"The payment was {error.became}."
         # Raise outside of the `except` block: a cause would hide the tool's own line.
         raise Failed(why, elicitation_id=claimed.id)
@@ -190,22 +190,22 @@ class Payments:
             raise PaymentGone(found)
         return found
 
-    async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
+    async def record_result(self, used: Elicitation, *, now: datetime) -> list[Payment]:
         """Mark the payment as perhaps delivered, which ends its automatic refund."""
-        return _changed(await self._of(used), lambda found: receipts.made(found, now))
+        return _changed(await self._of(used), lambda found: receipts.record_result(found, now))
 
-    async def worked(self, owner: str, id: str | None) -> list[Payment]:
+    async def record_work(self, owner: str, id: str | None) -> list[Payment]:
         """Record that `once` has done work for the payment, which ends its automatic refund."""
         now = self._elicitations.clock()
         found = None if id is None else await self.ledger.read(owner, id)
-        return _changed(found, lambda one: receipts.made(one, now, by_once=True))
+        return _changed(found, lambda one: receipts.record_result(one, now, by_once=True))
 
-    async def in_vain(self, used: Elicitation) -> list[Payment]:
+    async def record_failure(self, used: Elicitation) -> list[Payment]:
         """Record that the tool failed. The same call can use the payment later.
 
         If no call uses the payment, it is refunded automatically.
         """
-        return _changed(await self._of(used), receipts.in_vain)
+        return _changed(await self._of(used), receipts.record_failure)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """Spend the payment, because the result that used it was sent."""
@@ -238,7 +238,7 @@ class Payments:
         refund = await self.refunds.refund(owner, id, reason=reason, run=run)
         return refund.as_json()
 
-    def _used_up_in_vain(self, claimed: Elicitation) -> Elicitation:
+    def _delivered_without_payment(self, claimed: Elicitation) -> Elicitation:
         """Mark the question as delivered: this call gets the error, and the next one asks again."""
         assert claimed.take is not None
         return states.deliver(claimed, run=claimed.take.run, now=self._elicitations.clock())

@@ -76,7 +76,7 @@ class Reconciling:
         """
         return [await self._begin(name, since) for name in self._flow.listing]
 
-    async def go_on(self, row: Reconciliation) -> Reconciliation:
+    async def compare_part(self, row: Reconciliation) -> Reconciliation:
         """Do a part of the comparison. If the provider does not answer, schedule another try."""
         gateway = self._flow.listing.get(row.seller)
         if gateway is None:  # no longer configured
@@ -191,7 +191,7 @@ class Reconciling:
         The reported stages override the stage in the event. Return False if the event is about no
         claim, or if the provider does not report the claim: the caller then applies the event.
         """
-        gateway = self._flow.claim_tellers.get(payment.seller)
+        gateway = self._flow.dispute_reporters.get(payment.seller)
         if gateway is None or event.news is None or event.news.dispute is None:
             return False
         try:

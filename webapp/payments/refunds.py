@@ -77,7 +77,7 @@ class Refunds:
         *,
         reason: str | None,
         run: str | None = None,
-        also_made: bool = False,
+        also_with_result: bool = False,
         also_spent: bool = False,
         up_to: int | None = None,
         by: str | None = None,
@@ -91,13 +91,13 @@ class Refunds:
         Raises:
             Erased: There is no such payment.
             NotPossible: The payment was spent (unless `also_spent`) or perhaps delivered (unless
-                `also_made`), or a run has claimed it.
+                `also_with_result`), or a run has claimed it.
             UnderWay: Another process is refunding it at the moment.
             NoRefunds: No provider can be asked to refund it. Nothing was started.
             Failed: The provider did not answer. The request is repeated automatically.
         """
         request = RefundRequest(
-            reason=reason, run=run, also_made=also_made, also_spent=also_spent, by=by
+            reason=reason, run=run, also_with_result=also_with_result, also_spent=also_spent, by=by
         )
         found = await self._ledger.read(owner, id)
         why_not = None
@@ -106,7 +106,7 @@ class Refunds:
         if why_not is not None:
             raise NoRefunds(why_not)
         if up_to is not None:
-            if found is not None and not self._flow.gives_back_parts(found.seller):
+            if found is not None and not self._flow.supports_partial_refunds(found.seller):
                 label = self._sellers[found.seller].label
                 raise NoRefunds(
                     f"{label} cannot make partial refunds for this server: refund all of it."
@@ -162,7 +162,7 @@ class Refunds:
 
         The next poll is a day later if this poll failed or a refund is still pending.
         """
-        gateway, clock = self._flow.refund_tellers.get(payment.seller), self._elicitations.clock
+        gateway, clock = self._flow.refund_reporters.get(payment.seller), self._elicitations.clock
         changes: Sequence[RefundChange] | None = None
         if gateway is not None and self._why_not(payment) is None:
             try:
@@ -214,7 +214,7 @@ class Refunds:
                 charges.add(one.id)
             if elicitation is None:
                 continue
-            gateway = self._flow.asked(one.seller)
+            gateway = self._flow.for_stored(one.seller)
             found = await self._outbound.run(gateway.fetch(elicitation, one.session))
             is_there = found.state is SessionStatus.PAID and not found.total_returned
             if is_there and found.payment is not None and found.payment == one.payment_intent:
@@ -233,7 +233,7 @@ class Refunds:
         part, clock = begun.part, self._elicitations.clock
         assert part is not None
         try:
-            gateway = self._flow.asked(begun.seller)
+            gateway = self._flow.for_stored(begun.seller)
             refund = await self._outbound.run(
                 gateway.refund(begun, reason=part.reason, up_to=part.up_to)
             )
@@ -306,7 +306,7 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        gateway, total = self._flow.asked(payment.seller), refunds.refundable(payment)
+        gateway, total = self._flow.for_stored(payment.seller), refunds.refundable(payment)
         up_to = None if total == payment.amount else total  # a bank claims the difference
         if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
             raise NoRefunds(why_not)
@@ -321,7 +321,7 @@ class Refunds:
 
     def _why_no_parts(self, payment: Payment) -> str | None:
         """Return why the part that no bank claims cannot be refunded, or None if it can."""
-        if not claimed_of(payment) or self._flow.gives_back_parts(payment.seller):
+        if not claimed_of(payment) or self._flow.supports_partial_refunds(payment.seller):
             return None
         return (
             f"A bank claims {claimed_price(payment)} of this payment, and "
@@ -331,7 +331,9 @@ class Refunds:
 
     def _is_pending(self, payment: Payment, refund: Refund) -> bool:
         """Return True if the provider can still say that the refund failed."""
-        return refund.status is RefundStatus.PENDING and payment.seller in self._flow.refund_tellers
+        return (
+            refund.status is RefundStatus.PENDING and payment.seller in self._flow.refund_reporters
+        )
 
     def _leased(self, payment: Payment) -> Payment:
         """Reserve the refund for this process if the provider supports no idempotency keys.

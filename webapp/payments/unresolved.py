@@ -88,7 +88,7 @@ class UnresolvedPayments:
             with suppress(KeyError):  # erased in the meantime
                 await self._elicitations.change(elicitation.id, _paid_differently)
 
-    async def lost(self, elicitation: Elicitation) -> None:
+    async def list_lost(self, elicitation: Elicitation) -> None:
         """List a lost payment page for the operator: its provider does not list sessions."""
         fresh = self._fresh(elicitation, elicitation.id)
         await self._change(

@@ -141,7 +141,7 @@ class Verification:
         """
         payment = await self._ledger.bought_for_good(elicitation)
         if payment is not None and not elicitation.status.is_final:
-            await self._ledger.serve(elicitation, payment)
+            await self._ledger.answer_with(elicitation, payment)
             raise NotPossible(status=Status.ACCEPTED, wanted="paid again")
 
     async def paid_otherwise(
@@ -262,10 +262,10 @@ class Verification:
         """Return the rows that are not stored yet, and the webhooks of applied early events."""
         paid: Value | None = None
         early: Sequence[StoredWebhook] = ()
-        webhook_row = None if hook is None else await self._ledger.unless_there(hook)
+        webhook_row = None if hook is None else await self._ledger.unless_stored(hook)
         if session.state is SessionStatus.PAID:  # a refunded payment needs its row too
             new, hooks = await self._paid_row(elicitation, session, now=now)
-            paid = await self._ledger.unless_there(new)
+            paid = await self._ledger.unless_stored(new)
             if paid is not None:
                 early = hooks
             elif webhook_row is not None:
@@ -302,7 +302,7 @@ class Verification:
         The events are marked as applied in another write. If that write is lost, they are applied
         twice, which changes nothing.
         """
-        payment = await self._ledger.unwritten(elicitation, session, now=now)
+        payment = await self._ledger.new_row(elicitation, session, now=now)
         gateway, hooks = self._flow.signers.get(payment.seller), list[StoredWebhook]()
         if payment.payment_intent is None or gateway is None:
             return payment, hooks

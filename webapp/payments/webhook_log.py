@@ -36,7 +36,7 @@ class WebhookLog:
         self._logged: dict[tuple[str, str], datetime] = {}
         self._written_at: datetime | None = None
 
-    def turned_away(self, provider: str, reason: str) -> None:
+    def count_rejected(self, provider: str, reason: str) -> None:
         """Count a rejected delivery in memory; `write_counts` writes it."""
         now = self._elicitations.clock()
         self._counts[now.date().isoformat(), provider, reason] += 1

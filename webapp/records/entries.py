@@ -16,7 +16,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
 from flows.payments.claims import DISPUTED
-from flows.payments.claims import word_of as payment_word
+from flows.payments.claims import audit_state_of as payment_word
 from flows.payments.receipt import Payment, ReceiptStatus
 from webapp.records.owners import SERVICE
 

@@ -127,7 +127,7 @@ async def provider_returns(
         raise
     try:
         if arrival.all("cancelled"):
-            await payments.checkouts.leave(elicitation, number=back.number)
+            await payments.checkouts.decline_if_unpaid(elicitation, number=back.number)
         else:
             statuses = await payments.checkouts.ask_provider(elicitation)
             # The first status belongs to the latest session. The page of the link shows the result.

@@ -215,7 +215,7 @@ def _standing(payment: Payment, *, is_in_hand: bool) -> PaymentStanding:
         case ReceiptStatus.OPEN | ReceiptStatus.TAKEN if is_in_hand:
             return "in_hand"
         case ReceiptStatus.OPEN | ReceiptStatus.TAKEN:
-            return "made" if payment.is_made else "open"
+            return "made" if payment.has_ready_result else "open"
         case ReceiptStatus.SPENT:
             return "spent"
         case ReceiptStatus.REFUNDING if payment.refund_at is None and not payment.owed:

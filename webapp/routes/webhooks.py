@@ -95,7 +95,7 @@ async def _hinted(
         else:
             service.webhooks.log.hint_limit.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
-        became = "ignored" if hint is None else await service.webhooks.hinted(name, hint)
+        became = "ignored" if hint is None else await service.webhooks.poll_for_notice(name, hint)
     except (Unverified, Malformed) as error:
         # With certificates, only rejected deliveries count for the rate limit, so that the limit
         # does not delay authentic ones.
@@ -110,7 +110,7 @@ async def _hinted(
         _log.warning("webhook.provider_unreachable", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
     if became not in ("ignored", "asked"):
-        service.webhooks.log.turned_away(name, became)
+        service.webhooks.log.count_rejected(name, became)
     return became
 
 
@@ -129,7 +129,7 @@ def _turned_away(error: Unverified | Malformed, provider: str, service: Service)
     # Malformed: perhaps authentic, but not readable.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
     service.elicitations.telemetry.observer.webhook_came(provider, reason)
-    service.webhooks.log.turned_away(provider, reason)
+    service.webhooks.log.count_rejected(provider, reason)
 
 
 def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed, InvalidQuestion
-from flows.payments.checkout_page import asked, asking, begun, prepared, ways_back
+from flows.payments.checkout_page import asking, begun, prepared, return_urls, stored_request
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.reader import (
     answer_in,
@@ -24,8 +24,8 @@ from flows.payments.declared.reader import (
     id_at,
     notice_in,
     refund_in,
+    refusal_code_in,
     session_in,
-    trouble_in,
 )
 from flows.payments.declared.templates import Values, fill, fill_path, fill_text, text_at
 from flows.payments.gateway import Notice, ProviderSession, payment_of, terms_for
@@ -35,9 +35,9 @@ from flows.payments.responses import (
     GIVING_BACK,
     KeyUsed,
     json_request,
-    learned,
     refund_key,
     unreadable,
+    with_session,
     written,
 )
 from flows.payments.session import Malformed, SessionStatus, StoredCheckout, checkout_of, terms_of
@@ -80,14 +80,14 @@ class DeclaredGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        stored, key = asked(elicitation, attempt, self.seller)
+        stored, key = stored_request(elicitation, attempt, self.seller)
         values: Values = {**self.seller.own, **_keys(key), "reference": elicitation.id}
         reply = yield self._request(self._declared.create, values, body=stored.request, key=key)
-        if (word := trouble_in(reply, self.seller)) in self._declared.key_used:
+        if (word := refusal_code_in(reply, self.seller)) in self._declared.key_used:
             raise KeyUsed(self.seller, why=word)
         data = answer_in(reply, self.seller, doing=OPENING)
         session = self._opened(data, elicitation, key=key)
-        stored = learned(stored, elicitation, session, self.seller)
+        stored = with_session(stored, elicitation, session, self.seller)
         try:
             handle = id_at(data, self._declared.created.handle)
         except Malformed:
@@ -171,7 +171,7 @@ class DeclaredGateway:
         return None
 
     def _creation(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
-        terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+        terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         expires_at = (context.now + self._declared.life).replace(microsecond=0)
         values: Values = {
             **self.seller.own,

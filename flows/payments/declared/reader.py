@@ -46,7 +46,7 @@ def answer_in(reply: httpx.Response, seller: DeclaredAccount, *, doing: str) -> 
     return found
 
 
-def trouble_in(reply: httpx.Response, seller: DeclaredAccount) -> str:
+def refusal_code_in(reply: httpx.Response, seller: DeclaredAccount) -> str:
     """Return the provider's code for the refusal, or an empty text."""
     if not reply.is_client_error:
         return ""

@@ -27,7 +27,7 @@ from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
 from flows.origin import is_origin
-from flows.payments.checkout_page import PACE, asked, asking, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, asking, begun, prepared, return_urls, stored_request
 from flows.payments.gateway import (
     ProviderSession,
     UnsignedNotice,
@@ -54,10 +54,10 @@ from flows.payments.responses import (
     as_one,
     existing_refunds,
     json_request,
-    learned,
     refund_key,
     reported_changes,
     standing_refunds,
+    with_session,
     written,
 )
 from flows.payments.session import REFERENCE_KEY, SessionStatus, StoredCheckout, terms_of
@@ -162,10 +162,10 @@ class MollieGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        stored, key = asked(elicitation, attempt, self.seller)
+        stored, key = stored_request(elicitation, attempt, self.seller)
         reply = yield self._request("POST", _PAYMENTS, body=stored.request, key=key)
         found = payment_in(reply, self.seller, doing="open its payment page")
-        return learned(stored, elicitation, session_of(found, self.seller), self.seller)
+        return with_session(stored, elicitation, session_of(found, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
@@ -242,7 +242,7 @@ class MollieGateway:
         return session_of(same_payment(payment.session, reply, self.seller), self.seller)
 
     def _payment(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
-        terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+        terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         payment = {
             "amount": _amount(terms.price),
             "description": terms.what[:DESCRIPTION_AT_MOST],

@@ -32,7 +32,7 @@ import msgspec
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import InvalidQuestion
-from flows.payments.checkout_page import PACE, asked, asking, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, asking, begun, prepared, return_urls, stored_request
 from flows.payments.gateway import (
     ProviderSession,
     UnsignedNotice,
@@ -63,11 +63,11 @@ from flows.payments.responses import (
     as_one,
     existing_refunds,
     json_request,
-    learned,
     problem,
     refund_key,
     reported_changes,
     standing_refunds,
+    with_session,
     written,
 )
 from flows.payments.session import SessionStatus, StoredCheckout, terms_of
@@ -224,14 +224,14 @@ class PayPalGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        stored, key = asked(elicitation, attempt, self.seller)
+        stored, key = stored_request(elicitation, attempt, self.seller)
         reply = yield from self._send("POST", _ORDERS, body=stored.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=issue_in))
         if has_lapsed(reply, until=stored.expires_at):  # the order was created and expired unpaid
             return stored
         order = order_in(reply, self.seller, doing="open its payment page")
-        return learned(stored, elicitation, session_of(order, self.seller), self.seller)
+        return with_session(stored, elicitation, session_of(order, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         _, found = yield from self._order(elicitation, session)
@@ -346,7 +346,7 @@ def _token_request(seller: PayPalAccount) -> httpx.Request:
 
 
 def _asked_order(elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
-    terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+    terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
     order = {
         "intent": "CAPTURE",
         "purchase_units": [

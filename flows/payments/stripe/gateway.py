@@ -27,7 +27,7 @@ from msgspec import Struct
 from flows.elicitation.flow import Redirect, RedirectContext, SetupFinding, SetupReport, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import Failed
-from flows.payments.checkout_page import PACE, asked, begun, prepared, ways_back
+from flows.payments.checkout_page import PACE, begun, prepared, return_urls, stored_request
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
@@ -46,11 +46,11 @@ from flows.payments.responses import (
     already_refunded,
     as_one,
     existing_refunds,
-    learned,
     problem,
     refund_key,
     reported_changes,
     standing_refunds,
+    with_session,
 )
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
 from flows.payments.stripe.messages import (
@@ -62,8 +62,8 @@ from flows.payments.stripe.messages import (
     claims_in,
     code_of,
     is_key_used,
-    neutral,
     notice_in,
+    provider_session,
     read_refund,
     reference_in,
     refunds_in,
@@ -234,23 +234,23 @@ class StripeGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        stored, key = asked(elicitation, attempt, self.seller)
+        stored, key = stored_request(elicitation, attempt, self.seller)
         reply = yield self._post(_SESSIONS, stored.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=code_of))
         session = session_in(reply, self.seller, doing="open its payment page")
-        return learned(stored, elicitation, neutral(session), self.seller)
+        return with_session(stored, elicitation, provider_session(session), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
         reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_CHARGE}")
         found = same_session(session, reply, self.seller)
         if not found.is_disputed or found.payment_intent is None:
-            return neutral(found)
+            return provider_session(found)
         # A charge stays disputed after its dispute has ended, so fetch the disputes' stages.
         query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
         reply = yield self._get(f"{_DISPUTES}?{query}")
-        return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))
+        return provider_session(found, claims=claims_in(reply, found.payment_intent, self.seller))
 
     def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
         """List sessions. Stripe lists the latest first and cannot search for our reference."""
@@ -348,7 +348,7 @@ class StripeGateway:
         return httpx.Request("POST", self.seller.api + path, headers=headers, content=body.encode())
 
     def _asked_session(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
-        terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+        terms, (back, cancelled) = terms_of(elicitation), return_urls(context)
         expires_at = _expiry(elicitation.expires_at, now=context.now)
         form = {
             "mode": "payment",

@@ -159,7 +159,7 @@ def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
     if not isinstance(named, str):
         return None
     try:
-        session = neutral(read_session(data))
+        session = provider_session(read_session(data))
     except Malformed:
         return None
     until, closes_at = data.get("expires_at"), None
@@ -174,7 +174,7 @@ def id_of(value: Json) -> Json:
     return value.get("id") if isinstance(value, Mapping) else value
 
 
-def neutral(
+def provider_session(
     session: CheckoutSession,
     *,
     has_failed: bool = False,
@@ -195,7 +195,7 @@ def neutral(
         claims=claims,
         url=session.url,
         is_now=is_now,
-        unknown_word=unknown_word(session),
+        unknown_word=unknown_status(session),
     )
 
 
@@ -216,7 +216,7 @@ def _state(session: CheckoutSession) -> SessionStatus:
             return SessionStatus.PENDING
 
 
-def unknown_word(session: CheckoutSession) -> str | None:
+def unknown_status(session: CheckoutSession) -> str | None:
     """Return the status or payment status that this version does not know, or None."""
     words = {session.status: STATUSES, session.payment_status: PAYMENT_STATUSES}
     return next((word for word, known in words.items() if word and word not in known), None)
@@ -320,7 +320,7 @@ def _session_in(
         if is_made_by_us or about.get("object") != "checkout.session":
             raise
         return None
-    return neutral(found, has_failed=kind == PAYMENT_FAILED, is_now=False)
+    return provider_session(found, has_failed=kind == PAYMENT_FAILED, is_now=False)
 
 
 def _changes(kind: str, about: Mapping[str, Json], *, at: datetime) -> PaymentChange | None:

@@ -24,7 +24,7 @@ from flows.payments.session import (
     StoredCheckout,
 )
 from flows.payments.stripe.gateway import StripeAccount, StripeGateway, sandbox_stripe, stripe
-from flows.payments.stripe.messages import charge_amount, charged, neutral, read_session
+from flows.payments.stripe.messages import charge_amount, charged, provider_session, read_session
 from tests.support.checkouts import (
     KEY,
     LIFE,
@@ -123,7 +123,10 @@ def test_amount_is_sent_in_minor_units_of_provider(price: Money, amount: str) ->
         status="complete",
         payment_status="paid",
     )
-    assert verify_session(begun(asked(price)), neutral(read_session(paid)), seller=SELLER) is PAID
+    assert (
+        verify_session(begun(asked(price)), provider_session(read_session(paid)), seller=SELLER)
+        is PAID
+    )
 
 
 @pytest.mark.parametrize("price", [Money("5.124", "KWD"), Money("10.50", "MGA")])

@@ -36,7 +36,12 @@ from flows.payments.registry import Gateways, gateway_of
 from flows.payments.responses import is_refusal, minor_units, written
 from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout
 from flows.payments.stripe.gateway import StripeGateway, stripe
-from flows.payments.stripe.messages import charge_amount, listed_session, neutral, read_session
+from flows.payments.stripe.messages import (
+    charge_amount,
+    listed_session,
+    provider_session,
+    read_session,
+)
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env, signing
 from tests.support.checkouts import session as session_of
@@ -185,7 +190,8 @@ def test_only_exact_price_in_stripe_units_counts_as_paid(
         }
         wrong = next((name for name, is_right in what.items() if not is_right), PAID)
         assert (
-            outcome(lambda: verify_session(begun(price), neutral(session), seller=SELLER)) == wrong
+            outcome(lambda: verify_session(begun(price), provider_session(session), seller=SELLER))
+            == wrong
         )
 
 
@@ -263,7 +269,7 @@ def test_stripe_session_status_is_mapped_to_session_state(
     changes: dict[str, Any], state: SessionStatus, failed: SessionStatus
 ) -> None:
     session = read_session(session_of(**changes))
-    assert neutral(session).state is state
+    assert provider_session(session).state is state
     for kind, wanted in (
         ("checkout.session.completed", state),
         ("checkout.session.async_payment_failed", failed),
@@ -309,7 +315,7 @@ def test_payment_without_intent_status_is_pending(intent: Json) -> None:
     [{"amount_total": None}, {"currency": None}, {"currency": "xxx"}, {"amount_total": 10**13}],
 )
 def test_missing_stripe_amount_or_currency_is_none(changes: dict[str, Any]) -> None:
-    assert neutral(read_session(session_of(**changes))).amount is None
+    assert provider_session(read_session(session_of(**changes))).amount is None
 
 
 def charged_back(**charge: Json) -> Json:
@@ -418,7 +424,7 @@ def test_gateways_route_each_question_to_its_own_provider() -> None:
     assert before.attempt is not None
     assert isinstance(run(gateways.begin(before, TRIP), reply(session_of()))[0], Redirect)
     for name in SELLERS:
-        assert gateways.asked(name) is gateways.named(name)
+        assert gateways.for_stored(name) is gateways.named(name)
 
 
 def test_removed_provider_is_named_in_error() -> None:
@@ -432,7 +438,7 @@ def test_removed_provider_is_named_in_error() -> None:
 def test_session_of_removed_provider_cannot_be_fetched() -> None:
     gateways = Gateways({"paypal": SELLERS["paypal"]})
     with pytest.raises(Failed, match="not configured any more"):
-        gateways.asked("stripe")
+        gateways.for_stored("stripe")
 
 
 def test_only_signing_gateway_can_settle_by_webhook() -> None:

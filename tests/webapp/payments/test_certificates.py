@@ -22,8 +22,8 @@ from webapp.payments.certificates import (
     CERTIFICATE_RETENTION,
     FETCHES_AT_ONCE,
     FETCHES_OF_ONE,
+    CertificateCache,
     Certificates,
-    Shelf,
 )
 from webapp.records.owners import SERVICE, open_owners
 from webapp.records.values import KINDS, StoredCertificate
@@ -61,8 +61,8 @@ class Host:
             waiters=Waiters(),
             clock=self.clock,
         )
-        shelf = Shelf(elicitations)
-        return Certificates(fetch=self, clock=self.clock, roots=_own_root, shelf=shelf)
+        cache = CertificateCache(elicitations)
+        return Certificates(fetch=self, clock=self.clock, roots=_own_root, cache=cache)
 
     async def genuine(
         self,

@@ -91,7 +91,7 @@ async def test_approved_paypal_order_of_an_ended_question_is_not_captured(
     asked = await paypal_env.begun()
     at_paypal.approve("O1")
     checkouts = paypal_env.service.kinds.payments.checkouts
-    await checkouts.leave(await paypal_env.now(asked), number=1)
+    await checkouts.decline_if_unpaid(await paypal_env.now(asked), number=1)
     assert (await paypal_env.now(asked)).status is Status.DENIED
     assert (await paypal_env.post(approved(asked, "O1"))).status_code == 200
     await checkouts.close(await paypal_env.now(asked))

@@ -330,7 +330,7 @@ async def test_zero_price_is_refused_before_a_checkout_is_created(
 async def test_declining_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
     asked = await begun(payment_env)
     checkouts = payment_env.service.kinds.payments.checkouts
-    await checkouts.leave(await payment_env.now(asked), number=1)
+    await checkouts.decline_if_unpaid(await payment_env.now(asked), number=1)
     assert (await payment_env.now(asked)).status is Status.DENIED
     assert acme.checkouts["co-1"]["state"] == "closed"
     assert acme.calls.count("POST /checkouts/co-1/close") == 1
@@ -617,7 +617,7 @@ async def test_declared_provider_with_another_api_is_polled_and_its_checkout_clo
     assert await say(other, orchard.event(id="e-2")) == "refused"
     assert sorted(await webhook_statuses(other)) == [("refused", "account"), ("refused", "amount")]
     orchard.order |= {"state": "new", "shop": "s-1"}
-    await checkouts.leave(await other.now(asked), number=1)
+    await checkouts.decline_if_unpaid(await other.now(asked), number=1)
     assert orchard.order["state"] == "void"
     assert (await other.now(asked)).status is Status.DENIED
     assert await ledger(other) == []

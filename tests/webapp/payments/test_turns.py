@@ -270,7 +270,7 @@ async def test_poller_wakes_when_a_checkout_becomes_due(payment_env: PaymentEnv)
     # finding: M3
     asked = await payment_env.asked()
     expecting = payment_env.service.kinds.payments.checkouts
-    waiting = asyncio.create_task(expecting.turn(within=3600))
+    waiting = asyncio.create_task(expecting.wait_for_turn(within=3600))
     await asyncio.sleep(0)
     expecting.expect_turn(structs.replace(asked, ask_at=payment_env.clock() + timedelta(hours=1)))
     await asyncio.sleep(0)
@@ -278,7 +278,7 @@ async def test_poller_wakes_when_a_checkout_becomes_due(payment_env: PaymentEnv)
     expecting.expect_turn(structs.replace(asked, ask_at=payment_env.clock()))
     await asyncio.wait_for(waiting, 300)
     payment_env.clock.tick(hours=1)
-    await asyncio.wait_for(expecting.turn(within=3600), 300)
+    await asyncio.wait_for(expecting.wait_for_turn(within=3600), 300)
 
 
 async def test_overdue_checkout_wakes_the_poller_once_and_later_checkouts_remain(
@@ -288,13 +288,13 @@ async def test_overdue_checkout_wakes_the_poller_once_and_later_checkouts_remain
     expecting = payment_env.service.kinds.payments.checkouts
     expecting.expect_turn(structs.replace(asked, ask_at=payment_env.clock() - timedelta(seconds=1)))
     expecting.expect_turn(structs.replace(asked, ask_at=payment_env.clock() + timedelta(hours=1)))
-    await asyncio.wait_for(expecting.turn(within=3600), 300)
-    waiting = asyncio.create_task(expecting.turn(within=3600))
+    await asyncio.wait_for(expecting.wait_for_turn(within=3600), 300)
+    waiting = asyncio.create_task(expecting.wait_for_turn(within=3600))
     await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
     payment_env.clock.tick(hours=1)
-    await asyncio.wait_for(expecting.turn(within=3600), 300)
+    await asyncio.wait_for(expecting.wait_for_turn(within=3600), 300)
 
 
 async def test_pressing_continue_and_each_poll_schedule_the_next_poll(
@@ -305,7 +305,7 @@ async def test_pressing_continue_and_each_poll_schedule_the_next_poll(
     expecting = payment_env.service.kinds.payments.checkouts
     for pause in PACE:
         payment_env.clock.tick(seconds=pause.total_seconds())
-        await asyncio.wait_for(expecting.turn(within=3600), 300)
+        await asyncio.wait_for(expecting.wait_for_turn(within=3600), 300)
         before = sum(FETCHED in call for call in acme.calls)
         await fall_due(payment_env.service)
         assert sum(FETCHED in call for call in acme.calls) == before + 1

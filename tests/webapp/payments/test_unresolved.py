@@ -258,7 +258,7 @@ async def test_same_payment_is_not_asked_for_again_after_a_payment_page_was_lost
     payment_env: PaymentEnv,
 ) -> None:
     asked = await payment_env.asked()
-    await payment_env.service.kinds.payments.unresolved.lost(asked)
+    await payment_env.service.kinds.payments.unresolved.list_lost(asked)
     says = "A payment page was opened for the same request before, and the server cannot find it"
     with pytest.raises(Failed) as failed:
         await ask_the_same(payment_env, asked)

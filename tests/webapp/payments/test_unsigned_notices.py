@@ -74,7 +74,7 @@ async def test_unsigned_webhook_about_another_providers_payment_polls_no_provide
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
         asked = await payment_env.asked()
         hint = UnsignedNotice(type="payment", reference=asked.id, session=None)
-        assert await payment_env.service.webhooks.hinted("mollie", hint) == "unknown"
+        assert await payment_env.service.webhooks.poll_for_notice("mollie", hint) == "unknown"
         assert provider.calls == []
 
 

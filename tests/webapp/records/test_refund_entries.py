@@ -117,7 +117,7 @@ CASES: dict[str, tuple[Sequence[Change], Sequence[tuple[str, str | None]]]] = {
         [("refunding", KEY), ("refunded", KEY), ("refund failed", None), ("refunded", None)],
     ),
     "a failed refund, paid in another way": (
-        [BEGIN, END, FAILED, lambda one: refunds.settled_elsewhere(one, NOON)],
+        [BEGIN, END, FAILED, lambda one: refunds.repaid_manually(one, NOON)],
         [("refunding", KEY), ("refunded", KEY), ("refund failed", None), ("refunded", None)],
     ),
     "a failed refund, requested again": (

@@ -91,9 +91,9 @@ async def test_polling_of_merchant_account_is_limited(shop: Shop) -> None:
         await buy.person.go_on(buy.link)
         (asked,) = await shop.asked()
         checkouts = shop.service.kinds.payments.checkouts
-        # A new `_moments` limiter makes each fetch count as the first one of another question.
+        # A new limiter makes each fetch count as the first one of another question.
         for number in range(FETCHES_AT_ONCE + 5):
-            checkouts._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=shop.clock)
+            checkouts._poll_limit = Rates(burst=1, every=BETWEEN_FETCHES, clock=shop.clock)
             await checkouts.ask_once(asked)
             assert shop.line.count(FETCH) == min(number + 1, FETCHES_AT_ONCE)
         shop.clock.tick(seconds=1)

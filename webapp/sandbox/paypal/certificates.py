@@ -28,16 +28,16 @@ from cryptography.x509 import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from flows.webhooks.certificates import RSA_BITS_AT_LEAST, CertificateScheme
-from webapp.payments.certificates import PlayedScheme
+from webapp.payments.certificates import SandboxScheme
 
 CERTIFICATE_ID = "CERT-SANDBOX-1"
 _LIFE = timedelta(days=365)
 _SINCE = timedelta(days=1)
 
 
-def sandbox_scheme(url: str) -> PlayedScheme:
+def sandbox_scheme(url: str) -> SandboxScheme:
     """Return the scheme with which a server verifies webhooks of the sandbox at `url`."""
-    return PlayedScheme(
+    return SandboxScheme(
         name="paypal",
         header_prefix="paypal-",
         certificate_addresses=(f"{url}/paypal/v1/notifications/certs/",),
