@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Final
@@ -31,7 +31,6 @@ from flows.payments.checkout_page import PACE, begun, prepared, return_urls, sto
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
-    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -215,13 +214,11 @@ class StripeGateway:
 
     scheme = STRIPE
     pace = PACE
+    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
         self.webhook_secrets: tuple[str, ...] = seller.webhook_secrets
-
-    def read_notice(self, body: bytes) -> Notice:
-        return notice_in(body)
 
     def check(self, price: Money) -> None:
         charge_amount(price)
@@ -245,12 +242,11 @@ class StripeGateway:
         terms_for(elicitation, self.seller)
         reply = yield self._get(f"{_path(_SESSIONS, session)}?{_WITH_CHARGE}")
         found = same_session(session, reply, self.seller)
-        if not found.is_disputed or found.payment_intent is None:
+        if found.disputed_payment is None:
             return provider_session(found)
         # A charge stays disputed after its dispute has ended, so fetch the disputes' stages.
-        query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
-        reply = yield self._get(f"{_DISPUTES}?{query}")
-        return provider_session(found, claims=claims_in(reply, found.payment_intent, self.seller))
+        claims = yield from self._claims(found.disputed_payment)
+        return replace(provider_session(found), claims=claims)
 
     def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
         """List sessions. Stripe lists the latest first and cannot search for our reference."""
@@ -322,10 +318,11 @@ class StripeGateway:
         return existing_refunds(listing())
 
     def claims(self, payment: Payment) -> Talk[Sequence[ProviderClaim]]:
-        intent = payment_of(payment, self.seller)
+        return (yield from self._claims(payment_of(payment, self.seller)))
+
+    def _claims(self, intent: str) -> Talk[tuple[ProviderClaim, ...]]:
         query = urlencode({"payment_intent": intent, "limit": "100"})
-        reply = yield self._get(f"{_DISPUTES}?{query}")
-        return claims_in(reply, intent, self.seller)
+        return claims_in((yield self._get(f"{_DISPUTES}?{query}")), intent, self.seller)
 
     def trace(self, payment: str) -> Talk[str | None]:
         """Return the elicitation of a payment. A dispute names only the payment."""

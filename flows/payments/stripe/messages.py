@@ -101,49 +101,51 @@ def charged_units(amount: int, currency: str) -> int:
     return checked_units(minor_units, currency)
 
 
+class _Charge(Struct, frozen=True, kw_only=True):
+    amount_refunded: Annotated[int, Meta(ge=0)] = 0
+    disputed: bool = False  # True also if the dispute has ended
+
+
+class _SessionIntent(Struct, frozen=True, kw_only=True):
+    id: Id | None = None
+    status: str | None = None
+    latest_charge: str | _Charge | None = None
+
+
 class CheckoutSession(Struct, frozen=True, kw_only=True):
-    """A session.
+    """A session. `amount_total` is in Stripe's units.
 
-    `amount_total` is in Stripe's units, `currency` in capitals.
-
-    Only other programs' sessions may lack a status or amount. The payment's status and the charge's
-    fields are known only if the reply contains these objects, and not only their ids.
+    Only other programs' sessions may lack a status or amount. Stripe sends the payment and its
+    charge either as an id or as an object.
     """
 
     id: Id
     status: str | None
     payment_status: str
     amount_total: Annotated[int, Meta(ge=0)] | None
-    currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")] | None
+    currency: Annotated[str, Meta(pattern=r"^[A-Za-z]{3}\Z")] | None = None
     livemode: bool
     client_reference_id: str | None = None
-    payment_intent: Id | None = None
-    payment_intent_status: str | None = None
-    amount_refunded: Annotated[int, Meta(ge=0)] = 0
-    is_disputed: bool = False  # True also if the dispute has ended
+    payment_intent: Id | _SessionIntent | None = None
     url: str | None = None
 
     def __repr__(self) -> str:
         return f"CheckoutSession({self.id!r}, {self.status!r}, {self.payment_status!r})"
 
+    @property
+    def disputed_payment(self) -> str | None:
+        """The id of the session's payment if its charge is or was disputed."""
+        match self.payment_intent:
+            case _SessionIntent(id=id, latest_charge=_Charge(disputed=True)):
+                return id
+            case _:
+                return None
+
 
 def read_session(data: Json) -> CheckoutSession:
     """Read a session. Raises Malformed."""
-    if not isinstance(data, Mapping):
-        raise Malformed("payment session")
-    currency, intent = data.get("currency"), data.get("payment_intent")
-    charge = intent.get("latest_charge") if isinstance(intent, Mapping) else None
-    about_charge: Mapping[str, Json] = charge if isinstance(charge, Mapping) else {}
-    fields = {
-        **data,
-        "currency": currency.upper() if isinstance(currency, str) else currency,
-        "payment_intent": id_of(intent),
-        "payment_intent_status": intent.get("status") if isinstance(intent, Mapping) else None,
-        "amount_refunded": about_charge.get("amount_refunded", 0),
-        "is_disputed": about_charge.get("disputed", False),
-    }
     try:
-        return msgspec.convert(fields, CheckoutSession)
+        return msgspec.convert(data, CheckoutSession)
     except msgspec.ValidationError:
         raise Malformed("payment session") from None
 
@@ -169,37 +171,37 @@ def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
     return replace(session, closes_at=closes_at, is_made_by_us=is_made_by_us)
 
 
-def id_of(value: Json) -> Json:
-    """Return the id of an object that the reply names by id or contains."""
-    return value.get("id") if isinstance(value, Mapping) else value
-
-
 def provider_session(
-    session: CheckoutSession,
-    *,
-    has_failed: bool = False,
-    is_now: bool = True,
-    claims: tuple[ProviderClaim, ...] = (),
+    session: CheckoutSession, *, has_failed: bool = False, is_now: bool = True
 ) -> ProviderSession:
     """Convert to a ProviderSession. `has_failed`: the event says that the payment failed."""
-    state = _state(session)
+    currency = None if session.currency is None else session.currency.upper()
+    intent = session.payment_intent
+    if not isinstance(intent, _SessionIntent):
+        intent = _SessionIntent(id=intent)
+    refunded: int | None = None
+    if isinstance(intent.latest_charge, _Charge):
+        refunded = _units(intent.latest_charge.amount_refunded, currency)
+    state = _state(session, intent.status)
+    words = {session.status: STATUSES, session.payment_status: PAYMENT_STATUSES}
     return ProviderSession(
         id=session.id,
         state=SessionStatus.FAILED if has_failed and state is SessionStatus.PENDING else state,
-        amount=_units(session.amount_total, session.currency),
-        currency=session.currency,
+        amount=_units(session.amount_total, currency),
+        currency=currency,
         reference=session.client_reference_id,
         is_live=session.livemode,
-        payment=session.payment_intent,
-        refunded=_units(session.amount_refunded, session.currency) or 0,
-        claims=claims,
+        payment=intent.id,
+        refunded=refunded or 0,
         url=session.url,
         is_now=is_now,
-        unknown_word=unknown_status(session),
+        unknown_word=next(
+            (word for word, known in words.items() if word and word not in known), None
+        ),
     )
 
 
-def _state(session: CheckoutSession) -> SessionStatus:
+def _state(session: CheckoutSession, intent_status: str | None) -> SessionStatus:
     """Return the status. An unknown value never ends a session: it is fetched again."""
     match session.status, session.payment_status:
         case _, "paid":
@@ -210,16 +212,10 @@ def _state(session: CheckoutSession) -> SessionStatus:
             return SessionStatus.CLOSED
         case "complete", "no_payment_required":
             return SessionStatus.PAID
-        case "complete", "unpaid" if session.payment_intent_status in _NO_MONEY_COMES:
+        case "complete", "unpaid" if intent_status in _NO_MONEY_COMES:
             return SessionStatus.FAILED
         case _:
             return SessionStatus.PENDING
-
-
-def unknown_status(session: CheckoutSession) -> str | None:
-    """Return the status or payment status that this version does not know, or None."""
-    words = {session.status: STATUSES, session.payment_status: PAYMENT_STATUSES}
-    return next((word for word, known in words.items() if word and word not in known), None)
 
 
 @lru_cache(1024)
@@ -285,7 +281,9 @@ def _notice_of(event: _Event) -> Notice:
     named = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
     reference = _text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE)
     subject, at = _text(about.get("id"), _ID), datetime.fromtimestamp(event.created, UTC)
-    is_payment = about.get("object") == "payment_intent"
+    payment = about.get("id" if about.get("object") == "payment_intent" else "payment_intent")
+    if isinstance(payment, Mapping):
+        payment = payment.get("id")
     change, session, transition = None, None, None
     if event.type in SETTLING_EVENTS:
         session = _session_in(about, event.type, is_made_by_us=reference is not None)
@@ -305,7 +303,7 @@ def _notice_of(event: _Event) -> Notice:
         news=change,
         subject=subject if is_relevant else None,
         reference=reference if is_relevant else None,
-        payment=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
+        payment=_text(payment, _ID),
         transition=transition if is_relevant else None,
     )
 
