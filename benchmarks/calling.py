@@ -44,7 +44,7 @@ async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
                     f"a tool call over HTTP, {revision}",
                     rounds,
                     show=lambda took: f"{took * 1e3:.1f} ms",
-                    at_most=1.5 if revision < MODERN else 1.6,
+                    at_most=1.45 if revision < MODERN else 1.6,
                 )
             )
     return figures

@@ -40,7 +40,7 @@ async def webhooks(*, seconds: float, times: int = 500) -> Figure:
         f"webhooks a second over HTTP, {AT_ONCE} at once",
         rounds,
         show=lambda rate: f"{rate:,.0f}/s",
-        at_least=0.5,
+        at_least=0.55,
     )
 
 

@@ -57,7 +57,7 @@ async def settle_to_resumed(
         "from a settle until the await returns",
         rounds,
         show=lambda took: f"{took * 1e6:.0f} us",
-        at_most=2.5,
+        at_most=1.7,
     )
 
 
