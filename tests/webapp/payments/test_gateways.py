@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import httpx
 import msgspec
@@ -14,6 +15,7 @@ from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
+from flows.payments.refunds import NoRefunds
 from flows.question import asking
 from tests.support.gateway_env import stored_checkout
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
@@ -277,6 +279,23 @@ async def test_paypal_payment_is_refunded(paypal_env: PaymentEnv, at_paypal: Pay
     assert (refund.id, str(refund.price)) == ("R1", "9.00 EUR")
     back = await paypal_env.receipt(asked)
     assert back.status is ReceiptStatus.REFUNDED
+
+
+async def test_part_refund_with_decimals_that_paypal_lacks_blocks_no_other_refund(
+    paypal_env: PaymentEnv, at_paypal: PayPal
+) -> None:
+    asked = await paypal_env.begun()
+    at_paypal.approve("O1")
+    await paypal_env.post(approved(asked, "O1"))
+    payment, payments = await paypal_env.receipt(asked), paypal_env.service.kinds.payments
+    in_forints = partial(replace, currency="HUF", amount=90000)  # PayPal has no decimals of HUF
+    await payments.ledger.change(payment.owner, payment.id, in_forints)
+    at_paypal.unit("O1")["amount"] = {"currency_code": "HUF", "value": "900"}
+    with pytest.raises(NoRefunds, match="more decimals than can be charged in this currency"):
+        await payments.refunds.refund(payment.owner, payment.id, reason=None, up_to=150)
+    assert (await paypal_env.receipt(asked)).part is None
+    await payments.refunds.refund(payment.owner, payment.id, reason=None, up_to=90000)
+    assert (await paypal_env.receipt(asked)).status is ReceiptStatus.REFUNDED
 
 
 # Mollie
