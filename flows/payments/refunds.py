@@ -75,6 +75,8 @@ def begin(payment: Payment, now: datetime, request: RefundRequest) -> Payment:
     If a refund was already started, return the payment unchanged, or with the new requester if that
     refund failed at the provider. A request by a tool (with `run`) does not need `also_made`.
     """
+    if is_rest_refunded(payment):
+        return payment
     if payment.status is ReceiptStatus.REFUNDING:
         by = request.by or payment.refund_asked_by
         return replace(payment, refund_asked_by=by) if payment.owed else payment
@@ -153,6 +155,12 @@ def refundable(payment: Payment) -> int:
     The person gets the claimed amount from the bank, and a refund would pay that amount twice.
     """
     return payment.amount - claimed_of(payment)
+
+
+def is_rest_refunded(payment: Payment) -> bool:
+    """Return True if a full refund was made, except for a part that a bank claims."""
+    is_disputed = payment.status is ReceiptStatus.DISPUTED
+    return is_disputed and payment.is_refund_begun and 0 < refundable(payment) <= payment.refunded
 
 
 def must_be_quiet(payment: Payment, now: datetime) -> None:

@@ -303,7 +303,8 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        total = refunds.refundable(payment)
+        is_refunded = payment.status is ReceiptStatus.REFUNDED
+        total = payment.amount if is_refunded else refunds.refundable(payment)
         up_to = None if total == payment.amount else total  # a bank claims the difference
         if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
             raise NoRefunds(why_not)
@@ -347,7 +348,7 @@ class Refunds:
             UnderWay: Another process has reserved the refund, or an automatic try starts soon.
             NotPossible: A bank has claimed the payment in the meantime.
         """
-        if payment.status is ReceiptStatus.DISPUTED:
+        if payment.status is ReceiptStatus.DISPUTED and not refunds.is_rest_refunded(payment):
             raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
         if payment.status is not ReceiptStatus.REFUNDING:
             return payment  # already refunded
