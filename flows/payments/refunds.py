@@ -208,13 +208,14 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
     if change.id in payment.failed_refunds:
         return payment
     is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == change.id
+    asked_now = PendingRefund(ask_at=at)  # ask about all refunds, one of which may have failed
     if not change.stands and is_of_all:
         remaining = 0 if change.amount is None else max(0, payment.refunded - change.amount)
-        return _with_failed(payment, [change], at, remaining=remaining)
-    asked_now = PendingRefund(ask_at=at)
+        failed = _with_failed(payment, [change], at, remaining=remaining)
+        return replace(failed, pending=asked_now) if remaining else failed
     if not change.stands:
         return replace(payment, pending=asked_now)
-    if is_of_all and change.is_done:
+    if is_of_all and change.is_done and change.amount == payment.amount:
         return replace(payment, pending=None)
     if change.is_done:
         return payment if payment.pending is None else replace(payment, pending=asked_now)
