@@ -373,6 +373,27 @@ async def test_mollie_payment_is_refunded_once(mollie_env: PaymentEnv, at_mollie
     assert len(at_mollie.refunds) == 1
 
 
+async def test_refund_that_is_canceled_at_mollie_is_owed_to_the_person(
+    mollie_env: PaymentEnv, at_mollie: Mollie
+) -> None:
+    asked = await mollie_env.begun()
+    query, payment = at_mollie.query("tr_1"), at_mollie.payments["tr_1"]
+    nine = {"currency": "EUR", "value": "9.00"}
+    payment["status"] = "paid"
+    await mollie_env.post(b"id=tr_1", query=query)
+    payment["amountRefunded"] = nine  # a refund that somebody made at Mollie's dashboard
+    at_mollie.refunds = [{"id": "re_1", "amount": nine, "status": "queued"}]
+    await mollie_env.post(b"id=tr_1", query=query)
+    before = await mollie_env.receipt(asked)
+    del payment["amountRefunded"]
+    at_mollie.refunds[0]["status"] = "canceled"
+    await mollie_env.post(b"id=tr_1", query=query)
+    await mollie_env.sweep()
+    after = await mollie_env.receipt(asked)
+    assert (before.status, before.owed) == (ReceiptStatus.REFUNDED, 0)
+    assert (after.status, after.refunded, after.owed) == (ReceiptStatus.REFUNDING, 0, 900)
+
+
 # Parameters that a tool passes.
 
 
