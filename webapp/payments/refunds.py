@@ -303,9 +303,11 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        is_refunded = payment.status is ReceiptStatus.REFUNDED
-        total = payment.amount if is_refunded else refunds.refundable(payment)
+        total = refunds.refundable(payment)
         up_to = None if total == payment.amount else total  # a bank claims the difference
+        if up_to is not None and payment.status is ReceiptStatus.REFUNDED:
+            status = RefundStatus.SUCCEEDED if payment.pending is None else RefundStatus.PENDING
+            return Refund(id=payment.refund_id or payment.id, price=payment.price, status=status)
         if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
             raise NoRefunds(why_not)
         refund = await self._ask_provider(payment, reason=payment.reason, up_to=up_to)
