@@ -282,12 +282,13 @@ def _with_failed(
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
     if remaining >= payment.refunded:
         return payment
+    was_refunded = payment.status is ReceiptStatus.REFUNDED or is_rest_refunded(payment)
     # Keep the name of a requester whose full refund was begun and is not done yet.
     by = payment.refund_asked_by if payment.status is ReceiptStatus.REFUNDING else None
     payment = replace(
         payment, owed_up_to=owed_up_to, refunded=remaining, part=None, refund_asked_by=by
     )
-    if payment.status is not ReceiptStatus.REFUNDED:
+    if not was_refunded:
         return payment
     return replace(
         payment,

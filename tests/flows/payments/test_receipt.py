@@ -209,6 +209,16 @@ def test_failed_part_refund_is_polled_despite_later_event_about_last_refund() ->
         assert found.due_at == NOON, last
 
 
+def test_failed_refund_of_partly_claimed_payment_is_not_retried_automatically() -> None:
+    claimed = claims.disputed(paid(), "dp_1", Dispute.OPEN, amount=300)
+    begun = refunds.begin(claimed, NOON, RefundRequest())
+    rest = claims.restated(receipts.partly_refunded(begun, NOON, amount=600))
+    assert rest.status is DISPUTED
+    after_poll = refunds.with_reported_changes(rest, [failed("re_1", 600)], NOON, before=rest)
+    found = claims.restated(after_poll)
+    assert (found.status, found.owed, found.due_at) == (REFUNDING, 600, None)
+
+
 def test_new_refund_at_the_time_of_a_failed_one_is_polled() -> None:
     part = receipts.partly_refunded(paid(), NOON, amount=600)
     after_poll = refunds.with_reported_changes(part, [failed("re_1", 600)], NOON, before=part)
