@@ -219,6 +219,15 @@ def test_failed_refund_of_partly_claimed_payment_is_not_retried_automatically() 
     assert (found.status, found.owed, found.due_at) == (REFUNDING, 600, None)
 
 
+def test_full_refund_of_a_payment_that_was_settled_elsewhere_is_recorded() -> None:
+    whole = receipts.refunded(paid(), NOON, refund_id="re_1")
+    owed = applied(PaymentChange(refund=failed("re_1", 900)))(whole)
+    settled = refunds.settled_elsewhere(owed, NOON)
+    found = applied(PaymentChange(returned=900))(settled)
+    assert (settled.status, settled.refunded) == (REFUNDED, 0)
+    assert (found.status, found.refunded, found.owed) == (REFUNDED, 900, 0)
+
+
 def test_new_refund_at_the_time_of_a_failed_one_is_polled() -> None:
     part = receipts.partly_refunded(paid(), NOON, amount=600)
     after_poll = refunds.with_reported_changes(part, [failed("re_1", 600)], NOON, before=part)
