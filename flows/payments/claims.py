@@ -159,13 +159,14 @@ def stage_of(payment: Payment) -> Dispute | None:
 
 def audit_state_of(payment: Payment) -> str:
     """Return the payment's state for the audit and events; details follow after a colon."""
-    stage, word = stage_of(payment), state_of(payment)
-    if payment.status is ReceiptStatus.DISPUTED:
-        return word
+    stage, word, refund = stage_of(payment), state_of(payment), None
     if payment.owed and payment.status is not ReceiptStatus.REFUNDING:
-        word = f"refund failed: {payment.owed_price} of it"
+        refund = f"refund failed: {payment.owed_price} of it"
     elif payment.is_part_refunded and payment.status is not ReceiptStatus.REFUNDING:
-        word = f"refunded in part: {payment.refunded_price}"
+        refund = f"refunded in part: {payment.refunded_price}"
+    if payment.status is ReceiptStatus.DISPUTED:
+        return word if refund is None else f"{word}: {refund}"
+    word = refund or word
     if stage is Dispute.INQUIRY:
         return f"inquiry: {word}"
     if stage is not None and payment.status is not ReceiptStatus.REFUNDED:

@@ -22,7 +22,7 @@ from flows.payments.gateway import (
     forget_page,
     with_returns,
 )
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, PendingRefund
 from flows.payments.refunds import failed_since, refund_changed
 from flows.payments.session import is_paid_otherwise, sessions_of
 
@@ -184,8 +184,11 @@ def changed_payment(payment: Payment, event: Notice, *, now: datetime) -> Paymen
         id = event.subject or event.id
         amount = change.claimed if change.claimed_currency == payment.currency else None
         return disputed(payment, id, change.dispute, at=change.at, amount=amount, event=event.id)
-    returned = change.returned - failed_since(payment, change.at)
-    return restated(receipts.partly_refunded(payment, now, amount=returned))
+    failed = failed_since(payment, change.at)
+    changed = receipts.partly_refunded(payment, now, amount=change.returned - failed)
+    if failed and changed.refunded < change.returned:  # perhaps a refund after the failed one
+        changed = replace(changed, pending=PendingRefund(ask_at=now))
+    return restated(changed)
 
 
 def contradiction(payment: Payment, event: Notice, *, seller: MerchantAccount) -> str | None:

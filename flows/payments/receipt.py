@@ -329,8 +329,8 @@ def partly_refunded(
     """
     amount, part = max(amount, payment.refunded), payment.part
     is_full = amount >= payment.amount
-    is_known = payment.status is ReceiptStatus.REFUNDED if is_full else amount == payment.refunded
-    if is_known:
+    is_recorded = min(amount, payment.amount) == payment.refunded
+    if is_recorded and (payment.status is ReceiptStatus.REFUNDED or not is_full):
         return payment
     if not payment.is_refund_begun:  # a full refund keeps the name of its requester
         by = part.by if part is not None and part.up_to == amount else by

@@ -75,6 +75,8 @@ def begin(payment: Payment, now: datetime, request: RefundRequest) -> Payment:
     If a refund was already started, return the payment unchanged, or with the new requester if that
     refund failed at the provider. A tool's request (with `run`) does not need `also_with_result`.
     """
+    if is_rest_refunded(payment):
+        return payment
     if payment.status is ReceiptStatus.REFUNDING:
         by = request.by or payment.refund_asked_by
         return replace(payment, refund_asked_by=by) if payment.owed else payment
@@ -157,6 +159,12 @@ def refundable(payment: Payment) -> int:
     return payment.amount - claimed_of(payment)
 
 
+def is_rest_refunded(payment: Payment) -> bool:
+    """Return True if a full refund was made, except for a part that a bank claims."""
+    is_disputed = payment.status is ReceiptStatus.DISPUTED
+    return is_disputed and payment.is_refund_begun and 0 < refundable(payment) <= payment.refunded
+
+
 def require_no_partial_refund(payment: Payment, now: datetime) -> None:
     """Raise UnderWay while a process may be asking the provider for a partial refund."""
     if payment.part is not None and now < payment.part.asking_until:
@@ -202,13 +210,14 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
     if change.id in payment.failed_refunds:
         return payment
     is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == change.id
+    asked_now = PendingRefund(ask_at=at)  # ask about all refunds, one of which may have failed
     if not change.stands and is_of_all:
         remaining = 0 if change.amount is None else max(0, payment.refunded - change.amount)
-        return _with_failed(payment, [change], at, remaining=remaining)
-    asked_now = PendingRefund(ask_at=at)
+        failed = _with_failed(payment, [change], at, remaining=remaining)
+        return replace(failed, pending=asked_now) if remaining else failed
     if not change.stands:
         return replace(payment, pending=asked_now)
-    if is_of_all and change.is_done:
+    if is_of_all and change.is_done and change.amount == payment.amount:
         return replace(payment, pending=None)
     if change.is_done:
         return payment if payment.pending is None else replace(payment, pending=asked_now)
@@ -275,12 +284,13 @@ def _with_failed(
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
     if remaining >= payment.refunded:
         return payment
+    was_refunded = payment.status is ReceiptStatus.REFUNDED or is_rest_refunded(payment)
     # Keep the name of a requester whose full refund was begun and is not done yet.
     by = payment.refund_asked_by if payment.status is ReceiptStatus.REFUNDING else None
     payment = replace(
         payment, owed_up_to=owed_up_to, refunded=remaining, part=None, refund_asked_by=by
     )
-    if payment.status is not ReceiptStatus.REFUNDED:
+    if not was_refunded:
         return payment
     return replace(
         payment,

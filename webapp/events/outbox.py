@@ -143,7 +143,7 @@ _STANDS: Final = frozenset({"paid", "spent", "refunded in part"})
 _CLAIMED: Final = frozenset({"disputed", "disputed in part", "dispute lost", "dispute appealed"})
 _INQUIRY: Final = "inquiry"
 # statuses for which a record sends no second event until its status changes
-_REPORTED_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
+_REPORTED_ONCE: Final = _CLAIMED | {_INQUIRY}
 
 
 class EventOutbox:

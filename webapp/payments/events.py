@@ -40,7 +40,6 @@ from flows.payments.gateway import (
     Signs,
     Traces,
     UnsignedNotice,
-    with_returns,
 )
 from flows.payments.receipt import Payment
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
@@ -368,10 +367,7 @@ class Webhooks:
             raise Mismatch("payment", session=found.id)
         if (found.currency, found.amount) != (payment.currency, payment.amount):
             raise Mismatch("amount", session=found.id)
-        now = self._elicitations.clock()
-        await self._payments.ledger.change(
-            payment.owner, payment.id, lambda current: with_returns(current, found, now=now)
-        )
+        await self._payments.verification.record_returns(payment.owner, payment.id, found)
         return "asked"
 
     async def _listed(

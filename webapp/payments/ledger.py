@@ -270,7 +270,7 @@ class Ledger:
             current = begun = await self._require(owner, id)
             if current.status is ReceiptStatus.REFUNDED:
                 return []
-            if current.status is ReceiptStatus.REFUNDING:
+            if current.status is ReceiptStatus.REFUNDING or refunds.is_rest_refunded(current):
                 begun = refunds.begin(current, now, request)
                 return [begun] if begun != current else []
             due_at = current.refund_due_at

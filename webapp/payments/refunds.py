@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from flows.errors import Failed, NotPossible
+from flows.errors import Failed, InvalidQuestion, NotPossible
 from flows.origin import is_loopback
 from flows.payments import receipt as receipts
 from flows.payments import refunds
@@ -233,10 +233,7 @@ class Refunds:
         part, clock = begun.part, self._elicitations.clock
         assert part is not None
         try:
-            gateway = self._flow.for_stored(begun.seller)
-            refund = await self._outbound.run(
-                gateway.refund(begun, reason=part.reason, up_to=part.up_to)
-            )
+            refund = await self._ask_provider(begun, reason=part.reason, up_to=part.up_to)
         except Failed as error:
             change = partial(refunds.part_failed, part=part, is_refusal=error.is_refusal)
             await self._ledger.change(begun.owner, begun.id, lambda one: change(one, clock()))
@@ -306,18 +303,31 @@ class Refunds:
 
     async def _finish(self, payment: Payment) -> Refund:
         # Send the same content as in the first request, because the key is the same.
-        gateway, total = self._flow.for_stored(payment.seller), refunds.refundable(payment)
+        total = refunds.refundable(payment)
         up_to = None if total == payment.amount else total  # a bank claims the difference
+        if up_to is not None and payment.status is ReceiptStatus.REFUNDED:
+            status = RefundStatus.SUCCEEDED if payment.pending is None else RefundStatus.PENDING
+            return Refund(id=payment.refund_id or payment.id, price=payment.price, status=status)
         if up_to is not None and (why_not := self._why_no_parts(payment)) is not None:
             raise NoRefunds(why_not)
-        refund = await self._outbound.run(
-            gateway.refund(payment, reason=payment.reason, up_to=up_to)
-        )
+        refund = await self._ask_provider(payment, reason=payment.reason, up_to=up_to)
         is_pending = self._is_pending(payment, refund)
         await self._ledger.note_refund(
             payment.owner, payment.id, refund, up_to=up_to, is_pending=is_pending
         )
         return refund
+
+    async def _ask_provider(
+        self, payment: Payment, *, reason: str | None, up_to: int | None
+    ) -> Refund:
+        """Request the refund. Raises Failed, also for an amount that the provider cannot refund."""
+        gateway = self._flow.for_stored(payment.seller)
+        try:
+            return await self._outbound.run(gateway.refund(payment, reason=reason, up_to=up_to))
+        except InvalidQuestion as error:  # the provider has fewer decimals than the currency
+            raise NoRefunds(
+                f"{error} Request another amount, or refund it at the provider.", is_refusal=True
+            ) from error
 
     def _why_no_parts(self, payment: Payment) -> str | None:
         """Return why the part that no bank claims cannot be refunded, or None if it can."""
@@ -342,7 +352,7 @@ class Refunds:
             UnderWay: Another process has reserved the refund, or an automatic try starts soon.
             NotPossible: A bank has claimed the payment in the meantime.
         """
-        if payment.status is ReceiptStatus.DISPUTED:
+        if payment.status is ReceiptStatus.DISPUTED and not refunds.is_rest_refunded(payment):
             raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
         if payment.status is not ReceiptStatus.REFUNDING:
             return payment  # already refunded

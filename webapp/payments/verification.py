@@ -48,7 +48,7 @@ from flows.payments.gateway import (
     verify_session,
     with_returns,
 )
-from flows.payments.receipt import Payment
+from flows.payments.receipt import Payment, PendingRefund
 from flows.payments.registry import Gateways
 from flows.payments.session import (
     Mismatch,
@@ -161,12 +161,27 @@ class Verification:
 
     async def _record_returns(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
-        provider, now = terms_of(elicitation).seller, self._elicitations.clock()
+        provider = terms_of(elicitation).seller
         id = await self._ledger.id_for(elicitation, session, provider=provider)
         with suppress(Erased):  # the payment is not recorded
-            await self._ledger.change(
-                elicitation.owner, id, lambda p: with_returns(p, session, now=now)
-            )
+            await self.record_returns(elicitation.owner, id, session)
+
+    async def record_returns(self, owner: str, id: str, session: ProviderSession) -> None:
+        """Update the payment `id`. If its refunded amount is lower now, poll all its refunds.
+
+        A refund can fail or be canceled after the provider had reported it as done.
+        """
+        now = self._elicitations.clock()
+
+        def changed(payment: Payment) -> Payment:
+            payment = with_returns(payment, session, now=now)
+            is_paid = session.is_now and session.state is SessionStatus.PAID
+            is_lower = is_paid and session.refunded < payment.refunded
+            if not is_lower or payment.seller not in self._flow.refund_reporters:
+                return payment
+            return replace(payment, pending=PendingRefund(ask_at=now))
+
+        await self._ledger.change(owner, id, changed)
 
     async def _act(
         self,

@@ -183,7 +183,9 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
         refund = _refund_in(entry.what)
         is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
         # After a dispute about all of the money, the word names earlier refunds again.
-        is_restored = previous in DISPUTED and value.status is not ReceiptStatus.REFUNDED
+        is_restored = (previous or "").partition(":")[
+            0
+        ] in DISPUTED and value.status is not ReceiptStatus.REFUNDED
         return replace(
             entry,
             by=value.refund_asked_by if is_new and not is_restored else None,

@@ -16,15 +16,19 @@ from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments import claims, refunds
 from flows.payments import receipt as receipts
+from flows.payments.events import changed_payment
+from flows.payments.gateway import Notice
 from flows.payments.money import Money
 from flows.payments.receipt import (
     RECEIPT_RETENTION,
     TRANSITIONS,
     Dispute,
     Payment,
+    PaymentChange,
     Receipt,
     ReceiptStatus,
     Refund,
+    RefundChange,
     RefundStatus,
     refund_of,
 )
@@ -186,6 +190,55 @@ def test_refund_reported_by_provider_is_recorded_for_any_status(before: ReceiptS
         assert not payment.is_part_refunded
 
 
+def applied(change: PaymentChange) -> Callable[[Payment], Payment]:
+    notice = Notice(id="evt_1", type="refund", is_live=False, news=change, payment="pi_1")
+    return lambda payment: changed_payment(payment, notice, now=NOON)
+
+
+def failed(id: str, amount: int) -> RefundChange:
+    return RefundChange(id=id, stands=False, is_done=False, amount=amount)
+
+
+def test_failed_part_refund_is_polled_despite_later_event_about_last_refund() -> None:
+    part = receipts.partly_refunded(paid(), NOON, amount=300)
+    both = receipts.refunded(part, NOON, refund_id="re_2")
+    part_failed = applied(PaymentChange(refund=failed("re_1", 300)))
+    last_done = RefundChange(id="re_2", stands=True, is_done=True, amount=600)
+    for last in (last_done, failed("re_2", 600)):
+        found = applied(PaymentChange(refund=last))(part_failed(both))
+        assert found.due_at == NOON, last
+
+
+def test_failed_refund_of_partly_claimed_payment_is_not_retried_automatically() -> None:
+    claimed = claims.disputed(paid(), "dp_1", Dispute.OPEN, amount=300)
+    begun = refunds.begin(claimed, NOON, RefundRequest())
+    rest = claims.restated(receipts.partly_refunded(begun, NOON, amount=600))
+    assert rest.status is DISPUTED
+    after_poll = refunds.with_reported_changes(rest, [failed("re_1", 600)], NOON, before=rest)
+    found = claims.restated(after_poll)
+    assert (found.status, found.owed, found.due_at) == (REFUNDING, 600, None)
+
+
+def test_full_refund_of_a_manually_repaid_payment_is_recorded() -> None:
+    whole = receipts.refunded(paid(), NOON, refund_id="re_1")
+    owed = applied(PaymentChange(refund=failed("re_1", 900)))(whole)
+    settled = refunds.repaid_manually(owed, NOON)
+    found = applied(PaymentChange(returned=900))(settled)
+    assert (settled.status, settled.refunded) == (REFUNDED, 0)
+    assert (found.status, found.refunded, found.owed) == (REFUNDED, 900, 0)
+
+
+def test_new_refund_at_the_time_of_a_failed_one_is_polled() -> None:
+    part = receipts.partly_refunded(paid(), NOON, amount=600)
+    after_poll = refunds.with_reported_changes(part, [failed("re_1", 600)], NOON, before=part)
+    assert (after_poll.refunded, after_poll.owed) == (0, 600)
+    found = applied(PaymentChange(returned=300, at=NOON))(after_poll)
+    assert found.due_at == NOON
+    new = RefundChange(id="re_2", stands=True, is_done=True, amount=300)
+    found = refunds.with_reported_changes(found, [failed("re_1", 600), new], NOON, before=found)
+    assert (found.refunded, found.owed, found.pending) == (300, 300, None)
+
+
 def test_dispute_blocks_receipt_and_won_dispute_restores_receipt() -> None:
     for before in (paid(), paid(SPENT, spent_at=NOON)):
         claimed = claims.disputed(before, "dp_1", Dispute.OPEN)
@@ -211,14 +264,14 @@ def test_receipt_used_during_dispute_stays_spent() -> None:
         assert receipts.used(paid(status), NOON) == paid(status)
 
 
-PaymentChange = st.one_of(
+AT_PROVIDER = st.one_of(
     st.tuples(st.just("refund"), st.integers(1, 900)),
     st.tuples(st.sampled_from(["dp_1", "dp_2"]), st.just(Dispute.OPEN)),
 )
 
 
 @given(
-    news=st.lists(PaymentChange, max_size=5),
+    news=st.lists(AT_PROVIDER, max_size=5),
     ends=st.sampled_from([one for one in Dispute if one is not Dispute.LOST_AGAIN]),
     data=st.data(),
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -9,7 +10,9 @@ import pytest
 from pytest_httpx import HTTPXMock
 
 from flows import elicit
+from flows.payments.claims import disputed
 from flows.payments.money import Money
+from flows.payments.receipt import Dispute
 from tests.support.api_program import Program, program_at
 from tests.support.asking_env import AskingEnv, asking_env
 from tests.support.chains import AUDITED, audit_entries_of
@@ -167,6 +170,21 @@ async def test_repeated_partial_refund_refunds_amount_once(here: AskingEnv, till
     assert sorted(await given_at_the_provider(here)) == [200, 300]
     assert (await refunded(till, id)).json()["status"] == "refunded"
     assert sum(await given_at_the_provider(here)) == 900
+
+
+async def test_repeated_refund_of_partly_disputed_payment_has_same_response(
+    here: AskingEnv, till: Program
+) -> None:
+    id = (await till.paid(here))["payment"]["id"]
+    ledger = here.service.kinds.payments.ledger
+    (payment,) = await ledger.all()
+    claim = partial(disputed, id="dp_1", stage=Dispute.OPEN, amount=300)
+    await ledger.change(payment.owner, payment.id, claim)
+    first, second = await refunded(till, id), await refunded(till, id)
+    assert (first.status_code, first.json()["status"]) == (200, "disputed")
+    assert (first.json()["refunded"], first.json()["disputed"]) == (600, 300)
+    assert (second.status_code, second.json()) == (200, first.json())
+    assert await given_at_the_provider(here) == [600]
 
 
 @pytest.mark.parametrize("amount", ["0", "-1.00", "9.01", "1.005", "many", "", "1e9"])

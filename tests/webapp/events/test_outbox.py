@@ -121,6 +121,7 @@ async def test_payment_events_follow_events_of_question_with_refunds_and_dispute
     row = await paid(here)
     row = await changed(here, row, refunded=300)
     row = await changed(here, row, status=ReceiptStatus.DISPUTED)
+    row = await changed(here, row, refunded=400)  # during the dispute: no event
     row = await changed(here, row, status=ReceiptStatus.OPEN)
     row = await changed(here, row, status=ReceiptStatus.REFUNDING)
     await changed(here, row, status=ReceiptStatus.REFUNDED)

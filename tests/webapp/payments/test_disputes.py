@@ -309,6 +309,32 @@ async def test_rest_of_refund_follows_after_the_bank_gave_its_part_back(
     assert (await ledger(payment_env), acme.checkouts["co-1"]["refunded"]) == ([REFUNDED], 900)
 
 
+async def test_repeated_refund_of_partly_claimed_payment_refunds_once(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    acme.checkouts["co-1"]["charged_back"] = 300
+    await tell(payment_env, acme.event(), id="msg_2")
+    for _ in range(2):
+        assert (await refunded(payment_env, asked)).price == Money("6.00", "EUR")
+    acme.checkouts["co-1"]["charged_back"] = 900
+    await tell(payment_env, acme.event(), id="msg_3")
+    with pytest.raises(NotPossible):
+        await refunded(payment_env, asked)
+    assert len(acme.refunds) == 1
+
+
+async def test_repeated_refund_of_refunded_payment_is_not_changed_by_a_claim(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
+    asked = await paid(payment_env, acme)
+    await refunded(payment_env, asked)
+    acme.checkouts["co-1"]["charged_back"] = 300
+    await tell(payment_env, acme.event(), id="msg_2")
+    assert (await refunded(payment_env, asked)).price == Money("9.00", "EUR")
+    assert len(acme.refunds) == 1
+
+
 async def test_part_refund_above_the_unclaimed_rest_is_refused(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import httpx
 import msgspec
@@ -14,6 +15,7 @@ from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
 from flows.payments.receipt import ReceiptStatus
+from flows.payments.refunds import NoRefunds
 from flows.question import asking
 from tests.support.gateway_env import stored_checkout
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
@@ -279,6 +281,23 @@ async def test_paypal_payment_is_refunded(paypal_env: PaymentEnv, at_paypal: Pay
     assert back.status is ReceiptStatus.REFUNDED
 
 
+async def test_part_refund_with_decimals_that_paypal_lacks_blocks_no_other_refund(
+    paypal_env: PaymentEnv, at_paypal: PayPal
+) -> None:
+    asked = await paypal_env.begun()
+    at_paypal.approve("O1")
+    await paypal_env.post(approved(asked, "O1"))
+    payment, payments = await paypal_env.receipt(asked), paypal_env.service.kinds.payments
+    in_forints = partial(replace, currency="HUF", amount=90000)  # PayPal has no decimals of HUF
+    await payments.ledger.change(payment.owner, payment.id, in_forints)
+    at_paypal.unit("O1")["amount"] = {"currency_code": "HUF", "value": "900"}
+    with pytest.raises(NoRefunds, match="more decimals than can be charged in this currency"):
+        await payments.refunds.refund(payment.owner, payment.id, reason=None, up_to=150)
+    assert (await paypal_env.receipt(asked)).part is None
+    await payments.refunds.refund(payment.owner, payment.id, reason=None, up_to=90000)
+    assert (await paypal_env.receipt(asked)).status is ReceiptStatus.REFUNDED
+
+
 # Mollie
 
 
@@ -352,6 +371,27 @@ async def test_mollie_payment_is_refunded_once(mollie_env: PaymentEnv, at_mollie
         refund = await refunds.refund(payment.owner, payment.id, reason="a mistake")
         assert refund.id == "re_1"
     assert len(at_mollie.refunds) == 1
+
+
+async def test_refund_that_is_canceled_at_mollie_is_owed_to_the_person(
+    mollie_env: PaymentEnv, at_mollie: Mollie
+) -> None:
+    asked = await mollie_env.begun()
+    query, payment = at_mollie.query("tr_1"), at_mollie.payments["tr_1"]
+    nine = {"currency": "EUR", "value": "9.00"}
+    payment["status"] = "paid"
+    await mollie_env.post(b"id=tr_1", query=query)
+    payment["amountRefunded"] = nine  # a refund that somebody made at Mollie's dashboard
+    at_mollie.refunds = [{"id": "re_1", "amount": nine, "status": "queued"}]
+    await mollie_env.post(b"id=tr_1", query=query)
+    before = await mollie_env.receipt(asked)
+    del payment["amountRefunded"]
+    at_mollie.refunds[0]["status"] = "canceled"
+    await mollie_env.post(b"id=tr_1", query=query)
+    await mollie_env.sweep()
+    after = await mollie_env.receipt(asked)
+    assert (before.status, before.owed) == (ReceiptStatus.REFUNDED, 0)
+    assert (after.status, after.refunded, after.owed) == (ReceiptStatus.REFUNDING, 0, 900)
 
 
 # Parameters that a tool passes.

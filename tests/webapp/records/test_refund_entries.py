@@ -51,8 +51,8 @@ def poll(*changes: RefundChange) -> Change:
     return lambda payment: refunds.with_reported_changes(payment, changes, NOON, before=payment)
 
 
-def claim(stage: Dispute) -> Change:
-    return lambda payment: disputed(payment, "dp_1", stage)
+def claim(stage: Dispute, amount: int | None = None) -> Change:
+    return lambda payment: disputed(payment, "dp_1", stage, amount=amount)
 
 
 BEGIN_PART, END_PART = part()
@@ -98,11 +98,29 @@ CASES: dict[str, tuple[Sequence[Change], Sequence[tuple[str, str | None]]]] = {
     ),
     "a claim of all the money after a part refund, which the bank drops": (
         [*part(), claim(Dispute.OPEN), claim(Dispute.WON)],
-        [(PART, KEY), ("disputed", None), (PART, None)],
+        [(PART, KEY), (f"disputed: {PART}", None), (PART, None)],
     ),
     "a claim of all the money while a full refund is requested": (
         [BEGIN, claim(Dispute.OPEN), END],
         [("refunding", KEY), ("disputed", None), ("refunded", KEY)],
+    ),
+    "a part refund of all that no bank claims": (
+        [claim(Dispute.OPEN, 600), *part(), claim(Dispute.WON)],
+        [
+            ("disputed in part: 6.00 EUR of paid", None),
+            (f"disputed: {PART}", KEY),
+            (PART, None),
+        ],
+    ),
+    "a full refund of all that no bank claims": (
+        [claim(Dispute.OPEN, 600), BEGIN, *part()[1:], claim(Dispute.WON), END],
+        [
+            ("disputed in part: 6.00 EUR of paid", None),
+            ("disputed in part: 6.00 EUR of refunding", KEY),
+            (f"disputed: {PART}", KEY),
+            ("refunding", None),
+            ("refunded", KEY),
+        ],
     ),
     "a failed part while a full refund is requested": (
         [*part(), *whole(OTHER)[:1], poll(PART_FAILED), END],
