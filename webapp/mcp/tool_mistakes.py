@@ -1,18 +1,18 @@
 """The mistakes in the code of tools that the server finds before it starts.
 
-Risks: a form cannot show a model, and nobody notices it before a person makes the first call. A
-tool's decorator belongs to the MCP library, which does not see models in the body. The server
-therefore reads the code of each tool without running it, and tries the model of each
-`elicit.form(..., Model)` that is defined outside of the function. If the server cannot read the
-code, the first call reports the mistake.
+Risks: `elicit.form` cannot show a field of the author's model class, and the error appears only at
+the first call. The MCP library does not see the model classes that the body of a tool uses. The
+server therefore reads the code of each tool without running it, and tries each model class that is
+passed to `elicit.form` and defined outside of the function. If the server cannot read the code, the
+first call reports the mistake.
 
 The marks `gate` and `needs` work only on tools. Any other marked function asks nobody, and nothing
 would report that. So the server refuses to start if the code of a tool calls a marked function that
 is no tool, or if a resource or a prompt is marked.
 
-The server also reports two other mistakes because of which nobody is asked: a tool does not await
-an async function that asks a person, or runs such a function in another event loop or in a thread
-without the context of the call.
+The server also reports calls of async functions that silently ask nobody. The tool does not await
+such a function, runs it in another event loop (`asyncio.run`), or runs it in a thread that does not
+have the context of the call.
 """
 
 import ast
@@ -57,8 +57,9 @@ async def must_have_no_mistakes(server: Any) -> None:
     """Check the tools, resources and prompts of this server and of mounted servers.
 
     Raises:
-        InvalidQuestion: A form cannot show a model, a tool calls a verb or a marked function
-            wrongly, or a resource or a prompt is marked. The message has a line for each.
+        InvalidQuestion: A form cannot show a model class, a tool uses an `elicit` function or a
+            marked function wrongly, or a resource or prompt is marked. The message has a line for
+            each mistake.
     """
     servers = list(servers_below(server))
     ahead = [each for one in servers for each in await own_functions(one)]
@@ -94,8 +95,8 @@ _YIELDS = (
 def must_be_no_awaitable(result: Mapping[str, Any], tool: ServedTool | None) -> None:
     """Check that a result's text is not the repr of a question or coroutine that was not awaited.
 
-    A tool may print such a repr on purpose, for example from another program. So the check counts
-    only functions that the code of this tool calls.
+    A tool may print the repr of a coroutine on purpose, for example from another program. Such a
+    repr is therefore an error only if the code of this tool calls the function.
 
     Raises:
         NotAsked: The text has the repr of a question, or of a coroutine of such a function.
@@ -136,7 +137,8 @@ def _must_return_no_awaitable(function: object, name: str, *, is_gathered: bool)
 
 _ASKS_NOBODY = (
     "`{}` is marked with gate or needs, but this line calls it as a plain function, so nobody is "
-    "asked. Await the question itself here. If this is a decorator of a tool, add functools.wraps."
+    "asked. Await the question itself here. If this line is in a decorator's wrapper, add "
+    "`@functools.wraps(tool)` to the wrapper."
 )
 
 
@@ -163,7 +165,7 @@ def _mark_of_other_function(function: Callable[..., Any]) -> str | None:
 def _error_of(
     called: FunctionType, model: type[Any] | str | None, *, caller: FunctionType, tools: set[int]
 ) -> object:
-    """Return the error of a verb's model or of the call of a marked function, or None.
+    """Return the error of one call of an `elicit` function or a marked function, or None.
 
     A marked function may be called if its id is in `tools`, or if its `caller` has all its marks.
     """
@@ -185,11 +187,11 @@ def _error_of(
 def _names_in(
     function: FunctionType,
 ) -> Iterator[tuple[str | None, FunctionType, type[Any] | str | None]]:
-    """Yield the place, the function and the model of each use of a function.
+    """Yield (place, used function, model class) for each function that this function's code uses.
 
-    The place is None if the code names the function without calling it. The model is the model that
-    is passed to a verb. If the call is wrong, yield a sentence about the mistake instead of the
-    model. If the function takes no model, yield None instead.
+    The place is None if the code names the used function without calling it. If the call is wrong,
+    yield a sentence about the mistake instead of the model class. If the used function has no
+    parameter for a model class, yield None instead.
     """
     file = function.__code__.co_filename
     tree = _tree_of(function, file) if is_authors(file) else None
@@ -276,7 +278,7 @@ def _asking_nobody(tree: ast.AST, known: Mapping[str, object]) -> Iterator[tuple
             if called is threading.Thread:
                 is_lost = _is_async(_value(work, known))
             else:
-                # The work may return a question, which the tool can await.
+                # The function may return a question, which the tool can await after the thread.
                 around = above[id(node)]
                 result = around if isinstance(around, ast.Await) else node
                 is_lost = _is_used_unawaited(result, above, tree)
@@ -316,7 +318,7 @@ def _is_async(called: object) -> bool:
 
 
 def _asks(node: ast.AST, known: Mapping[str, object], seen: Seen | None = None) -> bool:
-    """Return True if this expression, or a function that it uses, asks a person of the call."""
+    """Return True if this expression, or a function that it uses, needs the current tool call."""
     seen = set() if seen is None else seen
     is_named = isinstance(node, ast.Name | ast.Attribute)
     calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]

@@ -1,11 +1,11 @@
 """Records: the only access to a store. A write fails if the row has changed since it was read.
 
-`values` defines stored values, next to those of `flows`. `rows` has the only `write`, and the
-reads. `owners` makes the tag that a person's rows start with, and seals each record with its
-owner's key, bound to its row. `ids` makes ids that cannot be guessed. Every write records its
-changes in its owner's `chain`; `entries` defines what is recorded. `heads` signs the current end of
-all chains, and `verification` compares the chains with heads. `high_water` detects a store that has
-lost acknowledged writes.
+`values` defines the stored types that `flows` does not define. `rows` has the only `write`, and the
+reads. `owners` makes the owner tag, with which the ids of a person's rows begin. It encrypts each
+record with the owner's data key, and binds the ciphertext to its row. `ids` makes ids that cannot
+be guessed. Every write records its changes in its owner's `chain`; `entries` defines what is
+recorded. `heads` signs the current end of all chains, and `verification` compares the chains with
+heads. `high_water` detects a store that has lost acknowledged writes.
 
 The sequence of `Rows.write`: get the owner's data key -> seal the values -> add an entry to the
 owner's chain -> the store's compare-and-set -> return the values with their new versions, or raise

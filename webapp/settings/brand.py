@@ -1,10 +1,10 @@
 """The operator's brand: the name, logo, colour and links that every page shows.
 
 Risks: a picture contains a script, is huge, incomplete or animated, or is no picture at all. So
-only small, complete and still PNG, JPEG, GIF and WebP pictures are accepted. The first bytes of a
-picture decide its format and its media type, not its file name. SVG is refused, because it can
-contain scripts. The server does not remove the metadata of a picture, because encoding the picture
-again would need a library.
+only small, complete and still PNG, JPEG, GIF and WebP pictures are accepted. The server detects the
+format and media type from the first bytes of a picture, not from its file name. SVG is refused,
+because it can contain scripts. The server does not remove the metadata of a picture, because
+encoding the picture again would need a library.
 
 Another risk: an accent colour makes a button unreadable. So the contrast of the accent is checked
 for light and dark pages.
@@ -329,8 +329,8 @@ def _contact(text: str) -> str | None:
 class Brand:
     """The brand as the pages show it.
 
-    `own` has the server's name and title. Pages show `name` instead of them. Without a setting,
-    `name` is the server's title, `logo` is its icon and `website` is its page.
+    `own` has the server's name and title. Pages show `name` instead of them. If unset, `name` is
+    the server's title or name, and `logo` is its icon. `website` is always the server's own.
     """
 
     name: str | None = setting(
@@ -379,8 +379,8 @@ class Brand:
         "ELICIT_LANGUAGES",
         parse=each(known_tag),
         otherwise="all languages, English first",
-        says="the languages of the pages, such as `de, en`. A browser gets the one that it asks "
-        "for, or else the first; with one language, every page is in it: "
+        says="the languages of the pages, such as `de, en`. Each browser gets its preferred "
+        "language if it is in the list, otherwise the first one: "
         "[translating](../how-to/pages.md#languages)",
     )
     website: str | None = None
@@ -399,7 +399,7 @@ class Brand:
         )
 
     def shown(self, server: str) -> str:
-        """Return the name that pages show for a server's name or title."""
+        """Return the brand's name if `server` is this server's name or title, else `server`."""
         return self.name if self.name is not None and server in self.own else server
 
     @property
