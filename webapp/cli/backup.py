@@ -26,7 +26,7 @@ from pathlib import Path
 
 from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
-from webapp.cli.operator import counted
+from flows.shown import counted
 from webapp.command import (
     CommandRefused,
     must_be_unfenced,
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> None:
             raise CommandRefused(f"{each} exists already: name another file.")
     try:
         rows = asyncio.run(_back_up(settings, target))
-        tell(f"{target} contains the whole store: {counted(rows)}.")
+        tell(f"{target} contains the whole store: {counted(rows, 'record')}.")
         if settings.key_file is None:
             tell(
                 "THE SECRET IS NOT IN THE BACKUP. Nobody can open it without the current "
