@@ -182,8 +182,8 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
         # Only a refund is requested by a person or program, and `by` then names the requester.
         refund = _refund_in(entry.what)
         is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
-        # After a dispute about all of the money, the word names earlier refunds again.
-        is_restored = previous in DISPUTED and value.status is not ReceiptStatus.REFUNDED
+        # After a dispute about all of the money, a full refund that was begun before goes on.
+        is_restored = previous in DISPUTED and value.status is ReceiptStatus.REFUNDING
         return replace(
             entry,
             by=value.refund_asked_by if is_new and not is_restored else None,
