@@ -294,3 +294,8 @@ def spelled(text: str) -> str:
 
 def _can_be_seen(text: str) -> bool:
     return text.isprintable() and _UNSEEN.search(text) is None
+
+
+def counted(number: float, one: str, several: str | None = None) -> str:
+    """Return the number with its noun, for example "1 day" or "3 days"."""
+    return f"{number:.15g} {one if number == 1 else several or f'{one}s'}"

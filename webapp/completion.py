@@ -120,8 +120,8 @@ class Completing:
     ) -> Completion:
         """Complete an elicitation by its id, or by the id that `program` or `tool` gave it.
 
-        With `program` or `tool`, only the elicitations of that program or tool are found, even if
-        `elicitation_id` is the elicitation's own id. `by` is the name in the audit.
+        With `program` or `tool`, only the elicitations of that program or tool of this server are
+        found, even if `elicitation_id` is the elicitation's own id. `by` is the name in the audit.
 
         Raises:
             OwnerNeeded: Several people or tools have an elicitation with this id.

@@ -31,7 +31,7 @@ from flows.errors import (
     NotAccepted,
     Superseded,
 )
-from flows.shown import json_text
+from flows.shown import counted, json_text
 
 PAYLOAD_BYTES_AT_MOST = 8 * 1024
 KEY_CHARACTERS_AT_MOST = 255
@@ -294,7 +294,7 @@ def refusal(
     if status is Status.EXPIRED:
         who = "Nobody answered" if approver is None else f"{approver} did not decide"
         return Expired(
-            f"{who} within {timeout.total_seconds():.0f} seconds: {about}.",
+            f"{who} within {counted(round(timeout.total_seconds()), 'second')}: {about}.",
             elicitation_id=elicitation_id,
             ttl=timeout,
         )

@@ -27,7 +27,7 @@ from flows.errors import (
     QuestionChanged,
     ResultNotStored,
 )
-from flows.shown import is_too_long
+from flows.shown import counted, is_too_long
 
 # Questions that were created in a call but not asked.
 #
@@ -288,7 +288,7 @@ def must_take(function: Callable[..., object] | None, number: int, *, name: str)
     try:
         inspect.signature(function).bind(*[None] * number)
     except TypeError:
-        many = "1 argument" if number == 1 else f"{number} arguments"
+        many = counted(number, "argument")
         raise InvalidQuestion(f"{name} must be a function that takes {many}.") from None
     except ValueError:  # a function written in C has no signature
         return

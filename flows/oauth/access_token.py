@@ -28,6 +28,7 @@ from flows.oauth.id_token import (
     unsigned_claims,
 )
 from flows.oauth.responses import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
+from flows.shown import counted
 
 SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
@@ -187,7 +188,9 @@ def _header(token: str) -> Mapping[str, Any]:
     if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii():
         raise BadBearer("no token")
     if token.count(".") != 2:
-        raise BadBearer("opaque", expected="a JWT (RFC 9068)", received=f"{len(token)} characters")
+        raise BadBearer(
+            "opaque", expected="a JWT (RFC 9068)", received=counted(len(token), "character")
+        )
     try:
         header = msgspec.json.decode(urlsafe_b64decode(token.partition(".")[0].encode()))
     except (msgspec.DecodeError, ValueError, RecursionError):

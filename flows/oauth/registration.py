@@ -58,6 +58,7 @@ from flows.oauth.token_trial import (
     tried_key,
     unregistered,
 )
+from flows.shown import counted
 
 # Errors of the authorization endpoint for a browser without a session (OIDC Core 1.0, 3.1.2.6).
 _NO_SESSION: Final = frozenset(
@@ -184,7 +185,9 @@ def _of_keys(registration: RegisteredClient, metadata: Metadata) -> Talk[list[Se
     usable = usable_keys(keys)
     kinds = {_KEY_TYPES[one[:2]] for one in accepted or ALGORITHMS}
     if not any(key.key_type in kinds for key in usable):
-        says = f"{where} contain no key that can verify its signatures ({len(keys)} keys)"
+        says = (
+            f"{where} contain no key that can verify its signatures ({counted(len(keys), 'key')})"
+        )
         return [wrong(says, keys_fix(metadata.jwks))]
     return []
 

@@ -134,7 +134,11 @@ LISTINGS = (
     _as_others(
         monday,
         "Nango",
-        "An administrator installs the app first. Only the legacy OAuth 2.0 flow, not OAuth 2.1.",
+        "An administrator installs the app first. Only the legacy OAuth 2.0 flow of older apps: "
+        "the API refuses its tokens from API version 2027-04 "
+        "(`developer.monday.com/apps/docs/oauth-2-0`). New apps use OAuth 2.1, with PKCE and "
+        "another token endpoint (`developer.monday.com/apps/docs/oauth-2-1`): declare that in a "
+        "table of `elicit.toml`.",
     ),
     _as_others(airtable, "Nango"),
     _as_others(dropbox, "Nango, Arctic"),

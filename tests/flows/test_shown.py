@@ -13,6 +13,7 @@ from flows.shown import (
     TOOL_CHARACTERS_AT_MOST,
     VALUES_AT_MOST,
     arguments_of,
+    counted,
     must_be_flat,
     must_be_shown,
     must_be_tool_name,
@@ -126,3 +127,14 @@ def test_argument_keeps_its_name_if_its_title_looks_like_another(
     shown = [one.name for one in with_titles(arguments_of({"a": 1, "b": 2}), titles)]
     assert shown[0] == "a"
     assert len({name.casefold() for name in shown}) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 days"), (1, "1 day"), (1.0, "1 day"), (0.5, "0.5 days"), (1_234_567, "1234567 days")],
+)
+def test_number_is_written_with_noun_in_singular_or_plural(number: float, text: str):
+    assert counted(number, "day") == text
+    assert counted(number, "entry", "entries") == text.replace("days", "entries").replace(
+        "day", "entry"
+    )

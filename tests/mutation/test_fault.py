@@ -3,13 +3,14 @@
 import ast
 import json
 import re
+from io import StringIO
 
 import pytest
 
 from tests.mutation.fault import OUTCOMES, PLANTED, Fault, Location, faults_of
 from tests.mutation.packages import PROJECT, shares, sources_of
 from tests.mutation.reach import marked
-from tests.mutation.trial import likely_files
+from tests.mutation.trial import KILLED, Teller, likely_files
 
 FAULT = Fault(
     id="F000",
@@ -115,3 +116,13 @@ def test_call_that_names_the_fault_stands_before_its_statement() -> None:
         "_line_of_fault('F000')",
         "if lease.until < now:",
     ]
+
+
+def test_failed_test_is_reported_on_its_own_line_after_unfinished_output() -> None:
+    log = StringIO()
+    log.write("..F")  # pytest prints into the same file
+    report = pytest.TestReport(
+        "tests/test_a.py::test_b", ("", None, ""), {}, outcome="failed", longrepr=None, when="call"
+    )
+    Teller(log).pytest_runtest_logreport(report)
+    assert log.getvalue().splitlines() == ["..F", f"{KILLED}{report.nodeid}"]

@@ -19,7 +19,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import pytest
 from hypothesis import Phase, settings
@@ -87,10 +87,13 @@ class Picked:
 
 
 class Teller:
-    """A pytest plugin that reports the running and the failed test."""
+    """A pytest plugin that reports the running and the failed test.
 
-    def __init__(self, log: Path) -> None:
-        self._log = log.open("a", buffering=1)
+    pytest prints into the same file, and has perhaps not ended its line.
+    """
+
+    def __init__(self, log: TextIO) -> None:
+        self._log = log
 
     def pytest_sessionstart(self) -> None:
         """Turn off hypothesis's shrinking: any failure counts."""
@@ -101,14 +104,14 @@ class Teller:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._log.write(f"{KILLED}{report.nodeid}\n")
+            self._log.write(f"\n{KILLED}{report.nodeid}\n")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._log.write(nodeid + "\n")
+        self._log.write(f"\n{nodeid}\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._log.write(f"{KILLED}{report.nodeid}\n")
+            self._log.write(f"\n{KILLED}{report.nodeid}\n")
 
 
 class Copy:
@@ -176,10 +179,14 @@ class Copy:
             sys.path.insert(0, str(self.top))
             os.environ["PYTHONPATH"] = str(self.top)
             sys.dont_write_bytecode = False
-            with self._log.open("w") as log, redirect_stdout(log), redirect_stderr(log):
+            with (
+                self._log.open("a", buffering=1) as log,
+                redirect_stdout(log),
+                redirect_stderr(log),
+            ):
                 how = [*QUIETLY, f"--basetemp={self.top.parent / 'tmp'}"]
                 how += ["-x"] if stops else []
-                code = pytest.main([*how, *files], plugins=[Teller(self._log), *plugins])
+                code = pytest.main([*how, *files], plugins=[Teller(log), *plugins])
             if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 with self._log.open("a") as reported:
                     reported.write(ENDED + "\n")

@@ -13,6 +13,7 @@ import binascii
 from collections.abc import Sequence
 from pathlib import Path
 
+from flows.shown import counted
 from webapp.cli.arguments import commands_of
 from webapp.cli.operator import OWNERS_SHOWN_BY, add_owner, does, lists
 from webapp.cli.table import Table, the_one
@@ -85,7 +86,8 @@ async def verify_chains(
         against=(chain for document in documents for chain in document.chains),
     )
     found += [f"{each.owner[:OWNER_CHARACTERS]}: {each.says}." for each in verified.faults]
-    counted = f"{verified.entries} entries of {verified.owners} owners."
+    entries = counted(verified.entries, "entry", "entries")
+    total = f"{entries} of {counted(verified.owners, 'owner')}."
     if faults := list(dict.fromkeys(found)):
         more = len(faults) - _FAULTS_AT_MOST
         also = [f"And {more} more."] if more > 0 else []
@@ -103,12 +105,12 @@ async def verify_chains(
             else f"The list of the newest head ({newest.number} of {newest.at.isoformat()}) expired"
         )
         raise CommandRefused(
-            counted,
+            total,
             f"{state}, so nothing shows whether the end of a chain is missing. A server with "
             "ELICIT_AUDIT=1 makes a head each day. If one ran here, compare the store with a "
             "backup, or name a head that you stored elsewhere: --against FILE",
         )
-    return [counted, *lines, "Nothing is missing, and nothing was changed."]
+    return [total, *lines, "Nothing is missing, and nothing was changed."]
 
 
 def _compared(

@@ -8,8 +8,9 @@ A backup can be restored into a store of another kind. Risks: a file is replaced
 the old file open, or a server starts with half of the data. The data is therefore written to a new
 file, which replaces the old file only when it is complete and while SQLite's lock shows that no
 process has the old file open. The old file is renamed. Any other store has to be empty, and is
-fenced until all data is written. The key is written after the data and before the fence is removed:
-a refused command leaves no key behind, and no server creates another key.
+fenced until all data is written. The key is written after the data and before a server can open the
+store: a refused command leaves no key behind, and no server creates another key. If a step of
+replacing a file fails, the earlier steps are undone.
 """
 
 import argparse
@@ -19,13 +20,13 @@ import os
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from flows.crypto.tokens import Ring
 from flows.errors import StoreUnavailable, Unreadable, WeakSecret
-from webapp.cli.operator import counted
+from flows.shown import counted
 from webapp.command import (
     CommandRefused,
     must_be_unfenced,
@@ -70,7 +71,7 @@ def _run(options: argparse.Namespace) -> None:
             raise CommandRefused(f"{each} exists already: name another file.")
     try:
         rows = asyncio.run(_back_up(settings, target))
-        tell(f"{target} contains the whole store: {counted(rows)}.")
+        tell(f"{target} contains the whole store: {counted(rows, 'record')}.")
         if settings.key_file is None:
             tell(
                 "THE SECRET IS NOT IN THE BACKUP. Nobody can open it without the current "
@@ -102,10 +103,14 @@ def key_path_of(path: Path) -> Path:
 
 def write_private(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()  # half a key would be refused, and would keep the whole one away
+        raise
 
 
 # `elicit restore`
@@ -137,6 +142,7 @@ def _run_restore(options: argparse.Namespace) -> None:
             )
         elif not (key := key_path_of(source)).exists():
             tell(f"{key} does not exist: the server uses {key_file.path}.")
+        is_key_new = key_file is not None and not key_file.path.exists()
         restore_key = partial(_restore_key, key_file, key_path_of(source))
         if address.startswith(SQLITE):
             path = Path(address.removeprefix(SQLITE)).absolute()
@@ -151,6 +157,8 @@ def _run_restore(options: argparse.Namespace) -> None:
         ) from error
     except (OSError, WeakSecret, sqlite3.Error) as error:
         raise CommandRefused(f"{source} cannot be restored: {error}") from error
+    if key_file is not None and is_key_new:
+        tell(f"{key_file.path} is the key from the time of the backup.")
     tell(f"The store is restored to its state at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
     tell(
         "Later payments are missing: once a server runs, it asks the payment providers about them. "
@@ -179,31 +187,33 @@ async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None)
 
 
 def _write_to_file(
-    backup: BackupFile, source: Path, store: Path, *, restore_key: Callable[[], None]
+    backup: BackupFile, source: Path, store: Path, *, restore_key: Callable[[ExitStack], None]
 ) -> None:
     """Write the backup to a new file, rename the current file, and put the new one in its place."""
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _alone(store):
-        draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
-        try:
-            asyncio.run(
-                _write_to_store(backup, source, f"{SQLITE}{draft}", restore_key=restore_key)
-            )
-        except BaseException:
-            for side in SIDES:
-                Path(f"{draft}{side}").unlink(missing_ok=True)
-            raise
-        if store.exists():
-            aside = store.with_name(f"{store.name}.before-{utc_now():%Y%m%dT%H%M%S}")
-            for side in reversed(SIDES):
-                with suppress(FileNotFoundError):
-                    Path(f"{store}{side}").rename(f"{aside}{side}")
-            tell(f"The previous store is saved as {aside}.")
+    draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
+    aside = store.with_name(f"{store.name}.before-{utc_now():%Y%m%dT%H%M%S}")
+    with _alone(store), ExitStack() as undo:
+        for side in SIDES:
+            undo.callback(Path(f"{draft}{side}").unlink, missing_ok=True)
+        asyncio.run(_write_to_store(backup, source, f"{SQLITE}{draft}"))
+        restore_key(undo)
+        for side in reversed(SIDES):
+            with suppress(FileNotFoundError):
+                renamed = Path(f"{store}{side}").rename(f"{aside}{side}")
+                undo.callback(renamed.rename, f"{store}{side}")
         draft.replace(store)
+        undo.pop_all()
+    if aside.exists():
+        tell(f"The previous store is saved as {aside}.")
 
 
 async def _write_to_store(
-    backup: BackupFile, source: Path, address: str, *, restore_key: Callable[[], None]
+    backup: BackupFile,
+    source: Path,
+    address: str,
+    *,
+    restore_key: Callable[[ExitStack], None] | None = None,
 ) -> None:
     """Copy the backup to an empty store, or continue a copy that was interrupted."""
     words = half(str(source), f"elicit restore {source}")
@@ -219,8 +229,14 @@ async def _write_to_store(
         if await store.fenced() != words:
             await fence_empty(store, words)
         await copy(await _marked(backup), store, behind=words)
-        restore_key()
-        await open_whole(store, words)
+        undo = ExitStack()
+        if restore_key is not None:
+            restore_key(undo)
+        try:
+            await open_whole(store, words)
+        except NotMoved:
+            undo.close()  # only here: after any other error, servers may use the store and its key
+            raise
 
 
 async def _marked(backup: BackupFile) -> Scan:
@@ -256,12 +272,13 @@ def _values(file: KeyFile) -> set[bytes]:
     return {each.value for each in file.read()}
 
 
-def _restore_key(file: KeyFile | None, key: Path) -> None:
+def _restore_key(file: KeyFile | None, key: Path, undo: ExitStack) -> None:
+    """Write the backup's key to the key file if there is none. `undo` removes it again."""
     if file is None or file.path.exists():
         return
     file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(file.path, key.read_bytes())
-    tell(f"{file.path} is the key from the time of the backup.")
+    undo.callback(file.path.unlink)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import msgspec
 
 from flows.errors import StoreUnavailable, Unreadable
 from flows.oauth.dpop import ERRORS as PROOF_ERRORS
+from flows.shown import counted
 from webapp.cli.examination import (
     Finding,
     Surroundings,
@@ -178,7 +179,8 @@ async def _stored_state(
             found.append(ok("payments", "none that an operator has to check"))
         clients = await service.clients.all()
         if clients:
-            says = f"{len(clients)} handled links or forms differently than they declare: "
+            number = counted(len(clients), "client")
+            says = f"{number} handled links or forms differently than declared: "
             says += ", ".join(sorted({f"{one.name} {one.release}" for one in clients})[:5])
             fix = "see what they did: elicit clients list; to override it: ELICIT_CLIENTS"
             found.append(note("clients", says, fix=fix))
@@ -205,7 +207,7 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
             fix = f"allow the grant type refresh_token for this client at {label}"
         says = (
             f"{label} refused this server's {what.get(refused.fault, 'client id or secret')}{error}"
-            f" {refused.count} times, last at {refused.last_at:%Y-%m-%d %H:%M} UTC"
+            f" {counted(refused.count, 'time')}, last at {refused.last_at:%Y-%m-%d %H:%M} UTC"
         )
         found.append(wrong("accounts", says, fix=fix))
     return found or [ok("accounts", "no provider has refused this server")]
@@ -247,7 +249,8 @@ async def examine_events(service: Service) -> Sequence[Finding]:
             fix = f"run elicit events resume {name}, or unset ELICIT_EVENTS_{name.upper()}_URL"
             found.append(wrong("events", says, fix=fix))
         elif state.not_kept:
-            says = f"{name} will not receive {state.not_kept} events, because too many were waiting"
+            lost = counted(state.not_kept, "event")
+            says = f"{name} will not receive {lost}, because too many were waiting"
             fix = (
                 f"run elicit events test {name}, then elicit events resume {name} to dismiss this "
                 "note"
@@ -269,7 +272,7 @@ async def examine_notifications(service: Service) -> Sequence[Finding]:
         failed = [row for row in waiting if row.table == name and row.why is not None]
         if failed:
             whys = ", ".join(sorted({row.why or "" for row in failed}))
-            says = f"{len(failed)} messages to {name} could not be sent yet ({whys})"
+            says = f"{counted(len(failed), 'message')} to {name} could not be sent yet ({whys})"
             fix = f"correct [notify.{name}] in elicit.toml, then try it: elicit notify test {name}"
             found.append(note("notify", says, fix=fix))
         else:
@@ -282,7 +285,7 @@ def _backup(made_at: datetime | None, now: datetime) -> Finding:
     if made_at is None:
         return note("backup", "none was made", fix="run elicit backup FILE now and every night")
     age = now - made_at
-    says = f"the last was made {made_at:%Y-%m-%d %H:%M} UTC, {age.days} days ago"
+    says = f"the last was made {made_at:%Y-%m-%d %H:%M} UTC, {counted(age.days, 'day')} ago"
     if age > BACKUP_AGE_AT_MOST:
         return note("backup", says, fix="run elicit backup FILE now and every night")
     return ok("backup", says)

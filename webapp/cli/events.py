@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from flows.shown import counted
 from webapp.cli.arguments import commands_of
 from webapp.cli.operator import does, lists
 from webapp.cli.table import Table, the_one
@@ -66,7 +67,7 @@ async def replay_events(
         if event.address == address.name and event.status == "given up":
             await service.events.replay(event.webhook_id)
             replayed += 1
-    return [f"{replayed} events for {address.name}. A server sends them within seconds."]
+    return [f"{counted(replayed, 'event')} for {address.name}. A server sends them within seconds."]
 
 
 async def try_address(service: Service, *, name: str) -> Sequence[str]:

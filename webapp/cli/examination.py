@@ -25,6 +25,7 @@ from flows.oauth.provider import Provider
 from flows.oauth.registered_client import RegisteredClient
 from flows.oauth.registration import examined
 from flows.payments.registry import Gateways
+from flows.shown import counted
 from webapp.connecting import clock_finding, registrations_of
 from webapp.events.addresses import EventAddress
 from webapp.http.browser import page_headers
@@ -200,13 +201,13 @@ async def _encrypted(settings: Settings, around: Surroundings) -> Finding:
         return note("certificate", says, fix="check it from another machine")
     days = (end - around.now()).days
     if days < CERTIFICATE_DAYS_AT_LEAST:
-        ends = f"ends in {days} days" if days >= 0 else "has ended"
+        ends = f"ends in {counted(days, 'day')}" if days >= 0 else "has ended"
         return wrong(
             "certificate",
             f"{host}'s certificate {ends}",
             fix="renew it, and check why the automatic renewal does not run",
         )
-    return ok("certificate", f"{host}'s certificate is valid for {days} days")
+    return ok("certificate", f"{host}'s certificate is valid for {counted(days, 'day')}")
 
 
 async def _payments(settings: Settings, name: str, around: Surroundings) -> list[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from flows.errors import StoreUnavailable
-from webapp.cli.operator import counted
+from flows.shown import counted
 from webapp.command import CommandRefused, store_refused
 from webapp.operations.rows import kind_word
 from webapp.printing import tell
@@ -104,9 +104,9 @@ async def _move(source: str, target: str) -> None:
 
 def _report_moved(moved: Moved, *, old: str, new: str) -> None:
     if moved.was_before:
-        tell(f"{old} was moved before; {new} has {counted(moved.records)} now.")
+        tell(f"{old} was moved before; {new} has {counted(moved.records, 'record')} now.")
     else:
-        tell(f"All of {old} is in {new}: {counted(moved.records)}, each compared.")
+        tell(f"All of {old} is in {new}: {counted(moved.records, 'record')}, each compared.")
 
 
 def _report_secret(old: str, new: str) -> None:
@@ -136,7 +136,7 @@ async def _say_what(source: str, target: str) -> None:
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
             tell(f"The store is fenced: {why}.")
-    tell(f"{counted(kinds.total())} would be moved:")
+    tell(f"{counted(kinds.total(), 'record')} would be moved:")
     for kind, number in sorted(kinds.items()):
         tell(f"  {number:>8}  {kind_word(kind)}")
     tell("Nothing was moved.")

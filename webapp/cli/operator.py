@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from flows.crypto.tokens import Tokens
 from flows.errors import StoreUnavailable, Unreadable
+from flows.shown import counted
 from webapp.cli.arguments import add_port
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table, the_one
@@ -119,10 +120,6 @@ def operate(
         raise _not_all(unreadable)
 
 
-def counted(records: int) -> str:
-    return "1 record" if records == 1 else f"{records} records"
-
-
 def _run(
     work: Callable[..., Awaitable[T]],
     show: Callable[..., object],
@@ -171,7 +168,7 @@ def _not_all(unreadable: Sequence[Record]) -> CommandRefused:
     ids = ", ".join(record.id.removeprefix(record.owner) for record in unreadable[:NAMED_AT_MOST])
     more = ", ..." if len(unreadable) > NAMED_AT_MOST else ""
     return CommandRefused(
-        f"{counted(len(unreadable))} of the store cannot be read ({', '.join(kinds)}: "
+        f"{counted(len(unreadable), 'record')} of the store cannot be read ({', '.join(kinds)}: "
         f"{printed(ids)}{more}); the output above has all others. To recover them, restore an "
         "earlier backup: elicit restore"
     )

@@ -28,8 +28,9 @@ from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.session import UnresolvedPayment
+from flows.shown import counted
 from webapp.calls.once import DOING
-from webapp.cli.operator import add_owner, counted, does, owner_of, records_of
+from webapp.cli.operator import add_owner, does, owner_of, records_of
 from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
 from webapp.operations.rows import OWNER_CHARACTERS, kind_word
@@ -69,11 +70,12 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     there = [each async for page in records_of(service, tag) for each in page]
     paid = await _asked_for_money(service, tag)
     erased = [each for each in there if not _stays(each, paid)]
-    lines = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
+    lines = [f"{counted(len(erased), 'record')} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
     if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
         lines.append(
-            f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
-            "are erased after ten years, the others 30 days after they have ended."
+            f"{counted(len(stays), 'record')} of payments will stay, without a name: "
+            f"{_kinds(stays)}. Payments are erased after ten years, the others 30 days after they "
+            "have ended."
         )
     if not is_sure:
         return [*lines, "Nothing was erased. Add --yes to erase the first list."]
@@ -101,8 +103,8 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     await _erase(service, tag)
     if waiting := await _forget_payers(service, tag):
         lines.append(
-            f"{counted(waiting)} of waiting webhooks still contain data of the payer. Run this "
-            "command again when elicit webhooks list shows none that waits."
+            f"Data of the payer is still in {counted(waiting, 'record')} of waiting webhooks. Run "
+            "this command again when elicit webhooks list shows none that waits."
         )
     remaining = [
         each async for page in records_of(service, tag) for each in page if _is_sealed(each)

@@ -54,7 +54,10 @@ class AskingParty:
         return program_of(asked.tool) is None and self.tool in (None, asked.tool)
 
     def excludes(self, asked: Asked) -> bool:
-        """Return True if a program or tool is named here and another program or tool asked."""
+        """Return True if a program or tool is named here, and it is not the asker.
+
+        The program or tool of the same name of another server is another asker.
+        """
         return (self.program, self.tool) != (None, None) and not self.has_asked(asked)
 
 

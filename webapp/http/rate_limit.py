@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any
 
 from flows.errors import ElicitError
+from flows.shown import counted
 from webapp.deadline import Clock, ticks_of
 from webapp.http.address import plain_ip
 
@@ -30,7 +31,7 @@ class TooOften(ElicitError):
 
     def __init__(self, wait: float) -> None:
         self.seconds = ceil(wait)
-        super().__init__(f"That was too fast. Try again in {self.seconds} seconds.")
+        super().__init__(f"That was too fast. Try again in {counted(self.seconds, 'second')}.")
 
 
 class Rates:

@@ -22,6 +22,7 @@ from flows.elicitation.voting import Voting
 from flows.errors import NotConfigured
 from flows.kinds.form import asker_of, voting_of
 from flows.oauth.access_token import claim_mark
+from flows.shown import counted
 from webapp.deadline import Clock
 from webapp.elicitations.question_kind import missing_table
 from webapp.identity.identity import Caller, Identity, Viewer
@@ -211,11 +212,11 @@ class Approvers:
         people = self._people(tables, known_by, caller.issuer)
         if people is not None and len(people.keys() - {caller.owner}) < tables[0].needs:
             raise NotConfigured(
-                f"{tables[0].needs} people in [approvers.{name}] of elicit.toml in addition to the "
-                "asker",
-                how=f"{name} needs {tables[0].needs} approvals, and nobody approves their own "
-                f"request. Add people to [approvers.{name}] in {self._config}, or set a lower "
-                "`needs`.",
+                f"{counted(tables[0].needs, 'person', 'people')} in [approvers.{name}] of "
+                "elicit.toml in addition to the asker",
+                how=f"{name} needs {counted(tables[0].needs, 'approval')}, and nobody approves "
+                f"their own request. Add people to [approvers.{name}] in {self._config}, or set a "
+                "lower `needs`.",
             )
 
     def voting(self, name: str, *, now: datetime) -> Voting:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
+from flows.shown import counted
+
 MASK = "***"
 HIDDEN_AT_LEAST = 4  # in characters; shorter texts occur everywhere
 PART_AT_LEAST = 8  # a secret's beginning or end that is this long reveals something
@@ -113,7 +115,7 @@ def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str
 
 
 def _more(length: int) -> str:
-    return f" [{length} more characters] "
+    return f" [{counted(length, 'more character')}] "
 
 
 def _words(hidden: Collection[str]) -> list[str]:

@@ -26,6 +26,7 @@ from flows.oauth.id_token import owner_of_token
 from flows.oauth.provider import NAME, SCOPE, Client
 from flows.oauth.requests import ApiAccess, Unreachable
 from flows.oauth.responses import ID_AT_MOST, LABEL_AT_MOST, TOKEN_BYTES_AT_MOST
+from flows.shown import counted
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.clients import Clients
@@ -224,7 +225,8 @@ class Importing:
         if provider.dpop:
             raise LineRefused("The provider binds tokens to a key, so they cannot be imported.")
         if unknown := line.details.keys() - provider.keep.keys():
-            raise LineRefused(f"details: {len(unknown)} names are not in keep of the provider.")
+            names = counted(len(unknown), "name")
+            raise LineRefused(f"details: keep of the provider lacks {names}.")
         provider.reach(line.details)  # raises if they lead to another host
         account_id = line.account_id or ""
         key = self._connections.key(client, server=server)

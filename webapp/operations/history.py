@@ -26,6 +26,7 @@ from flows.kinds.form import voting_of
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.session import UnresolvedPayment, sessions_of
+from flows.shown import counted
 from webapp.command import CommandRefused
 from webapp.elicitations.links import LINK_OUTLIVES
 from webapp.operations.rows import CANDIDATES_NAMED, OWNER_CHARACTERS, each_row, kind_word
@@ -303,7 +304,7 @@ def _happened(row: Found) -> Iterator[TimelineRow]:
             }
         case OutgoingEvent():
             event = f"event {row.type} to {row.address}"
-            sent = f"{event} {row.status} ({row.tries} tries)"
+            sent = f"{event} {row.status} ({counted(row.tries, 'try', 'tries')})"
             times = {event: row.happened_at, sent: row.sent_at or row.due_at}
         case Connection():
             times = {

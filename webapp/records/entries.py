@@ -182,10 +182,9 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
         # Only a refund is requested by a person or program, and `by` then names the requester.
         refund = _refund_in(entry.what)
         is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
-        # After a dispute about all of the money, the word names earlier refunds again.
-        is_restored = (previous or "").partition(":")[
-            0
-        ] in DISPUTED and value.status is not ReceiptStatus.REFUNDED
+        # After a dispute about all of the money, a full refund that was begun before goes on.
+        was_disputed = (previous or "").partition(":")[0] in DISPUTED
+        is_restored = was_disputed and value.status is ReceiptStatus.REFUNDING
         return replace(
             entry,
             by=value.refund_asked_by if is_new and not is_restored else None,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flows.errors import Unreadable
+from flows.shown import counted
 from webapp.records.chain import AUDIT, HEAD, ChainLink, Linking, begins_after, block_of, id_of
 from webapp.records.heads import OwnersHead
 from webapp.records.owners import Owners
@@ -64,7 +65,7 @@ async def verify(
     faults += () if walk is None else walk.finish()
     for owner, expected in heads.items():
         most = max(each.count for each in expected)
-        says = f"the whole chain of {_counted(most)} is missing"
+        says = f"the whole chain of {counted(most, 'entry', 'entries')} is missing"
         faults.append(ChainFault(owner=owner, says=says))
     return VerifiedChains(owners=count, entries=entries, faults=tuple(faults))
 
@@ -140,9 +141,5 @@ class _Walk:
         self._faults.append(ChainFault(owner=self.owner, says=says))
 
 
-def _counted(entries: int) -> str:
-    return "1 entry" if entries == 1 else f"{entries} entries"
-
-
 def _missing(entries: int) -> str:
-    return f"{_counted(entries)} {'is' if entries == 1 else 'are'} missing"
+    return f"{counted(entries, 'entry', 'entries')} {'is' if entries == 1 else 'are'} missing"

@@ -18,6 +18,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from flows.shown import counted
 from webapp.stores.store import RECORDS_AT_MOST, Conflict, OtherFence, Record, Store
 
 BYTES_AT_MOST = 4 * 1024 * 1024  # the size of copies that are loaded at once
@@ -131,9 +132,10 @@ async def _must_agree(scan: Scan, target: Store, *, behind: str) -> int:
         if (found := await target.fenced()) != behind:
             raise _in_other_hands(target, found)
         raise NotMoved(
-            f"The copy in {_address(target)} is not complete: {len(expected)} of {total} records "
-            f"are missing or different, and {others} other records are there. The target stays "
-            "fenced. Empty it, then run this command again."
+            f"The copy in {_address(target)} is not complete: it lacks {len(expected)} of "
+            f"{counted(total, 'record')}, or has them with other contents, and it has "
+            f"{counted(others, 'other record')}. The target stays fenced. Empty it, then run this "
+            "command again."
         )
     return total
 

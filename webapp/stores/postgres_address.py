@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from flows.errors import StoreUnavailable
+from flows.shown import counted
 from webapp.stores import postgres_driver as driver
 from webapp.stores.opening import PASSWORDS, may_be_unescaped, without_password
 
@@ -151,7 +152,7 @@ def _reason(error: Exception, url: str) -> str | None:
 
 def reason_of(error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"did not answer within {seconds:g} seconds"
+        return f"did not answer within {counted(seconds, 'second')}"
     if isinstance(error, StoreUnavailable):
         return f"cannot be used: {error.why}"
     # Each event loop has its own message for a refused connection.

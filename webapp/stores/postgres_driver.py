@@ -14,6 +14,7 @@ from webapp.stores.store import Record
 _library: Any = asyncpg
 
 Row = Sequence[Any]
+Errors = tuple[type[Exception], ...]
 
 
 @cache
@@ -81,19 +82,19 @@ NoFunction: Final[type[Exception]] = _library.UndefinedFunctionError
 ReadOnly: Final[type[Exception]] = _library.ReadOnlySQLTransactionError
 WrongAddress: Final[type[Exception]] = _library.ClientConfigurationError
 # Errors of a server that lacks a function, or whose administrator does not allow its use.
-UNREADABLE: Final[tuple[type[Exception], ...]] = (
+UNREADABLE: Final[Errors] = (
     MayNot,
     NoFunction,
     _library.FeatureNotSupportedError,
 )
 # Conflicts with concurrent transactions: the statement was undone and can be repeated.
-TO_REPEAT: Final[tuple[type[Exception], ...]] = (
+TO_REPEAT: Final[Errors] = (
     UniqueViolation,
     _library.DeadlockDetectedError,
     _library.SerializationError,
 )
 # All errors that the library raises for problems with the server or the connection.
-ERRORS: Final[tuple[type[Exception], ...]] = (
+ERRORS: Final[Errors] = (
     PostgresError,
     _library.InterfaceError,
     _library.InternalClientError,

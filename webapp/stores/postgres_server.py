@@ -26,6 +26,7 @@ from webapp.stores.postgres_driver import (
     PostgresConnection,
     PostgresPool,
     Row,
+    UniqueViolation,
     statements,
 )
 from webapp.stores.postgres_hosts import Connector, Servers
@@ -224,7 +225,7 @@ class Server:
         return StoreUnavailable(f"the store {self.address} is not usable: {_STALLED}")
 
     async def _fetch(self, statement: str, values: Sequence[object]) -> Sequence[Row]:
-        async with self.connection() as connection:
+        async with self.connection(passes=TO_REPEAT) as connection:
             return await connection.fetch(statement, *values)
 
     async def _run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
@@ -251,8 +252,8 @@ class Server:
             raise unavailable(error, url=self.address, name=_NAME) from error
 
     @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[PostgresConnection]:
-        """Yield a connection. Raise its errors as StoreUnavailable, except those in TO_REPEAT."""
+    async def connection(self, passes: driver.Errors = ()) -> AsyncGenerator[PostgresConnection]:
+        """Yield a connection. Raise its errors as StoreUnavailable, except those in `passes`."""
         self.round_trips += 1
         silence = self._loop.call_later(_SILENT_SECONDS, self._is_silent.set)
         try:
@@ -269,7 +270,7 @@ class Server:
                     await self._pool.expire_connections()
                     raise
         except ERRORS as error:
-            if isinstance(error, TO_REPEAT):
+            if isinstance(error, passes):
                 raise
             if isinstance(error, TimeoutError) and self._is_stalled:
                 raise self._stalled() from error
@@ -287,10 +288,10 @@ class Server:
             yield connection
 
     async def load(self, columns: Sequence[object], *, behind: str) -> None:
-        """Store rows if the fence `behind` is set. The fence cannot change in the meantime."""
+        """Store rows while the fence is `behind`. Raises UniqueViolation if a key is not free."""
 
         async def loaded() -> None:
-            async with self.connection() as connection, connection.transaction():
+            async with self.connection((UniqueViolation,)) as connection, connection.transaction():
                 found = await connection.fetchval(statements()["loading"])
                 if found != behind:
                     raise OtherFence(found)

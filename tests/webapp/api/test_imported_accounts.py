@@ -207,16 +207,16 @@ INVALID: dict[str, dict[str, Any]] = {
 async def test_what_cannot_be_imported_is_refused_and_stores_nothing(
     site: ProgramSite, apis: Apis
 ) -> None:
-    for cases, statuses in ((REFUSED, {422}), (INVALID, {400, 422})):
+    for cases, status in ((REFUSED, 422), (INVALID, 400)):
         for name, change in cases.items():
             response = await send(site, account(**change))
-            assert response.status_code in statuses, (name, response.text)
+            assert response.status_code == status, (name, response.text)
             assert TOKEN not in response.text, name
             assert "evil" not in response.text, name
     assert await rows(site) == []
     assert {one.url.host for one in apis.sent} <= {"api.hub.example"}
     for body in (None, [], "x", [account()]):
-        assert (await send(site, body)).status_code in (400, 422)
+        assert (await send(site, body)).status_code == 400, body
     huge = await send(site, account(label="x" * 1024 * 1024))
     assert huge.status_code == 413
     apis.is_down = True

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.oauth.connection import Connection
+from flows.oauth.connection import Connection, lapse
 from flows.providers import PersonProbe, Provider, ProviderKey
 from tests.support.account_env import (
     CREDENTIALS,
@@ -115,6 +115,16 @@ async def test_account_that_the_person_connected_stays_in_use(service: Service) 
     assert {row.owner for row in rows.values()} == {own.owner}
     assert rows[account.id] == own
     assert not rows["2"].holds_key
+
+
+async def test_lapsed_account_is_imported_again_with_new_token(service: Service) -> None:
+    await imported(service, line())
+    row = await only(service)
+    await service.elicitations.write(lapse(row, now=NOON))
+    assert (await only(service)).status == "lapsed"
+    assert await imported(service, line(access_token="newer")) == ["imported"]
+    after = await only(service)
+    assert (after.status, after.access_token, after.id) == ("connected", "newer", row.id)
 
 
 async def test_disconnected_account_is_imported_again(service: Service) -> None:

@@ -1,10 +1,13 @@
 """`elicit backup`, `restore` and `doctor`, while a server runs and after its end."""
 
+import errno
+import os
 import shutil
 import stat
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.cli import called, serving
 from tests.support.pgbouncer import pooled
@@ -171,6 +174,46 @@ async def test_refused_restore_leaves_no_key_and_restore_behind_pooler_succeeds(
         assert [each.id for each in await store.list("elicitation")] == ["a-1"]
         await store.aclose()
     assert key.read_bytes() == (folder_of(home) / "key").read_bytes()
+
+
+@pytest.mark.parametrize("step", ["fsync of key", "log", "store", "new store"])
+async def test_restore_that_fails_in_any_step_changes_nothing(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    home.mkdir()
+    assert (await called("payments", "list", home=home)).status == 0
+    await put(home, "a-1")
+    assert (await called("backup", str(copy), home=home)).status == 0
+    folder, store = folder_of(home), folder_of(home) / "elicit.db"
+    (folder / "key").unlink()
+    store.with_name("elicit.db-wal").write_bytes(b"the last writes")
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    function, is_step = {
+        "fsync of key": ("fsync", lambda file: Path(f"/dev/fd/{file}").readlink().name == "key"),
+        "log": ("rename", lambda path: Path(path).name == "elicit.db-wal"),
+        "store": ("rename", lambda path: Path(path) == store),
+        "new store": ("replace", lambda path: Path(path).parent == folder),
+    }[step]
+    real = getattr(os, function)
+
+    def failing(what: int | Path, *others: Path) -> None:
+        if is_step(what):
+            raise OSError(errno.EIO, "the disk is broken")
+        real(what, *others)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, function, failing)
+        refused = await called("restore", str(copy), home=home)
+    assert (refused.status, "the disk is broken" in refused.err) == (1, True)
+    assert (refused.out, {each.name: each.read_bytes() for each in folder.iterdir()}) == (
+        "",
+        before,
+    )
+    assert (await called("restore", str(copy), home=home)).status == 0
+    assert await ids(home) == ["a-1"]
+    (aside,) = folder.glob("elicit.db.before-*-wal")
+    assert aside.read_bytes() == b"the last writes"
 
 
 async def test_restore_of_invalid_or_missing_backup_changes_nothing(tmp_path: Path) -> None:

@@ -539,6 +539,7 @@ async def test_age_of_last_backup_is_reported(tmp_path: Path) -> None:
     assert await finding() == "note none was made"
     for age, words in (
         (BACKUP_AGE_AT_MOST + timedelta(hours=1), "note the last was made 2026-02-22"),
+        (timedelta(hours=25), "ok the last was made 2026-02-28 11:00 UTC, 1 day ago"),
         (timedelta(hours=5), "ok the last was made 2026-03-01 07:00 UTC, 0 days ago"),
     ):
         store = await open_store(settings.store)

@@ -151,7 +151,7 @@ async def test_all_undelivered_events_of_address_are_replayed_together(
 ) -> None:
     await lost(here, receiver, clock)
     assert [event.status for event in await events_of(here)] == ["given up"]
-    assert "1 events for crm" in (await replay_events(here, given_up="crm"))[0]
+    assert "1 event for crm" in (await replay_events(here, given_up="crm"))[0]
     await round_of(here)
     assert receiver.types == ["question.asked"]
 

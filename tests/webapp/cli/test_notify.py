@@ -57,6 +57,6 @@ async def test_doctor_names_tables_whose_messages_could_not_be_sent() -> None:
         (failed,) = await examine_notifications(service)
         assert failed.standing == "note"
         assert failed.says == (
-            "1 messages to finance could not be sent yet (the connection was refused)"
+            "1 message to finance could not be sent yet (the connection was refused)"
         )
         assert "[notify.finance]" in (failed.fix or "")

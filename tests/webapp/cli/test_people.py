@@ -125,7 +125,7 @@ async def test_purge_keeps_payments_and_late_payment_is_matched(shop: Shop) -> N
         owner = payment.owner
         lines = await purge_owner(shop.service, owner, is_sure=True)
         assert any(
-            "of payments stay, without a name" in one and "1 payment" in one for one in lines
+            "of payments will stay, without a name" in one and "1 payment" in one for one in lines
         )
         assert await kinds_of(shop.service, owner) == {"data key", "elicitation", "payment", "hook"}
         assert sorted(await shop.statuses()) == ["accepted", "cancelled"]
@@ -163,7 +163,7 @@ async def test_purge_keeps_body_of_waiting_webhook(shop: Shop) -> None:
         waiting = msgspec.structs.replace(hook, status="waiting", transition=None)
         await shop.service.elicitations.write(waiting)
         lines = await purge_owner(shop.service, payment.owner, is_sure=True)
-        assert any(one.startswith("1 record of waiting webhooks") for one in lines), lines
+        assert any("in 1 record of waiting webhooks" in one for one in lines), lines
         (left,) = await hooks_of(shop.service, payment.owner)
         assert left.body == hook.body
 

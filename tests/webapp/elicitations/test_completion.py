@@ -453,8 +453,15 @@ async def test_process_does_not_find_custom_ids_of_other_servers(
         assert await served.completing.complete("order-9", {}) is Completion.UNKNOWN
         own = await named_by(here, "order-9", tool="pay")
         assert await served.completing.complete("order-9", {}) is Completion.ACCEPTED
+        # The question's own id finds the question of any server, unless an asker is named.
+        program = await named_by(here, "order-9", server="another", tool="shop (API)")
+        for one, asker in ((others, {"tool": "pay"}), (program, {"program": "shop"})):
+            assert await served.completing.complete(one.id, {}, **asker) is Completion.UNKNOWN
+            assert (await now_of(here, one)).status is Status.PENDING
+            assert await here.completing.complete(one.id, {}, **asker) is Completion.ACCEPTED
+        third = await named_by(here, "order-9", server="another", tool="pay_later")
+        assert await served.completing.complete(third.id, {}) is Completion.ACCEPTED
     assert (await now_of(here, own)).status is Status.ACCEPTED
-    assert (await now_of(here, others)).status is Status.PENDING
 
 
 @pytest.mark.parametrize("whose", ["nobody", "alice"])

@@ -247,7 +247,7 @@ async def test_expired_question_ends_the_tool_with_timeout_details(server, revis
         await at.pass_time(seconds=1)
         result = await soon(call)
         assert result.is_error
-        message = "Nobody answered within 1 seconds: 'Go'. [ELICITATION_TIMEOUT]"
+        message = "Nobody answered within 1 second: 'Go'. [ELICITATION_TIMEOUT]"
         assert text_of(result) == message
         (row,) = await env.elicitations()
         assert row.status is Status.EXPIRED

@@ -100,6 +100,36 @@ CASES: dict[str, tuple[Sequence[Change], Sequence[tuple[str, str | None]]]] = {
         [*part(), claim(Dispute.OPEN), claim(Dispute.WON)],
         [(PART, KEY), (f"disputed: {PART}", None), (PART, None)],
     ),
+    "a claim of all the money while a part refund is requested, which the bank drops": (
+        [BEGIN_PART, claim(Dispute.OPEN), END_PART, claim(Dispute.WON)],
+        [("disputed", None), (PART, KEY)],
+    ),
+    "the webhook of a part refund during a claim of all the money, which the bank drops": (
+        [BEGIN_PART, claim(Dispute.OPEN), event(300), END_PART, claim(Dispute.WON)],
+        [("disputed", None), (PART, KEY)],
+    ),
+    "a claim while a second part refund is requested, which the bank drops": (
+        [
+            *part(),
+            part(500, OTHER)[0],
+            claim(Dispute.OPEN),
+            part(500, OTHER)[1],
+            claim(Dispute.WON),
+        ],
+        [(PART, KEY), ("disputed", None), (MORE, OTHER)],
+    ),
+    "a part refund and a claim of the rest, which the bank drops": (
+        [claim(Dispute.OPEN, 600), *part(), claim(Dispute.WON, 600)],
+        [("disputed in part: 6.00 EUR of paid", None), ("disputed", None), (PART, KEY)],
+    ),
+    "a part at the dashboard during a claim of all the money, which the bank drops": (
+        [*part(), claim(Dispute.OPEN), event(500), claim(Dispute.WON)],
+        [(PART, KEY), ("disputed", None), (MORE, None)],
+    ),
+    "a claim while a full refund is requested, which the bank drops": (
+        [BEGIN, claim(Dispute.OPEN), claim(Dispute.WON), END],
+        [("refunding", KEY), ("disputed", None), ("refunding", None), ("refunded", KEY)],
+    ),
     "a claim of all the money while a full refund is requested": (
         [BEGIN, claim(Dispute.OPEN), END],
         [("refunding", KEY), ("disputed", None), ("refunded", KEY)],

@@ -200,20 +200,19 @@ async def test_event_is_sent_again(shop: Shop) -> None:
     assert (after.status, after.tries) == ("waiting", 0)
 
 
-@pytest.mark.parametrize("name", LISTS)
-async def test_list_makes_three_reads_of_store_with_5000_questions(shop: Shop, name: str) -> None:
-    count = 5000 if name == "questions" else 400
-    await filled(shop.service, count, owners=500 if name == "questions" else 100)
+async def test_list_makes_three_reads_of_store_with_4000_rows_of_each_kind(shop: Shop) -> None:
+    await filled(shop.service, 4000, owners=500)
     person = await entered(await shop.person(), shop.service)
-    shop.service.elicitations.owners.forget(None)
     counted = counting(shop.service)
-    page = await at(person, shop.service, f"/{name}?page=3")
-    assert page.status == 200
-    total = min(count, 300) if name == "rejected" else count
-    assert f"41 to 60 of {total}" in page.text
-    assert 0 < counted.reads <= 3
-    for secret in SECRETS:
-        assert secret not in page.text
+    for name in LISTS:
+        shop.service.elicitations.owners.forget(None)
+        before = counted.reads
+        page = await at(person, shop.service, f"/{name}?page=3")
+        total = 300 if name == "rejected" else 4000
+        assert (page.status, f"41 to 60 of {total}" in page.text) == (200, True), name
+        assert 0 < counted.reads - before <= 3, name
+        for secret in SECRETS:
+            assert secret not in page.text, name
 
 
 async def test_signed_in_list_makes_three_reads() -> None:
@@ -243,7 +242,7 @@ async def test_filters_of_address_choose_rows_and_stay_in_links(shop: Shop) -> N
     page = await at(person, service, f"/payments?person={quote('https://i.example#p1')}")
     assert "1 to 20 of 30" in page.text
     page = await at(person, service, "/questions?since=45min&until=30min")
-    assert "1 to 15 of 15" in page.text or "15 in all" in page.text
+    assert "15 in all" in page.text
     page = await at(person, service, "/accounts?status=lapsed&label=octocat1*")
     assert "the person has to connect it again" in page.text
     for wrong in ("since=yesterday", "until=999999d", "since=9999-99-99"):
@@ -305,7 +304,7 @@ async def test_list_reads_a_limited_number_of_rows(shop: Shop) -> None:
 
 
 async def test_search_reads_each_kind_at_once_in_store_with_5000_questions(shop: Shop) -> None:
-    await filled(shop.service, 5000, owners=500)
+    await filled(shop.service, 4000, owners=500)
     person = await entered(await shop.person(), shop.service)
     (one, *_) = (await listed(shop.service, Payment, at_most=1)).rows
     counted = counting(shop.service)

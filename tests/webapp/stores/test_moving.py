@@ -279,7 +279,7 @@ async def test_move_fails_if_target_has_records_missing_in_source(tmp_path: Path
     why = await target.fenced()
     assert why is not None
     await target.load(record("a-3", version=1), record("a-1", version=9), behind=why)
-    with pytest.raises(NotMoved, match="1 other records are there"):
+    with pytest.raises(NotMoved, match="1 other record"):
         await move(source, target)
     assert await target.fenced() is not None
     await source.aclose()

@@ -236,6 +236,52 @@ async def test_missing_write_function_raises_error_with_advice_to_update(url, st
     assert "update elicit on this machine" in refused.value.why
 
 
+@pytest.mark.parametrize("code", ["40P01", "40001", "55P03"], ids=["deadlock", "order", "lock"])
+async def test_call_that_server_aborts_for_concurrent_change_raises_store_unavailable(
+    url, store, code
+):
+    """The codes are of a deadlock, a serialization failure and a lock timeout."""
+    await store.write(record())
+    await store.fence("copied")
+    await execute(
+        url,
+        "CREATE FUNCTION aborts() RETURNS boolean LANGUAGE plpgsql AS "
+        f"$$BEGIN RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = 'aborted'; END$$",
+        "CREATE FUNCTION abort() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN PERFORM aborts(); END$$",
+        "CREATE TRIGGER a BEFORE UPDATE ON elicit_store EXECUTE FUNCTION abort()",
+        "CREATE TRIGGER a BEFORE INSERT OR UPDATE OR DELETE ON elicit_records "
+        "EXECUTE FUNCTION abort()",
+    )
+    writes = {
+        "write": lambda: store.write(record("a-2")),
+        "due": lambda: store.due(NOW, hold=HOLD),
+        "erase": lambda: store.erase(owner="a"),
+        "load": lambda: store.load(record("a-3", version=1), behind="copied"),
+        "fence": lambda: store.fence("moved"),
+        "unfence": lambda: store.fence(None),
+    }
+    reads = {
+        "read": lambda: store.read("a", "elicitation", "a-1"),
+        "list": lambda: store.list("elicitation"),
+        "scan": lambda: anext(store.scan()),
+    }
+    await fail_for_abort(writes)
+    await execute(
+        url,
+        "ALTER TABLE elicit_records RENAME TO renamed",
+        "CREATE VIEW elicit_records AS SELECT * FROM renamed WHERE aborts()",
+    )
+    await fail_for_abort(reads)
+
+
+async def fail_for_abort(calls):
+    for name, call in calls.items():
+        with pytest.raises(StoreUnavailable) as refused:
+            await call()
+        assert re.search("aborted|cancelled the same write 8 times", refused.value.why), name
+
+
 async def test_holds_something_checks_database_without_creating_tables(url):
     assert not await holds_something_at(url)
     store = await open_store(url)

@@ -92,9 +92,9 @@ async def test_error_names_silent_host_and_its_timeout(database, how):
     async with broken(how) as silent, broken("refusing") as refusing:
         with pytest.raises(StoreUnavailable) as refused:
             await open_store(address(database, silent, refusing))
-        assert f"{silent.host} did not answer within 1 seconds" in refused.value.why
+        assert f"{silent.host} did not answer within 1 second" in refused.value.why
         assert f"{refusing.host} is not usable: Connection refused" in refused.value.why
-        with pytest.raises(StoreUnavailable, match="did not answer within 1 seconds"):
+        with pytest.raises(StoreUnavailable, match="did not answer within 1 second"):
             await open_store(address(database, silent))
 
 
