@@ -45,7 +45,7 @@ _STAYS = {
     AUDIT,
     *(KINDS[one] for one in (Payment, UnresolvedPayment, StoredWebhook, EarlyEvent)),
 }
-_UNTOLD = (AUDIT, DATA_KEY)
+_UNENCRYPTED = (AUDIT, DATA_KEY)
 _AT_ONCE = 100
 _ROUNDS_AT_MOST = 20
 _CALLBACKS_WAIT = timedelta(hours=1)
@@ -70,7 +70,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     paid = await _asked_for_money(service, tag)
     erased = [each for each in there if not _stays(each, paid)]
     lines = [f"{counted(len(erased))} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
-    if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
+    if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNENCRYPTED]:
         lines.append(
             f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
             "are erased after ten years, the others 30 days after they have ended."
@@ -235,7 +235,7 @@ def _is_sealed(record: Record) -> bool:
 
     It encrypts all records except the audit and the data key itself.
     """
-    return record.kind not in _UNTOLD
+    return record.kind not in _UNENCRYPTED
 
 
 def _stays(record: Record, paid: set[str]) -> bool:

@@ -148,7 +148,7 @@ def shortened(ids: Iterable[str]) -> Mapping[str, str]:
     return found
 
 
-def the_one(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T:
+def find_by_prefix(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T:
     """Return the row with this id or unique prefix. Raises CommandRefused."""
     if given in rows:
         return rows[given]
