@@ -108,7 +108,7 @@ async def test_payment_of_a_possibly_delivered_result_is_never_refunded_automati
         await shop.sweep()
     assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
     (row,) = await listed(shop)
-    assert (row.standing, row.given_back_by_itself_at) == ("made", None)
+    assert (row.standing, row.refund_due_at) == ("made", None)
     assert str(row.note).startswith("result made, delivery not confirmed")
 
 
