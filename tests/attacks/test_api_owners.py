@@ -339,7 +339,7 @@ def without_date(answer: httpx.Response) -> object:
     return answer.status_code, headers, answer.text
 
 
-async def test_every_route_of_openapi_document_declares_its_needs_here() -> None:
+async def test_every_api_route_has_an_owner_case() -> None:
     assert set(routes()) == {*BY_ID, *BY_NAME, *LISTS, *OPERATORS, *OTHERS}
 
 
