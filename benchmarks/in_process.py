@@ -89,7 +89,7 @@ class PrefetchingRequest:
 
     has_ended = False
 
-    def was_prefetched(self, settled: Elicitation) -> bool:
+    def record_prefetch(self, settled: Elicitation) -> bool:
         return True
 
 

@@ -222,7 +222,7 @@ class Completing:
 
     async def _proved(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
         elicitations = self._elicitations
-        if not traits_of(current.kind).goes_by(proof):
+        if not traits_of(current.kind).accepts_proof(proof):
             return Completion.UNKNOWN
         if (kind := self._kinds.on_page(current.kind)) is not None:
             if current.status.is_final or elicitations.clock() >= current.expires_at:

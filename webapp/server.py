@@ -68,7 +68,7 @@ class OwnTokens:
     scopes: Sequence[str]
     issuer: str
 
-    async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
+    async def verify(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
         header = (b"authorization", f"Bearer {text}".encode("latin-1"))
         request = HTTPConnection({"type": "http", "path": MCP_PATH, "headers": [header]})
         try:

@@ -154,7 +154,7 @@ def fail(row: EndingCallback, *, now: datetime) -> EndingCallback:
     return replace(row, next_at=now + _pause(row.tries))
 
 
-def miss(row: EndingCallback, *, now: datetime) -> EndingCallback:
+def postpone(row: EndingCallback, *, now: datetime) -> EndingCallback:
     """Return the callback postponed, because this process does not know its function."""
     pause = min(_pause(row.misses + 1), timedelta(minutes=1))
     return replace(row, misses=row.misses + 1, next_at=now + pause)

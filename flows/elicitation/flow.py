@@ -118,7 +118,7 @@ def open_attempt(
     `former`.
 
     Raises:
-        TooManyAttempts: Ten attempts were made. Those that `lead_nowhere` recorded do not count.
+        TooManyAttempts: Ten attempts were made. Those of `record_failed_start` do not count.
         NotPossible: The elicitation has ended, or a code is being redeemed for it.
     """
     require(elicitation, Status.OPENED)
@@ -144,7 +144,7 @@ def next_attempt(elicitation: Elicitation) -> int:
     return 1 if elicitation.attempt is None else elicitation.attempt.number + 1
 
 
-def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
+def record_failed_start(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
     """Record that an attempt failed before the browser was sent to the provider.
 
     The attempt does not count towards the limit. The page shows the reason `trouble`.
@@ -164,7 +164,7 @@ def fail_attempt(elicitation: Elicitation, *, number: int, now: datetime) -> Eli
     """Record that an attempt failed because the provider did not answer after the browser returned.
 
     The person can press Continue again. The browser was already at the provider, so the attempt
-    counts towards the limit, unlike in `lead_nowhere`.
+    counts towards the limit, unlike in `record_failed_start`.
 
     Raises:
         NotPossible: No further attempt is allowed, a newer attempt began, or the elicitation has

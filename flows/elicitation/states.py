@@ -338,7 +338,7 @@ def accept(
         NotPossible: The elicitation has already ended.
         ValueError: This kind of question cannot be answered with this class of proof.
     """
-    if not traits_of(elicitation.kind).goes_by(proof):
+    if not traits_of(elicitation.kind).accepts_proof(proof):
         raise ValueError(
             f"{type(proof).__name__} cannot complete a question of kind {elicitation.kind}"
         )
@@ -452,7 +452,7 @@ def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation
     return replace(elicitation, delivered_at=now, content=None, holds_key=is_read)
 
 
-def lead_to(elicitation: Elicitation, url: str) -> Elicitation:
+def set_url(elicitation: Elicitation, url: str) -> Elicitation:
     """Set the question's URL, unless it has a URL already or has ended."""
     if elicitation.asked.url is not None or elicitation.status.is_final:
         return elicitation

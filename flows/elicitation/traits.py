@@ -180,7 +180,7 @@ class Traits:
     def is_gate(self) -> bool:
         return self.holds_for_its_call is not None
 
-    def goes_by(self, proof: Proof) -> bool:
+    def accepts_proof(self, proof: Proof) -> bool:
         return isinstance(proof, self.proofs)
 
 

@@ -22,8 +22,8 @@ from joserfc.util import urlsafe_b64decode
 from flows.errors import ElicitError
 from flows.oauth.id_token import (
     ALGORITHMS,
+    has_valid_times,
     is_of_tenant,
-    is_timely,
     signed_claims,
     unsigned_claims,
 )
@@ -257,7 +257,7 @@ def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> V
     if not made_for:
         expected = [resource.url, *resource.audiences]
         raise BadBearer("audience", expected=expected, received=claims.get("aud"))
-    if not is_timely(claims, now=now):
+    if not has_valid_times(claims, now=now):
         times = {name: _away(claims.get(name), now=now) for name in ("iat", "nbf", "exp")}
         raise BadBearer("time", expected="iat and nbf before now, exp after it", received=times)
     if others := _OF_OTHERS & claims.keys():

@@ -182,7 +182,7 @@ class Connection(Struct, frozen=True, kw_only=True):
         is_let = self.only is None or (client is not None and client.key in self.only)
         return (tool in self.tools and is_let) or self.is_service
 
-    def has_to_be_asked_for(self, tool: str, client: CallingClient | None) -> bool:
+    def needs_new_consent(self, tool: str, client: CallingClient | None) -> bool:
         """Return True if the person disconnected the account, or stopped its use by tool or client.
 
         This method is for exchanged accounts, which all other tools use without asking.

@@ -185,7 +185,7 @@ def _not_yet(
         raise Denied(f"The person declined at {provider.label}.")
     if refusal.error == "expired_token":
         raise Failed(f"The code for {provider.label} was not entered in time.")
-    if refusal.is_passing:
+    if refusal.is_temporary:
         return _later(code.interval * 2)
     raise refused(refusal, provider, otherwise=f"{provider.label} did not issue an access token")
 

@@ -19,7 +19,7 @@ from flows.errors import Failed, InvalidQuestion
 from flows.oauth.declaration import SHARED_TENANT, issuer_of_tenant
 from flows.oauth.provider import Provider
 from flows.oauth.requests import SetupFault, ask, get
-from flows.oauth.responses import is_list, is_passing_reply, object_in
+from flows.oauth.responses import is_list, is_temporary_reply, object_in
 from flows.origin import origin_of
 
 SHOWN_AT_MOST: Final = 200  # characters of an issuer's own text, in a log
@@ -136,7 +136,7 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     if reply.status_code != 200 or says is None:
         how = f"HTTP {reply.status_code}" if reply.status_code != 200 else "no JSON"
         why = f"{provider.label} does not publish its endpoints ({how})."
-        raise Failed(why) if is_passing_reply(reply) else MetadataRefused(why, why=why)
+        raise Failed(why) if is_temporary_reply(reply) else MetadataRefused(why, why=why)
     if says.get("issuer") != provider.issuer:
         raise MetadataRefused(
             f"{provider.label} published an issuer that differs from the configured one.",

@@ -32,7 +32,7 @@ from flows.oauth.requests import ApiAccess, SetupFault, Unreachable, ask, ask_as
 from flows.oauth.responses import (
     Person,
     is_list,
-    is_passing_reply,
+    is_temporary_reply,
     keys_of,
     person_of,
     read_person,
@@ -81,7 +81,7 @@ def verified_claims(
     claims = signed_claims(token, keys, algorithms=provider.algorithms)
     if claims is None:
         raise Failed(f"{provider.label} sent an ID token whose signature is not valid.")
-    if not is_timely(claims, now=now):
+    if not has_valid_times(claims, now=now):
         raise SetupFault(
             f"{provider.label} sent an ID token that is not valid at the time of this server's "
             "clock.",
@@ -106,7 +106,7 @@ def fetched_keys(jwks: str, provider: Provider) -> Talk[Sequence[Mapping[str, An
         SetupFault: None of the keys can verify a signature.
     """
     label, reply = provider.label, (yield from ask(get(jwks, provider=provider), provider))
-    if is_passing_reply(reply):
+    if is_temporary_reply(reply):
         says = f"{label} did not send its keys (HTTP {reply.status_code})."
         raise Unreachable(says, fix="check its status page")
     keys = keys_of(reply) or []
@@ -217,7 +217,7 @@ def _decoded(part: str) -> bytes:
     return urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
-def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
+def has_valid_times(claims: Mapping[str, Any], *, now: datetime) -> bool:
     """Return True if the claims have `iat` and `exp` and are valid now (`iat`, `nbf`, `exp`)."""
     registry = jwt.JWTClaimsRegistry(
         now=int(now.timestamp()),

@@ -89,7 +89,7 @@ def _pushed(
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         otherwise = f"{provider.label} refused"
-        if refusal.is_passing or refusal.error in (None, UNAUTHORIZED_CLIENT):
+        if refusal.is_temporary or refusal.error in (None, UNAUTHORIZED_CLIENT):
             raise _NotPushed(f"{otherwise}{refusal.shown}.")
         raise refused(refusal, provider, otherwise=otherwise, methods=methods)
     pushed = members_of(reply, provider).get("request_uri")

@@ -210,7 +210,7 @@ def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
     return [key for key in keys if isinstance(key, dict)]
 
 
-def is_passing_reply(reply: httpx.Response) -> bool:
+def is_temporary_reply(reply: httpx.Response) -> bool:
     """Return True for a temporary error: the status of a proxy or of a busy server."""
     return reply.is_server_error or reply.status_code in _PASSING_STATUS
 

@@ -126,4 +126,4 @@ def _is_gone(reply: httpx.Response, client: Client) -> bool:
         # Slack can reply with status 200 and "revoked": false.
         is_confirmed = members_of(reply, client.provider).get("revoked") is not False
         return reply.is_success and is_confirmed
-    return refusal.error in GONE_ALREADY and not refusal.is_passing
+    return refusal.error in GONE_ALREADY and not refusal.is_temporary

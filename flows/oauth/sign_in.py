@@ -38,9 +38,9 @@ from flows.oauth.dpop import new_key
 from flows.oauth.id_token import (
     ALGORITHMS,
     LEEWAY_SECONDS,
+    has_valid_times,
     is_for,
     is_of_tenant,
-    is_timely,
     named_person,
     signed_claims,
     unsigned_claims,
@@ -304,7 +304,7 @@ def verified_logout(
         raise BadBearer("issuer", expected=issuer, received=claims.get("iss"))
     if not is_for(claims, client.client_id):
         raise BadBearer("audience", expected=client.client_id, received=claims.get("aud"))
-    if not is_timely(claims, now=now):
+    if not has_valid_times(claims, now=now):
         raise BadBearer("time", expected="iat before now and exp after it")
     # Compared as a number first, because `datetime` cannot hold every number.
     if not claims["iat"] > (now - VALID_FOR).timestamp():

@@ -34,7 +34,7 @@ from flows.oauth.requests import SetupFault, Unreachable
 from flows.oauth.responses import (
     ERROR_CODE,
     TokenReply,
-    is_passing_reply,
+    is_temporary_reply,
     member_of,
     members_of,
     object_in,
@@ -87,7 +87,7 @@ class Refusal:
     methods: tuple[str, ...] = ()
 
     @property
-    def is_passing(self) -> bool:
+    def is_temporary(self) -> bool:
         return self.means == "passing"
 
     @property
@@ -120,7 +120,7 @@ class Refusal:
         return self.error in _OF_REQUEST | OF_TARGET
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_wrong_endpoint(self) -> bool:
         """True if no token endpoint answered: the address leads to nothing, or to a page."""
         is_none = self.status in _NO_ENDPOINT and self.error is None
         return self.means == "unsure" and (is_none or not self.is_readable)
@@ -192,7 +192,7 @@ def refused(
     return TokenRefused(refusal.sentence or says, refusal=known)
 
 
-def is_operators_fault(error: Exception) -> bool:
+def needs_operator_fix(error: Exception) -> bool:
     """Return True if only the operator can correct what the provider refused."""
     return isinstance(error, TokenRefused) and error.refusal.means in ("client", "redirect")
 
@@ -201,15 +201,15 @@ def needs_operator(error: Exception) -> bool:
     """Return True if trying again does not help: only the operator can correct the fault."""
     if isinstance(error, TokenRefused):
         refusal = error.refusal
-        is_of_client = is_operators_fault(error) or refusal.is_unauthorized
-        return is_of_client or refusal.is_of_request or refusal.is_elsewhere
+        is_of_client = needs_operator_fix(error) or refusal.is_unauthorized
+        return is_of_client or refusal.is_of_request or refusal.is_wrong_endpoint
     return isinstance(error, SetupFault) or (isinstance(error, Unreachable) and error.is_lasting)
 
 
-def is_passing(error: Exception) -> bool:
+def is_temporary_error(error: Exception) -> bool:
     """Return True if the provider could not answer now, and may answer a later attempt."""
     if isinstance(error, TokenRefused):
-        return error.refusal.is_passing
+        return error.refusal.is_temporary
     if isinstance(error, Unreachable):
         return not error.is_lasting
     return isinstance(error.__cause__, httpx.HTTPError)
@@ -262,7 +262,7 @@ def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any])
     means = found.means
     if reply.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and means == "ended":
         means = "unsure"  # some providers send the standard's error code with status 500
-    elif is_passing_reply(reply):
+    elif is_temporary_reply(reply):
         means = "passing"
     return replace(found, means=means, is_readable=_is_readable(reply, says))
 

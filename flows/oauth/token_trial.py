@@ -335,7 +335,7 @@ def _of_part(trial: Trial, refusal: Refusal, text: str) -> SetupFinding | None:
     if error == "invalid_scope":
         says = f"{label} refuses the scopes {' '.join(trial.scopes) or '(none)'}{text}"
         return wrong(says, f"correct {trial.scope_setting}, or grant them to this client there")
-    if not refusal.is_passing and refusal.is_readable and error and not trial.is_of_person:
+    if not refusal.is_temporary and refusal.is_readable and error and not trial.is_of_person:
         says = f"{label} issues no token of this server's own account{text}"
         return wrong(says, f"{allow}, and check {trial.target_setting}")
     return None
@@ -352,7 +352,7 @@ def _of_address(
     if refusal is None:
         to = shown(reply.headers.get("location"))
         return wrong(f"{where} redirects to {to}", f"correct {at}: no secret is sent elsewhere")
-    if refusal.is_passing:
+    if refusal.is_temporary:
         says = f"the client secret could not be tried: {where} answers HTTP {status}"
         return note(says, "run elicit doctor again later")
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE):

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from flows import elicit
 from flows.elicitation.tool_call import client_of
-from tests.support.api_people import PeopleEnv, alone, people_env, shop_tools
+from tests.support.api_people import PeopleEnv, people_env, person_client, shop_tools
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, SECRET, Program, program_at
 from tests.support.approving import FINANCE, GROUPS
 from tests.support.living import living
@@ -44,23 +44,23 @@ class Route:
 
     body: dict[str, Any] | None = None
     query: dict[str, str] = field(default_factory=dict[str, str])
-    says_whose: bool = True  # the request needs `user` unless an access token names the user
+    needs_user: bool = True  # the request needs `user` unless an access token names the user
 
 
 QUESTION, ACCOUNTS = "/api/questions/{question_id}", "/api/accounts/{account_id}"
 PAYMENTS, WEBHOOKS = "/api/payments/{payment_id}", "/api/webhooks/{webhook_id}"
 APPROVALS, EVENTS = "/api/approvals/{approval_id}", "/api/events/{event_id}"
 INBOX = "/api/inbox/{request_id}"
-ASKED = Route(says_whose=False)
+ASKED = Route(needs_user=False)
 PROXY = Route(query={"url": "https://api.github.com/user"})
 BY_ID = {
     f"GET {QUESTION}": ASKED,
     f"GET {QUESTION}/events": ASKED,
     f"POST {QUESTION}/cancel": ASKED,
-    f"POST {QUESTION}/complete": Route(body={}, says_whose=False),
+    f"POST {QUESTION}/complete": Route(body={}, needs_user=False),
     f"POST {QUESTION}/taken": ASKED,
-    f"POST {QUESTION}/user-code": Route(body={"code": "BCDF-GHJK"}, says_whose=False),
-    f"POST {QUESTION}/answer": Route(body={"accepts": True}, says_whose=False),
+    f"POST {QUESTION}/user-code": Route(body={"code": "BCDF-GHJK"}, needs_user=False),
+    f"POST {QUESTION}/answer": Route(body={"accepts": True}, needs_user=False),
     f"GET {ACCOUNTS}": Route(),
     f"DELETE {ACCOUNTS}": Route(),
     f"GET {ACCOUNTS}/token": Route(),
@@ -71,8 +71,8 @@ BY_ID = {
     f"GET {PAYMENTS}": Route(),
     f"POST {PAYMENTS}/refund": Route(body={"also_spent": True}),
     f"DELETE {APPROVALS}": Route(),
-    f"POST {INBOX}/answer": Route(body={"accepts": True}, says_whose=False),
-    f"POST {INBOX}/delegate": Route(body={"to": "flora"}, says_whose=False),
+    f"POST {INBOX}/answer": Route(body={"accepts": True}, needs_user=False),
+    f"POST {INBOX}/delegate": Route(body={"to": "flora"}, needs_user=False),
     f"POST {EVENTS}/replay": ASKED,
     f"GET {WEBHOOKS}": ASKED,
     f"POST {WEBHOOKS}/replay": ASKED,
@@ -131,7 +131,7 @@ class Everybody:
     ) -> httpx.Response:
         self.env.here.clock.tick(milliseconds=100)  # so that no request is rate-limited
         program, (method, _, path) = self.requesters[who], name.partition(" ")
-        is_by_user = about.says_whose and program.token is None and "alone" not in who
+        is_by_user = about.needs_user and program.token is None and "alone" not in who
         whose = NAMED.get(who, {"user": user}) if is_by_user else {}
         is_in_body = path.startswith("/api/runs/")
         query = about.query if is_in_body else {**about.query, **whose}
@@ -211,7 +211,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
         return await near(program_at(env.here, program=name, **about))
 
     async def person(text: str) -> Program:
-        return await near(alone(env, text))
+        return await near(person_client(env, text))
 
     shop, other = await program(also=ALSO), await program("other", also=ALSO)
     approving = {"name": "desk", "scope": KeyScope.APPROVE}
@@ -339,7 +339,7 @@ def without_date(answer: httpx.Response) -> object:
     return answer.status_code, headers, answer.text
 
 
-async def test_every_route_of_openapi_document_declares_its_needs_here() -> None:
+async def test_every_api_route_has_an_owner_case() -> None:
     assert set(routes()) == {*BY_ID, *BY_NAME, *LISTS, *OPERATORS, *OTHERS}
 
 
@@ -352,7 +352,7 @@ async def test_objects_of_other_callers_look_like_missing_objects_and_stay_uncha
         (parameter,) = re.findall(r"\{(\w+)\}", name)
         things = [one for one in everybody.things if one.parameter == parameter]
         for who in everybody.requesters:
-            if who == NAMES_BOB and not about.says_whose:
+            if who == NAMES_BOB and not about.needs_user:
                 continue  # a question belongs to the program, whichever user the request names
             none = {parameter: f"{things[0].id[:-4]}AAAA"}
             never = await everybody.sent(who, name, about, ids=none)
@@ -388,7 +388,7 @@ async def test_list_without_user_contains_only_objects_of_its_caller(everybody: 
         texts, listed, after = list[str](), set[str](), None
         while True:
             query = {"limit": "1"} if after is None else {"limit": "1", "after": after}
-            route = Route(query=query, says_whose=False)
+            route = Route(query=query, needs_user=False)
             answer = await everybody.sent(who, "GET /api/questions", route)
             texts.append(answer.text)
             if answer.status_code != HTTPStatus.OK:

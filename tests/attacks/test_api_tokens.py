@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from litestar.routes import HTTPRoute
 
-from tests.support.api_people import PeopleEnv, alone, people_env
+from tests.support.api_people import PeopleEnv, people_env, person_client
 from tests.support.api_program import CONFIRM, Program, program_at
 from tests.support.guarded_server import guarded_by_tokens
 from tests.support.living import living
@@ -66,7 +66,7 @@ async def test_token_refused_by_mcp_is_also_refused_by_api_with_reason(
 ) -> None:
     for name, text in bad_tokens(env).items():
         response = await shop.acting_for(text).call("POST", json=CONFIRM)
-        async with alone(env, text) as person:
+        async with person_client(env, text) as person:
             instead = await person.call("GET")
         at_mcp = await shop.send("POST", "/mcp", headers={"authorization": f"Bearer {text}"})
         assert at_mcp.status_code == 401, name
@@ -90,7 +90,7 @@ async def test_token_works_only_for_its_audience(env: PeopleEnv, shop: Program, 
     # finding: XS12
     text, url = env.token("kim", use=use), env.here.url
     response = await shop.acting_for(text).call("POST", json=CONFIRM)
-    async with alone(env, text) as person:
+    async with person_client(env, text) as person:
         instead = {
             path: await person.send(method, path)
             for method, path in (
@@ -135,7 +135,7 @@ async def test_token_opens_no_route_that_needs_another_audience(
     for method, path, needs in requests_to_all_routes():
         env.here.clock.tick(seconds=3)  # so that this address is not rate-limited
         response = await shop.acting_for(text).send(method, path)
-        async with alone(env, text) as person:
+        async with person_client(env, text) as person:
             instead = await person.send(method, path)
         if use != "api/inbox" or not needs.or_person:
             assert instead.status_code in (401, 403), (method, path, instead.text)
@@ -169,7 +169,7 @@ async def test_token_for_two_audiences_works_for_both(env: PeopleEnv, shop: Prog
     assert (await shop.acting_for(both).call("POST", json=CONFIRM)).status_code == 201
     at_mcp = await shop.send("POST", "/mcp", headers={"authorization": f"Bearer {both}"})
     assert at_mcp.status_code != 401
-    async with alone(env, both) as person:
+    async with person_client(env, both) as person:
         assert (await person.call("GET")).status_code == 403
 
 
@@ -181,7 +181,7 @@ async def test_configured_scope_opens_only_its_own_routes() -> None:
         for scopes in ("call", "call elicit.act", "call elicit.decide", "elicit.act elicit.decide"):
             text = own.token("kim", scope=scopes)
             response = await shop.acting_for(text).call("POST", json=CONFIRM)
-            async with alone(own, text) as person:
+            async with person_client(own, text) as person:
                 instead = await person.call("GET")
             statuses[scopes] = response.status_code, instead.status_code
             if scopes == "call":
@@ -223,7 +223,7 @@ async def test_token_without_subject_is_refused(env: PeopleEnv, shop: Program) -
     for subject in (None, ""):
         refused = await shop.acting_for(env.acting(subject)).call("POST", json=CONFIRM)
         assert (refused.status_code, refused.json()["code"]) == (403, "ELICITATION_NOT_ALLOWED")
-        async with alone(env, env.own(subject)) as person:
+        async with person_client(env, env.own(subject)) as person:
             assert (await person.call("GET")).status_code == 403
 
 
@@ -371,12 +371,15 @@ async def test_made_up_tokens_limit_only_the_sending_program(env: PeopleEnv, sho
     assert statuses[-1] == 429
     async with program_at(env.here, program="calm") as calm:
         assert (await calm.acting_for(env.acting("hugo")).call("GET")).status_code == 200
-    async with alone(env, "made-up") as person:
+    async with person_client(env, "made-up") as person:
         statuses = [(await person.call("GET")).status_code for _ in range(REFUSED_AT_ONCE + 1)]
     assert set(statuses[:-1]) == {401}
     assert statuses[-1] == 429
     # finding: XS5
-    async with alone(env, env.own("hugo")) as hugo, program_at(env.here, program="new") as new:
+    async with (
+        person_client(env, env.own("hugo")) as hugo,
+        program_at(env.here, program="new") as new,
+    ):
         assert (await hugo.call("GET")).status_code == 200
         assert (await new.acting_for(env.acting("hugo")).call("GET")).status_code == 200
     env.here.clock.tick(seconds=REFUSED_AT_ONCE)
@@ -388,10 +391,10 @@ async def test_tokens_of_same_person_share_rate_limit(env: PeopleEnv) -> None:
     tokens = [env.own(ivy, jti=str(number)) for number in range(5)]
     statuses = []
     for number in range(REQUESTS_AT_ONCE + 10):
-        async with alone(env, tokens[number % 5]) as person:
+        async with person_client(env, tokens[number % 5]) as person:
             statuses.append((await person.call("GET")).status_code)
     assert set(statuses[:90]) == {200}
     assert set(statuses[REQUESTS_AT_ONCE:]) == {429}
-    async with alone(env, env.own(jack)) as person:
+    async with person_client(env, env.own(jack)) as person:
         assert (await person.call("GET")).status_code == 200
     env.here.clock.tick(seconds=REQUESTS_AT_ONCE)

@@ -409,8 +409,8 @@ async def test_other_token_types_are_refused_as_session(sessions: Sessions, cloc
         )
         text = tokens.mint(claims, now=clock.now)
         assert await sessions.of({sessions.cookie_name: text}) is None
-        assert sessions.sign_in_state({sessions.leaving_name: text}) is None
-    (leaving,) = jar(sessions.leave(ATTEMPT_DATA, back="/")).values()
+        assert sessions.sign_in_state({sessions.sign_in_cookie_name: text}) is None
+    (leaving,) = jar(sessions.sign_in_cookie(ATTEMPT_DATA, back="/")).values()
     assert await sessions.of({sessions.cookie_name: leaving}) is None
 
 

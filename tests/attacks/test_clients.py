@@ -22,7 +22,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as IN_FORM
-from webapp.calls.clients import ClientName, Deed, SentState
+from webapp.calls.clients import ClientName, Reaction, SentState
 from webapp.stores.sqlite import MemoryStore
 
 YES = types.ElicitResult(action="accept", content={})
@@ -128,9 +128,9 @@ async def test_behavior_of_another_persons_client_is_not_applied():
     async with process(MemoryStore(), Clock()) as service:
         owners, clients = service.elicitations.owners, service.clients
         alice, eve = (owners.tag(issuer="tests", subject=name) for name in ("alice", "eve"))
-        await clients.note(ClientName(eve, "editor", "1"), IN_FORM, Deed.AT_ONCE)
+        await clients.note(ClientName(eve, "editor", "1"), IN_FORM, Reaction.AT_ONCE)
         assert await clients.did(ClientName(alice, "editor", "1"), IN_FORM) is None
-        assert await clients.did(ClientName(eve, "editor", "1"), IN_FORM) == Deed.AT_ONCE
+        assert await clients.did(ClientName(eve, "editor", "1"), IN_FORM) == Reaction.AT_ONCE
         assert await clients.did(ClientName(eve, "editor", "2"), IN_FORM) is None
         assert [one.owner for one in await clients.all()] == [eve]
         assert not await clients.all(owner=alice)

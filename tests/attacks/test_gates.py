@@ -179,7 +179,7 @@ async def test_approval_of_one_call_does_not_cover_similar_call(server, done):
 
 
 @pytest.mark.parametrize("ends", ["by time", "revoked", "cleared"])
-async def test_ended_approval_opens_nothing(ends):
+async def test_call_is_asked_again_after_approval_expired_or_was_revoked(ends):
     server = new_server("mcp")
     done = gated(server)
     fills = [{}, *REFUSED]

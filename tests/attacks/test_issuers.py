@@ -406,11 +406,11 @@ async def test_opaque_token_is_sent_only_to_the_issuer_that_checks_such_tokens()
     tokens = IssuerTokens(
         first.issuer, resource=first.tokens.resource, clock=first.clock, others=(second.tokens,)
     )
-    found = await tokens.whose("an-opaque-token", sender="1.2.3.4")
+    found = await tokens.verify("an-opaque-token", sender="1.2.3.4")
     assert (found.subject, found.claims) == ("alice", {"iss": second.tokens.issuer})
     assert first.there.introspected == []
     assert len(second.there.introspected) == 1
     second.there.says = {**second.there.says, "iss": first.tokens.issuer}
     with pytest.raises(BadBearer) as refused:
-        await tokens.whose("another-token", sender="1.2.3.4")
+        await tokens.verify("another-token", sender="1.2.3.4")
     assert refused.value.reason == "issuer"

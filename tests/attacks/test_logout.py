@@ -328,7 +328,7 @@ async def test_return_after_logout_does_not_claim_that_a_new_session_ended(site:
     await site.here.signed_in("frank")
     other = await site.here.signed_in("alice")
     for name, value in copy.items():
-        if name == site.here.env.service.identity.sessions.leaving_name:
+        if name == site.here.env.service.identity.sessions.sign_in_cookie_name:
             other.browser.cookies.set(name, value)
     page = await other.visit(f"{site.here.env.url}/signout/done?state={fields['state']}")
     assert page.status == 303

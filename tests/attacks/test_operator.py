@@ -146,7 +146,7 @@ async def test_session_of_another_issuer_is_no_operator() -> None:
         assert (await at(thief, other.env.service, "")).status == 403
 
 
-async def test_pages_are_unknown_without_operators() -> None:
+async def test_operator_pages_return_404_if_no_operators_are_configured() -> None:
     async with signed_in_env() as here:
         person = await here.env.person()
         for path in ("", "/questions", "/enter/x", "/csv/questions"):

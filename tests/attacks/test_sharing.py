@@ -92,7 +92,7 @@ async def test_repeated_call_after_unshare_gets_no_account_without_new_approval(
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_acceptance_is_void_when_another_account_was_put_in_use(is_shared, here):
+async def test_unfetched_acceptance_is_refused_after_person_switches_account(is_shared, here):
     person = await unfetched(here, tool="list", arguments="x")
     here.clock.tick(seconds=1)
     tool = "list" if is_shared else "count"
@@ -106,7 +106,7 @@ async def test_acceptance_is_void_when_another_account_was_put_in_use(is_shared,
         await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")
 
 
-async def test_acceptance_stays_void_after_account_in_use_was_disconnected(here):
+async def test_unfetched_acceptance_is_refused_after_the_switched_account_is_disconnected(here):
     person = await unfetched(here, tool="list", arguments="x")
     here.clock.tick(seconds=1)
     hubot = await connect_as(here, "hubot", tool="list", account="hubot")

@@ -45,7 +45,7 @@ async def test_cookie_of_bound_browser_is_refused_for_another_signed_in_person()
         assert await here.env.status(link) is Status.OPENED
 
 
-async def test_link_scanner_before_person_starts_and_spoils_nothing():
+async def test_link_scanner_before_the_person_starts_no_sign_in_and_leaves_link_usable():
     async with asked_by_alice() as (here, link):
         robot, alice = await here.env.person(), await here.env.person()
         for address in (link, f"{here.env.url}/signin", f"{here.env.url}/signin/callback"):

@@ -50,7 +50,7 @@ async def test_due_access_token_is_refreshed_without_question(
     assert await renewals(account_env) == 1
 
 
-async def test_lost_refresh_reply_costs_one_question(
+async def test_person_is_asked_once_after_refresh_reply_was_lost(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await connected(account_env, customer, mode=mode)

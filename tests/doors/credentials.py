@@ -4,7 +4,7 @@ import httpx
 
 from tests.doors.rules import STORES, Door, Rule, every
 from tests.doors.world import ALICE, ANN, ERIN, World
-from tests.support.api_people import alone
+from tests.support.api_people import person_client
 from tests.support.mcp_server import TLS
 from webapp.api.access import REFUSED_AT_ONCE
 from webapp.identity.api_keys import new_text
@@ -57,8 +57,10 @@ async def _a_key_that_approves_works_during_a_flood(world: World, _: Door) -> No
 async def _takes_no_token_for_calls(world: World, _: Door) -> None:
     # finding: XS12
     await world.asked_of_finance({"order": "o8"}, "Pay it back?")
-    calls = await world.stack.enter_async_context(alone(world.env, world.token(ERIN)))
-    acting = await world.stack.enter_async_context(alone(world.env, world.token(ERIN, use="api")))
+    calls = await world.stack.enter_async_context(person_client(world.env, world.token(ERIN)))
+    acting = await world.stack.enter_async_context(
+        person_client(world.env, world.token(ERIN, use="api"))
+    )
     own = await world.person_alone(ERIN)
     (request, *_) = (await own.send("GET", "/api/inbox")).json()["requests"]
     for program in (calls, acting):

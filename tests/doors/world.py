@@ -21,7 +21,7 @@ import msgspec
 from flows import elicit
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError
-from tests.support.api_people import PeopleEnv, alone, people_env
+from tests.support.api_people import PeopleEnv, people_env, person_client
 from tests.support.api_program import Program, program_at
 from tests.support.approving import FINANCE, GROUPS
 from tests.support.asking_env import Block
@@ -140,7 +140,7 @@ class World:
     async def person_alone(self, subject: str, **claims: Any) -> Program:
         """Return a client of the API that uses this person's own access token and no key."""
         token = self.token(subject, use="api/inbox", **claims)
-        return await self.stack.enter_async_context(alone(self.env, token))
+        return await self.stack.enter_async_context(person_client(self.env, token))
 
     def token(self, subject: str, *, use: str = "mcp", **claims: Any) -> str:
         now = int(self.env.here.clock().timestamp())

@@ -82,7 +82,7 @@ class World:
     async def calm(self) -> None:
         """Wait until no call runs and the end of each call is stored."""
         bodies = self.here.service.running_tools
-        await eventually(lambda: not len(bodies) and not bodies.is_noting)
+        await eventually(lambda: not len(bodies) and not bodies.is_storing_result)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -130,7 +130,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
 def _has_events(text: str) -> bool:
     """Return True if the text has each event, in order."""
     places = [text.find(f"\t{each}") for each in HAPPENED]
-    return "led_nowhere  1" in text and -1 not in places and places == sorted(places)
+    return "failed_starts  1" in text and -1 not in places and places == sorted(places)
 
 
 def _set_up(home: Path, place: str, store: str | None) -> Mapping[str, str]:

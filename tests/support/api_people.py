@@ -108,7 +108,7 @@ async def people_env(
 
 
 @asynccontextmanager
-async def alone(env: PeopleEnv, token: str) -> AsyncIterator[Program]:
+async def person_client(env: PeopleEnv, token: str) -> AsyncIterator[Program]:
     """Provide API access with a person's own access token and no API key."""
     about = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(

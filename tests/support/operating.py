@@ -18,7 +18,7 @@ from tests.support.mcp_server import Page, Person
 from webapp.identity.operators import link_address
 from webapp.records.owners import SERVICE
 from webapp.records.values import (
-    ClientDeed,
+    ClientReaction,
     ClientRecord,
     OutgoingEvent,
     StoredWebhook,
@@ -260,7 +260,7 @@ def _others(
         name=text or f"Claude {number}",
         release=text or "1.0",
         erase_at=later,
-        forms=ClientDeed(what="answered", at=now, until=later),
+        forms=ClientReaction(what="answered", at=now, until=later),
     )
     event = OutgoingEvent(
         id=f"{owner}{number:024d}",

@@ -262,7 +262,7 @@ async def test_end_of_block_is_stored_after_store_recovers() -> None:
         store.troubles.clear()
         here.clock.tick(seconds=20)
         await here.service.running_tools.renew()
-        await eventually(lambda: not here.service.running_tools.is_noting)
+        await eventually(lambda: not here.service.running_tools.is_storing_result)
         (payment,) = await here.service.kinds.payments.ledger.all()
         assert payment.status == "spent"
         with pytest.raises(AlreadyDone):

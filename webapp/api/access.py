@@ -31,8 +31,8 @@ from flows.oauth.access_token import BadBearer, TokenUse
 from webapp.deadline import Clock
 from webapp.http.exchange import facts_of
 from webapp.http.parts import AnyRequest, part
-from webapp.http.rate_limit import AtOnce, Rates, TooOften, address_key
-from webapp.identity.access_tokens import Verifier, log_refusal, one_in, subject_of
+from webapp.http.rate_limit import ConcurrencyLimit, Rates, TooOften, address_key
+from webapp.identity.access_tokens import Verifier, header_value, log_refusal, subject_of
 from webapp.identity.api_keys import PREFIX, ApiKeyRefused, KeyScope, is_key
 from webapp.identity.identity import Caller
 from webapp.records.ids import tail_of
@@ -182,13 +182,13 @@ def slot_of(scope: Any) -> ExitStack:
     return found
 
 
-class Paces:
+class ApiLimits:
     """The rate limits of the API: per caller, and per address for refused credentials."""
 
     def __init__(self, *, clock: Clock, observer: Observer) -> None:
         self.known = Rates(burst=REQUESTS_AT_ONCE, every=BETWEEN_REQUESTS, clock=clock)
         self.refused = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSED, clock=clock)
-        self.open = AtOnce(OPEN_AT_ONCE)
+        self.open = ConcurrencyLimit(OPEN_AT_ONCE)
         self.proxied = Places()
         self._observer = observer
 
@@ -214,7 +214,7 @@ class RequiresScope:
     async def __call__(self, connection: _AnyConnection, _: BaseRouteHandler) -> None:
         request = cast("AnyRequest", connection)
         found = await _found(request, _paces(request), or_person=self.or_person)
-        if not slot_of(connection.scope).enter_context(_paces(request).open.one_more(found.who)):
+        if not slot_of(connection.scope).enter_context(_paces(request).open.slot(found.who)):
             raise TooManyOpen
         if found.key is not None and not self.scopes:
             raise NotAllowed(
@@ -267,12 +267,12 @@ async def must_still_count(request: AnyRequest) -> None:
 
 
 _service: Callable[[AnyRequest], Service] = part("service")
-_paces: Callable[[AnyRequest], Paces] = part("paces")
+_paces: Callable[[AnyRequest], ApiLimits] = part("paces")
 _tokens: Callable[[AnyRequest], Verifier | None] = part("tokens")
 _uses: Callable[[AnyRequest], TokenUses] = part("uses")
 
 
-async def _found(request: AnyRequest, paces: Paces, *, or_person: bool) -> Requester:
+async def _found(request: AnyRequest, paces: ApiLimits, *, or_person: bool) -> Requester:
     """Authenticate the request and apply the rate limits.
 
     If the address has reached its limit of refused credentials, an unknown key is refused without
@@ -309,7 +309,7 @@ async def _must_not_be_guessed(request: AnyRequest, *, wait: float) -> None:
 
 
 def _note(
-    paces: Paces, address: str, refused: ApiKeyRefused | AccessTokenRefused | TooOften
+    paces: ApiLimits, address: str, refused: ApiKeyRefused | AccessTokenRefused | TooOften
 ) -> None:
     """Record a refusal. Raises TooOften if the address sent too many bad credentials."""
     if isinstance(refused, TooOften):
@@ -346,7 +346,7 @@ async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
         if text is None:
             return None
         tokens = _must_be_set(_tokens(request))
-        token = await tokens.whose(text, sender=address_key(request.scope), use=use)
+        token = await tokens.verify(text, sender=address_key(request.scope), use=use)
     except BadBearer as refusal:
         log_refusal(refusal)
         header = _AUTHORIZATION if key is None else PERSON_HEADER
@@ -364,7 +364,7 @@ async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
 
 def _token_in(request: AnyRequest, key: ApiKey | None) -> str | None:
     """Return the person's access token, or None. Raises BadBearer or NotAllowed."""
-    of_person = one_in(request.scope, PERSON_HEADER.lower().encode())
+    of_person = header_value(request.scope, PERSON_HEADER.lower().encode())
     if key is not None:
         if of_person is not None:
             _must_act_for_people(key)

@@ -20,7 +20,7 @@ from flows.errors import ElicitError, NotAllowed
 from flows.oauth.connection import Connection
 from flows.oauth.declaration import Carrier
 from flows.oauth.requests import Unreachable
-from webapp.api.access import Paces, Requester, requires
+from webapp.api.access import ApiLimits, Requester, requires
 from webapp.api.asking import application_of, owner_for, teams_for
 from webapp.api.representations import (
     AccessToken,
@@ -37,7 +37,7 @@ from webapp.service import Service
 
 _ASKERS = [requires(KeyScope.ASK)]
 _log = logging.getLogger(__name__)
-_paces: Callable[[AnyRequest], Paces] = part("paces")
+_paces: Callable[[AnyRequest], ApiLimits] = part("paces")
 
 
 class ImportedAccount(Struct, frozen=True, kw_only=True):

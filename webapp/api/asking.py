@@ -194,7 +194,7 @@ async def _use_in_run(
     call = call_of(service, key, caller, arguments=arguments, run_id=run)
     with service.running_tools.at_work(call):
         try:
-            await call.the_run()
+            await call.current_run()
             if not await call.use(current):
                 raise QuestionBusy
             await service.elicitations.run_to_completion(call.end())
@@ -205,7 +205,7 @@ async def _use_in_run(
             raise
 
 
-async def must_have_its_money(
+async def check_payment(
     service: Service, delivered: Elicitation, *, run: str | None = None
 ) -> None:
     """Check the elicitation's payment, if it has one.
@@ -400,7 +400,7 @@ async def _asked_alone(verbs: Verbs, question: Question[Any]) -> Outcome[Any]:
     """Ask the question, unless its Idempotency-Key belongs to a different question."""
     kind, digest = verbs.fact(question.request)
     try:
-        await verbs.call.the_run()
+        await verbs.call.current_run()
     finally:
         if verbs.call.run.is_loaded:
             _must_be_asked_alone(verbs.call.run.value, Step(kind=kind, digest=digest, nth=0))

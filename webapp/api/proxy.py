@@ -29,7 +29,7 @@ from flows.errors import Failed, InvalidQuestion
 from flows.oauth.account import BearerAuth, Newer
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
-from webapp.api.access import Paces, Requester, requires
+from webapp.api.access import ApiLimits, Requester, requires
 from webapp.api.accounts import ProviderFailed, user_of_accounts, working_account_of
 from webapp.api.representations import Whose
 from webapp.http.address import PublicAddress
@@ -97,7 +97,7 @@ class ProviderTooSlow(ProviderFailed):
     http_status = 504
 
 
-_paces: Callable[[AnyRequest], Paces] = part("paces")
+_paces: Callable[[AnyRequest], ApiLimits] = part("paces")
 _address_of = lru_cache(maxsize=16)(PublicAddress.parse)
 
 

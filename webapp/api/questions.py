@@ -27,9 +27,9 @@ from webapp.api.asking import (
     Known,
     RunPlace,
     ask,
+    check_payment,
     is_seen_by,
     mark_used,
-    must_have_its_money,
     owners_listed,
     question_of,
     with_own_name,
@@ -271,7 +271,7 @@ async def take_answer(
     if current.delivered_at is None:
         current = await mark_used(service, requester, current)
     elif traits_of(current.kind).gives == "receipt":
-        await must_have_its_money(service, current)
+        await check_payment(service, current)
     return await to_question_state(service, requester, current)
 
 

@@ -29,8 +29,8 @@ from flows.errors import (
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
+    ApiLimits,
     IssuerUnavailable,
-    Paces,
     RequiresScope,
     TokenUses,
     requester,
@@ -104,7 +104,7 @@ def api_routes(
     `tokens` verifies access tokens; without it, no program can act for a person. `uses` are the
     audiences and scopes that such tokens must have.
     """
-    paces = Paces(clock=service.clock, observer=service.elicitations.telemetry.observer)
+    paces = ApiLimits(clock=service.clock, observer=service.elicitations.telemetry.observer)
     parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens, "uses": uses}
     tracer = service.elicitations.telemetry.tracer
 

@@ -33,7 +33,7 @@ from webapp.api.asking import (
     QuestionBusy,
     application_of,
     caller_of,
-    must_have_its_money,
+    check_payment,
     own_name,
     owner_for,
     run_call_of,
@@ -146,7 +146,7 @@ async def end_run(
     """
     try:
         async with _at_work(service, requester, user=data.user, run=data.run) as call:
-            run = await call.the_run()
+            run = await call.current_run()
             for asked in run.asked:
                 await _end_with(service, call, run, asked.elicitation_id, data=data)
             call.used.has_known = True  # end the run even if the program got no answer
@@ -166,7 +166,7 @@ async def spend_payment(
 ) -> None:
     """Spend the payment before the run ends. The server then no longer refunds it automatically."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
-        run = await call.the_run()
+        run = await call.current_run()
         await _hold(service, call, run, payment=data.payment)
         await service.kinds.payments.spend(
             run.owner, data.payment, run=run.id, request_id=call.request_id
@@ -182,7 +182,7 @@ async def claim_once(
 ) -> OnceState:
     """Claim a step before doing it. The same claim, sent again within 30 seconds, stays yours."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
-        await call.the_run()
+        await call.current_run()
         await call.run.change(lambda run: _extended(service, run, again=data.again))
         await _hold(service, call, call.run.value, payment=data.payment)
         place = await _place(requester.program, call, data)
@@ -211,7 +211,7 @@ async def keep_once(
     """Store the result of a step under the run. If there are two results, the first is stored."""
     elicitations = service.elicitations
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
-        await call.the_run()
+        await call.current_run()
         with suppress(QuestionBusy, PaymentGone):  # store the result of finished work in any case
             await _hold(service, call, call.run.value, payment=data.payment)
         place = await _place(requester.program, call, data)
@@ -267,7 +267,7 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
     """Let the run use an available answer. Raises QuestionBusy or PaymentGone."""
     if current.delivered_at is not None:
         if traits_of(current.kind).gives == "receipt":
-            await must_have_its_money(service, current, run=run.id)
+            await check_payment(service, current, run=run.id)
         return
     if not await call.use(current):
         raise QuestionBusy

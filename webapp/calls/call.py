@@ -101,10 +101,10 @@ class Presenter(Protocol):
 
 
 class Landing(Protocol):
-    def landed(
+    def wait_until_sent(
         self, run_id: str, *, wait: Callable[[Collection[asyncio.Future[Any]]], Awaitable[object]]
     ) -> Awaitable[bool]:
-        """Wait until the run's response has arrived or has failed; see `RunningTools.landed`."""
+        """See `RunningTools.wait_until_sent`."""
         ...
 
 
@@ -156,7 +156,7 @@ class Call:
             elicitations,
             caller=caller,
             tool=tool,
-            landed=partial(parts.running_tools.landed, wait=self.wait_for),
+            landed=partial(parts.running_tools.wait_until_sent, wait=self.wait_for),
             request_id=self.request_id,
             named=run_id,
             named_key=run_key,
@@ -239,7 +239,7 @@ class Call:
         if self.on_notice is not None:
             await self.on_notice(masked(message, self.used.hidden, is_quoting=False))
 
-    async def the_run(self) -> Run:
+    async def current_run(self) -> Run:
         """Return the run of this request.
 
         If the run already has a result, end the body here and return the stored result to the
@@ -256,10 +256,10 @@ class Call:
 
     async def repeat(self, run: Run, result: str) -> NoReturn:
         """End the body here. The stored result becomes the result of this request."""
-        await self.give_again(run, result)
+        await self.return_stored_result(run, result)
         self.interrupt(json.loads(result))
 
-    async def give_again(self, run: Run, result: str) -> None:
+    async def return_stored_result(self, run: Run, result: str) -> None:
         """Make the stored result the result of this request, without starting a body."""
         self.is_repeated = True
         self._is_error = is_error(result)

@@ -25,7 +25,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
 from webapp.records.ids import tail_of
-from webapp.records.values import KINDS, ClientDeed, ClientRecord
+from webapp.records.values import KINDS, ClientReaction, ClientRecord
 from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 
@@ -51,7 +51,7 @@ _PROXY = " (proxy)"
 _log = logging.getLogger(__name__)
 
 
-class Deed(StrEnum):
+class Reaction(StrEnum):
     """A client's reaction to a question.
 
     All reactions except ANSWERED mean that the client did not show the form to a person.
@@ -131,29 +131,29 @@ class McpClients:
 
     async def did(self, client: ClientName, mode: RememberedMode) -> str | None:
         """Return what the client did last in this mode, or None if that is unknown or expired."""
-        deed = await self._deed(client, mode)
+        deed = await self._reaction(client, mode)
         return None if deed is None else deed.what
 
-    async def _deed(self, client: ClientName, mode: RememberedMode) -> ClientDeed | None:
+    async def _reaction(self, client: ClientName, mode: RememberedMode) -> ClientReaction | None:
         id = self._id(client)
         if id not in self._known:
             found = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
             _store_bounded(self._known, id, found, at_most=_CLIENTS_AT_MOST)
         return self._of(self._known[id], mode)
 
-    def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientDeed | None:
-        deed: ClientDeed | None = None if record is None else getattr(record, _ATTRIBUTES[mode])
+    def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientReaction | None:
+        deed: ClientReaction | None = None if record is None else getattr(record, _ATTRIBUTES[mode])
         return deed if deed and self.now < deed.until else None
 
     async def note(
-        self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None = None
+        self, client: ClientName, mode: RememberedMode, what: Reaction, *, about: str | None = None
     ) -> None:
         """Record what the client did with the question `about` (an elicitation id).
 
         ANSWERED stays recorded until two questions in a row are left without an answer.
         """
         try:
-            before = await self._deed(client, mode)
+            before = await self._reaction(client, mode)
             if self._next(before, what, about=about) != before:
                 await self._elicitations.run_to_completion(
                     self._note(client, mode, what, about=about)
@@ -188,15 +188,19 @@ class McpClients:
         return len(found)
 
     def _next(
-        self, before: ClientDeed | None, what: Deed, *, about: str | None
-    ) -> ClientDeed | None:
+        self, before: ClientReaction | None, what: Reaction, *, about: str | None
+    ) -> ClientReaction | None:
         """Return the reaction to remember after `what`, or `before` if `what` changes nothing."""
-        fresh = ClientDeed(what=what, at=self.now, until=self.now + REMEMBERED)
-        if before is None or before.what not in (what, Deed.ANSWERED):
+        fresh = ClientReaction(what=what, at=self.now, until=self.now + REMEMBERED)
+        if before is None or before.what not in (what, Reaction.ANSWERED):
             return fresh
         if before.what == what:
             return fresh if before.unanswered else before
-        if what not in (Deed.SILENT, Deed.NEVER) or about is None or about in before.unanswered:
+        if (
+            what not in (Reaction.SILENT, Reaction.NEVER)
+            or about is None
+            or about in before.unanswered
+        ):
             return before
         unanswered = (*before.unanswered, about)
         if len(unanswered) >= UNANSWERED_AT_MOST:
@@ -204,7 +208,7 @@ class McpClients:
         return replace(before, unanswered=unanswered)
 
     async def _note(
-        self, client: ClientName, mode: RememberedMode, what: Deed, *, about: str | None
+        self, client: ClientName, mode: RememberedMode, what: Reaction, *, about: str | None
     ) -> None:
         id, fresh = self._id(client), list[ClientRecord]()
 
@@ -267,7 +271,7 @@ class AskedClient:
         self.has_page = has_page
         self.silence = clients.silence
 
-    def is_nobodys(
+    def is_automatic(
         self, asked: Elicitation, mode: Mode, action: str, content: object, *, after: float
     ) -> bool:
         """Return True if no person can have answered within `after` seconds.
@@ -290,11 +294,11 @@ class AskedClient:
 
     async def has_answered(self, asked: Elicitation, mode: Mode) -> bool:
         """Return True if the client was seen to let a person answer, or is in the settings."""
-        return await self._did(asked, mode) == Deed.ANSWERED
+        return await self._did(asked, mode) == Reaction.ANSWERED
 
     async def draws_nothing(self, asked: Elicitation, mode: Mode) -> bool:
         """Return True if the client was seen to show nothing in this mode."""
-        return await self._did(asked, mode) not in (None, Deed.ANSWERED)
+        return await self._did(asked, mode) not in (None, Reaction.ANSWERED)
 
     async def needs_link(self, asked: Elicitation, mode: Mode) -> bool:
         """Return True if the person gets the link, and the client is not asked this question.
@@ -311,14 +315,14 @@ class AskedClient:
         if sent.state is SentState.OUT and not (sent.is_overdue or self._is_proxy):
             return False
         if sent.state is SentState.OUT:
-            await self._note(asked, mode, Deed.NEVER)
+            await self._note(asked, mode, Reaction.NEVER)
         return True
 
-    def is_out(self, id: str) -> bool:
+    def is_unanswered(self, id: str) -> bool:
         """Return True if the client was asked this question and has not answered yet."""
         return self._is(id, SentState.OUT)
 
-    def is_unfit(self, id: str) -> bool:
+    def is_invalid(self, id: str) -> bool:
         """Return True if the client's answer was not valid."""
         return self._is(id, SentState.UNFIT)
 
@@ -332,10 +336,10 @@ class AskedClient:
 
     def has_replied(self, asked: Elicitation) -> None:
         """Record a reply to a question that was settled before the reply came."""
-        if self.is_out(asked.id):
+        if self.is_unanswered(asked.id):
             self._set_state(asked, SentState.ANSWERED)
 
-    def is_asked_now(self, asked: Elicitation) -> bool:
+    def was_just_asked(self, asked: Elicitation) -> bool:
         """Return True if the client was asked just now: no person can have read the question."""
         sent = self._clients.sent_questions.get(asked.id)
         if sent is None or sent.state is not SentState.OUT:
@@ -374,19 +378,19 @@ class AskedClient:
         """
         self._set_state(asked, SentState.ANSWERED if is_valid else SentState.UNFIT)
         if is_valid and not self.is_too_soon(after):
-            await self._note(asked, mode, Deed.ANSWERED)
+            await self._note(asked, mode, Reaction.ANSWERED)
         elif not is_valid and self.is_too_soon(after):
-            await self._note(asked, mode, Deed.AT_ONCE)
+            await self._note(asked, mode, Reaction.AT_ONCE)
         elif not (is_valid or content):
-            await self._note(asked, mode, Deed.EMPTY)
+            await self._note(asked, mode, Reaction.EMPTY)
 
-    async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
+    async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Reaction) -> None:
         self._set_state(asked, SentState.OUT)
         await self._note(asked, mode, deed)
 
-    async def was_silent(self, asked: Elicitation, mode: Mode) -> None:
+    async def record_silence(self, asked: Elicitation, mode: Mode) -> None:
         """Record that the client did not answer while the call was held."""
-        await self._note(asked, mode, Deed.SILENT)
+        await self._note(asked, mode, Reaction.SILENT)
 
     def _may_answer(self, asked: Elicitation, mode: Mode) -> bool:
         return mode == FORM and self._listed is not None and asked.kind in self._listed.answers
@@ -409,7 +413,7 @@ class AskedClient:
 
     async def _did(self, asked: Elicitation, mode: Mode) -> str | None:
         if self._listed is not None:
-            return Deed.ANSWERED
+            return Reaction.ANSWERED
         if self._client is None:
             return None
         remembered_mode = _remembered(asked, mode)
@@ -417,13 +421,13 @@ class AskedClient:
         # If a client shows no forms, it shows no CONFIRM forms either.
         if did is None and remembered_mode == CONFIRM:
             did = await self._clients.did(self._client, FORM)
-            return None if did == Deed.ANSWERED else did
+            return None if did == Reaction.ANSWERED else did
         return did
 
-    async def _note(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
+    async def _note(self, asked: Elicitation, mode: Mode, deed: Reaction) -> None:
         if self._client is not None and self._listed is None:
             # A client that answers automatically does so with every form.
-            remembered_mode = mode if deed is Deed.AT_ONCE else _remembered(asked, mode)
+            remembered_mode = mode if deed is Reaction.AT_ONCE else _remembered(asked, mode)
             await self._clients.note(self._client, remembered_mode, deed, about=asked.id)
 
 

@@ -106,7 +106,7 @@ class Endings:
             _log.error("ending.callback_missing", extra=about)
         with suppress(Conflict):
             now = self._elicitations.clock()
-            await self._elicitations.write(endings.miss(row, now=now))
+            await self._elicitations.write(endings.postpone(row, now=now))
 
     async def settled(self) -> None:
         """Wait until no callback runs in this process."""

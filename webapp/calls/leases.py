@@ -84,7 +84,7 @@ class CallUse:
         asked = {asking.elicitation_id for asking in run.asked if not asking.is_used}
         return asked - self._yeses
 
-    def was_prefetched(self, settled: Elicitation) -> bool:
+    def record_prefetch(self, settled: Elicitation) -> bool:
         """Record that the write that settled the elicitation also claimed it for this request.
 
         Return False if the request has ended without this outcome. For a request that read the

@@ -44,7 +44,7 @@ class Batch:
         self._waiters: list[Waiter] = []
 
     @property
-    def has_nobodys(self) -> bool:
+    def has_automatic_answer(self) -> bool:
         """True if the client answered a question automatically: the person then gets all links."""
         return any(one.ending == AUTOMATIC for one in self._standing)
 
@@ -116,8 +116,8 @@ class Prompt:
     """A question of a batch. `user_code` is the text to show about its user code."""
 
     shown: PresentedQuestion
-    is_out: bool = False  # an earlier request sent the question to the client
-    is_nobodys: bool = False  # the client's answer came sooner than a person can answer
+    is_unanswered: bool = False  # an earlier request sent the question to the client
+    is_automatic: bool = False  # the client's answer came sooner than a person can answer
     user_code: str | None = None
 
     @property

@@ -218,7 +218,7 @@ class Questions:
             if isinstance(question.request, Visit):
                 current = await self._addressed(question.request, current)
             else:
-                self._kinds.rules.know(current, question.request)
+                self._kinds.rules.remember(current, question.request)
             if current.id == self._fresh:
                 self._fresh = None
                 if self._elicitations.plugins.see_starts:
@@ -383,7 +383,7 @@ class Questions:
         except Exception:
             await self._elicitations.end(current, Status.CANCELLED)
             raise
-        return await self._elicitations.change(current.id, lambda e: states.lead_to(e, url))
+        return await self._elicitations.change(current.id, lambda e: states.set_url(e, url))
 
     async def _standing(self, question: Question[Any], run: Run) -> Standing | None:
         """Return the row of the owner's open questions, or None if other rows have to be read."""

@@ -53,12 +53,12 @@ class CurrentRun:
         """
         pepper = elicitations.owners.pepper
         self._elicitations = elicitations
-        self._is_nobodys = caller.owner is None
+        self._is_anonymous = caller.owner is None
         self._landed = landed
         # A caller without an identity has no owner, so the run is its own owner.
         self._owner = caller.owner or pepper.tag("run", request_id)
         self._key = pepper.tag(
-            "nobody's call" if self._is_nobodys else "call",
+            "nobody's call" if self._is_anonymous else "call",
             *(tool.server, caller.client, tool.tool, tool.arguments),
             *tool.version_parts,
             size=18,
@@ -223,10 +223,10 @@ class CurrentRun:
     async def _find_named(self) -> Run | None:
         """Return the run that the token names, if it belongs to this owner and this exact call."""
         named = self._named
-        if named is None or not (self._is_nobodys or named.startswith(self._owner)):
+        if named is None or not (self._is_anonymous or named.startswith(self._owner)):
             return None
         run = await self._elicitations.read(Run, owner=owner_of(named), id=named)
-        if run is None and self._named_key == self._key and not self._is_nobodys:
+        if run is None and self._named_key == self._key and not self._is_anonymous:
             return replace(self._new(), id=named)
         if run is None or run.key != self._key:
             return None

@@ -94,7 +94,7 @@ class RunningTools:
         try:
             return await running.result
         except asyncio.CancelledError:
-            task.add_done_callback(lambda _: self._lose(call))
+            task.add_done_callback(lambda _: self._record_lost(call))
             if not task.done():
                 if not is_cancel_explicit and call.used.must_finish:
                     self._orphan(task, call)
@@ -167,7 +167,7 @@ class RunningTools:
         return bool(self._blocks)
 
     @property
-    def is_noting(self) -> bool:
+    def is_storing_result(self) -> bool:
         """Return True if the result of a call is not durable yet."""
         return bool(self._notes)
 
@@ -204,10 +204,10 @@ class RunningTools:
         def end(arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
             self._answered(call)
             if arrived:
-                self._note(call, call.delivered, then=lambda: self._land(call, arrival))
+                self._note(call, call.delivered, then=lambda: self._record_arrival(call, arrival))
             else:
-                self._land(call, arrival)
-                self._lose(call)
+                self._record_arrival(call, arrival)
+                self._record_lost(call)
                 if later is not None:
                     later(lambda other: self.deliver(call, other))
 
@@ -216,7 +216,7 @@ class RunningTools:
         else:
             connection.on_arrival(end)
 
-    async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
+    async def wait_until_sent(self, run_id: str, *, wait: Wait | None = None) -> bool:
         """Wait until the run's response, if one is being sent, has arrived or has failed.
 
         Also wait for the run's orphans, by calling `wait` if it is given. `wait` may stop waiting
@@ -316,7 +316,7 @@ class RunningTools:
         task = asyncio.create_task(noting())
         self._notes.add(task)
 
-    def _lose(self, call: Call) -> None:
+    def _record_lost(self, call: Call) -> None:
         """Record that the call's result did not reach the client."""
         if call.marked:
             self._note(call, call.lost)
@@ -359,7 +359,7 @@ class RunningTools:
         again, self._again = self._again, asyncio.Event()
         again.set()
 
-    def _land(self, call: Call, arrival: asyncio.Future[None]) -> None:
+    def _record_arrival(self, call: Call, arrival: asyncio.Future[None]) -> None:
         self._delivering.discard(call)
         run_id = call.run.value.id
         if self._in_flight.get(run_id) is arrival:

@@ -115,7 +115,7 @@ class Verbs:
             is_gate = traits_of(question.request.kind).is_gate
             if is_gate and outcome.accepted and self.call.run.value.result is not None:
                 # Return a stored result instead of running the body again.
-                await self.call.the_run()
+                await self.call.current_run()
         except ElicitError as error:
             self.failed(error)
             raise
@@ -180,7 +180,7 @@ class Verbs:
                     "on_end cannot be called in the work of `once`, which does not run again in "
                     "the next call. Call on_end before `once`, or after it."
                 )
-            await call.the_run()
+            await call.current_run()
             await register(
                 call.elicitations,
                 call.run,
@@ -318,8 +318,8 @@ class Verbs:
             details = {"kind": kind, "tool": call.tool.tool, "why": str(error)}
             _log.info("question.not_asked", extra=details)
             return question.unasked(error)
-        run = await (self._a_gates_run() if traits.is_gate else call.the_run())
-        if call.kinds[kind].may_know:
+        run = await (self._a_gates_run() if traits.is_gate else call.current_run())
+        if call.kinds[kind].can_answer_without_asking:
             later = None if traits.is_gate else self._asked_again(run, step)
             try:
                 known = await self._known(question.request, step.digest, run.at(step))
@@ -349,7 +349,7 @@ class Verbs:
         """
         await self.call.must_be_going_on()
         run = await self.call.run.load()
-        return run if run.is_delivered else await self.call.the_run()
+        return run if run.is_delivered else await self.call.current_run()
 
     def _asked_again(self, run: Run, step: Step) -> Step | None:
         """Return the later place where an earlier request asked this question again, or None."""
@@ -415,7 +415,7 @@ class Verbs:
                     f"{call.caller.refusal}"
                 )
             return await do_unkept(name, work, used=call.used)
-        await call.the_run()
+        await call.current_run()
         retention = RETENTION if (receipt := call.used.receipt) is None else RECEIPT_RETENTION
         scope, wish = await call.run.begin_once(receipt, retention=retention)
         owner = call.run.value.owner

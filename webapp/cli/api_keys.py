@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.command import CommandRefused
 from webapp.identity.api_keys import KeyScope
 from webapp.records.ids import tail_of
@@ -102,7 +102,7 @@ async def list_api_keys(service: Service) -> Table[ApiKeyRow]:
 async def revoke_api_key(service: Service, id: str) -> list[str]:
     """Revoke a key immediately. Raises CommandRefused."""
     there = {tail_of(key): key for key in await service.identity.api_keys.all()}
-    meant = the_one(id, there, what="API key", shown_by="api-keys list")
+    meant = find_by_prefix(id, there, what="API key", shown_by="api-keys list")
     await service.identity.api_keys.revoke(meant.id)
     return [
         f"The key of {meant.program} is revoked: the server refuses it from the next request on."

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import add_owner, does, lists, owner_of
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
@@ -65,7 +65,7 @@ async def revoke_approval(service: Service, id: str) -> list[str]:
     """Revoke an approval, so that the next call asks again. Raises CommandRefused."""
     approvals = service.kinds.gates.approvals
     there = {tail_of(one): one for one in await approvals.all()}
-    meant = the_one(id, there, what="approval", shown_by="approvals list")
+    meant = find_by_prefix(id, there, what="approval", shown_by="approvals list")
     await approvals.revoke(meant.id)  # no error if the approval is gone in the meantime
     return ["The approval is revoked: the next call asks again."]
 

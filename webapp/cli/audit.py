@@ -16,7 +16,7 @@ from pathlib import Path
 from flows.shown import counted
 from webapp.cli.arguments import commands_of
 from webapp.cli.operator import OWNERS_SHOWN_BY, add_owner, does, lists
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.command import CommandRefused
 from webapp.operations.history import AuditRow, audit_entries_of
 from webapp.operations.rows import OWNER_CHARACTERS
@@ -197,7 +197,7 @@ async def _owner_of(service: Service, who: str) -> str:
     while page := await store.list(AUDIT, status=HEAD, after=after, limit=_PAGE):
         there |= {each.owner: each.owner for each in page}
         after = page[-1].id
-    return the_one(who, there, what="owner", shown_by=OWNERS_SHOWN_BY)
+    return find_by_prefix(who, there, what="owner", shown_by=OWNERS_SHOWN_BY)
 
 
 def _key(text: str) -> bytes:

@@ -4,7 +4,7 @@ import argparse
 
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.operations.rows import ClientRow, client_row
 from webapp.records.ids import tail_of
 from webapp.service import Service
@@ -37,7 +37,7 @@ async def forget_client(service: Service, id: str) -> list[str]:
     Raises CommandRefused.
     """
     there = {tail_of(one): one for one in await service.clients.all()}
-    meant = the_one(id, there, what="client", shown_by="clients list")
+    meant = find_by_prefix(id, there, what="client", shown_by="clients list")
     await service.clients.forget(meant.id)
     return ["The client is forgotten. The server sends forms and links to that client again."]
 

@@ -197,7 +197,7 @@ def _instructions(service: Service, asked: Elicitation, client: Client) -> str:
     terms, provider = service.kinds.accounts.terms(asked), client.provider
     account = f"the account {plain(terms.account)}" if terms.account else "your account"
     scopes = provider.asks(terms.asked())
-    lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_through(asked)}."]
+    lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_client_name(asked)}."]
     if not asked.asked.tool:
         lines = [f"You asked under Your accounts to connect {account} again."]
     if provider.has_scopes:
@@ -226,7 +226,7 @@ def _who(asked: Elicitation) -> str:
     return f"{plain(asked.asked.tool)} of {server}" if asked.asked.tool else server
 
 
-def _through(asked: Elicitation) -> str:
+def _client_name(asked: Elicitation) -> str:
     """Return the name that the client gives itself: local questions have no verified name."""
     client = plain(asked.asked.client or "")
     return f', through "{client}" (its own name, not verified)' if client else ""

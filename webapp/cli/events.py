@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from flows.shown import counted
 from webapp.cli.arguments import commands_of
 from webapp.cli.operator import does, lists
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.command import CommandRefused
 from webapp.events.addresses import EventAddress, new_secret
 from webapp.operations.rows import EventRow, event_row
@@ -59,7 +59,7 @@ async def replay_events(
     events = await service.events.all()
     if given_up is None:
         there = {event.webhook_id: event for event in events}
-        meant = the_one(id or "", there, what="event", shown_by="events list")
+        meant = find_by_prefix(id or "", there, what="event", shown_by="events list")
         await service.events.replay(meant.webhook_id)
         return [f"{meant.type} for {meant.address}. {_SOON}"]
     address, replayed = _address(service, given_up), 0

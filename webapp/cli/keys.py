@@ -25,7 +25,7 @@ from flows.errors import StoreUnavailable, Unreadable, WeakSecret
 from webapp.cli.arguments import commands_of
 from webapp.cli.filters import add_filters, filtered, filters_in
 from webapp.cli.resealing import is_under_way, reseal
-from webapp.cli.table import Table, add_json, show_table, the_one
+from webapp.cli.table import Table, add_json, find_by_prefix, show_table
 from webapp.command import (
     CommandRefused,
     must_be_unfenced,
@@ -247,7 +247,7 @@ async def list_keys(keys: Keys) -> Table[SecretRow]:
 async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = False) -> list[str]:
     """Remove an old secret from the key file if no key needs it. Raises CommandRefused."""
     there = {one.hex(): one for one in keys.ring.fingerprints}
-    found: bytes = the_one(
+    found: bytes = find_by_prefix(
         fingerprint.lower(), there, what=f"secret of {keys.source}", shown_by="keys list"
     )
     if found == keys.ring.newest:

@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> None:
     given = (options.source, options.target, options.unfence)
     match [each if each is None else _address_of(each) for each in given]:
         case str(source), str(target), None:
-            work = _say_what(source, target) if options.is_dry else _move(source, target)
+            work = _describe_move(source, target) if options.is_dry else _move(source, target)
         case None, None, str(address):
             work = _unfence(address)
         case _:
@@ -127,7 +127,7 @@ def _report_secret(old: str, new: str) -> None:
         )
 
 
-async def _say_what(source: str, target: str) -> None:
+async def _describe_move(source: str, target: str) -> None:
     await _must_hold_something(source)
     is_there = await _holds_something(target)
     async with _opened(source) as store:

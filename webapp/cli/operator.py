@@ -26,7 +26,7 @@ from flows.errors import StoreUnavailable, Unreadable
 from flows.shown import counted
 from webapp.cli.arguments import add_port
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
-from webapp.cli.table import Table, add_json, show_facts, show_table, the_one
+from webapp.cli.table import Table, add_json, find_by_prefix, show_facts, show_table
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.identity.operators import link_address
@@ -194,7 +194,7 @@ async def owner_of(service: Service, who: str) -> str:
             return owner
         raise CommandRefused("Nothing was ever stored for that subject of that issuer.")
     there = {each.owner: each.owner async for page in pages(store, DATA_KEY) for each in page}
-    return the_one(who, there, what="owner", shown_by=OWNERS_SHOWN_BY)
+    return find_by_prefix(who, there, what="owner", shown_by=OWNERS_SHOWN_BY)
 
 
 async def records_of(service: Service, owner: str) -> AsyncIterator[Sequence[Record]]:

@@ -15,7 +15,7 @@ from flows.payments.refunds import repaid_manually
 from flows.payments.session import UnresolvedPayment
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.command import CommandRefused
 from webapp.operations.acts import IN_HAND, refund
 from webapp.operations.payment_rows import PaymentRow, of_payment, of_pending, of_unresolved
@@ -131,7 +131,7 @@ async def end_payment(service: Service, id: str) -> list[str]:
     open_rows: list[UnresolvedPayment | Payment] = [*await unresolved.open(), *paid]
     there = {tail_of(one): one for one in open_rows}
     await _must_be_open(service, id, there)
-    found = the_one(id, there, what="payment to check", shown_by="payments list --open")
+    found = find_by_prefix(id, there, what="payment to check", shown_by="payments list --open")
     if isinstance(found, UnresolvedPayment):
         await unresolved.done(found)
         return [f"{found.session} at {found.seller} is no longer listed."]
@@ -241,4 +241,4 @@ def _since(text: str) -> datetime | timedelta:
 
 
 def _meant(id: str, there: Mapping[str, T]) -> T:
-    return the_one(id, there, what="payment", shown_by="payments list")
+    return find_by_prefix(id, there, what="payment", shown_by="payments list")

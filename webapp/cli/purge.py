@@ -46,7 +46,7 @@ _STAYS = {
     AUDIT,
     *(KINDS[one] for one in (Payment, UnresolvedPayment, StoredWebhook, EarlyEvent)),
 }
-_UNTOLD = (AUDIT, DATA_KEY)
+_UNENCRYPTED = (AUDIT, DATA_KEY)
 _AT_ONCE = 100
 _ROUNDS_AT_MOST = 20
 _CALLBACKS_WAIT = timedelta(hours=1)
@@ -71,7 +71,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     paid = await _asked_for_money(service, tag)
     erased = [each for each in there if not _stays(each, paid)]
     lines = [f"{counted(len(erased), 'record')} of {tag[:OWNER_CHARACTERS]}: {_kinds(erased)}"]
-    if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
+    if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNENCRYPTED]:
         lines.append(
             f"{counted(len(stays), 'record')} of payments will stay, without a name: "
             f"{_kinds(stays)}. Payments are erased after ten years, the others 30 days after they "
@@ -237,7 +237,7 @@ def _is_sealed(record: Record) -> bool:
 
     It encrypts all records except the audit and the data key itself.
     """
-    return record.kind not in _UNTOLD
+    return record.kind not in _UNENCRYPTED
 
 
 def _stays(record: Record, paid: set[str]) -> bool:

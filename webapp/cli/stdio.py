@@ -9,7 +9,7 @@ from webapp.cli.arguments import port
 from webapp.cli.plugins import add_plugins, with_plugins
 from webapp.command import quieten, settings_for
 from webapp.serving.finding import load, place_of
-from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
+from webapp.serving.stdio_server import must_be_local, own_pages, redirect_stdio, serve_stdio
 from webapp.settings.settings import DEFAULT_PORT
 
 
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.sandbox or settings.has_sandbox:
             settings, own, annex = own_pages(stack, port=options.port)
             settings = with_plugins(settings, options.plugin)
-        streams = put_away()
+        streams = redirect_stdio()
         with asyncio.Runner() as runner:
             server = load(options.server, run=runner.run)
             quieten(log=settings.log)

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from webapp.command import CommandRefused
-from webapp.operations.rows import CANDIDATES_NAMED, text_of
+from webapp.operations.rows import CANDIDATES_NAMED, FORMER_FIELDS, text_of
 from webapp.printing import printed, tell
 
 SHORTEST_ID = 8  # most ids begin with an 8-character timestamp
@@ -148,7 +148,7 @@ def shortened(ids: Iterable[str]) -> Mapping[str, str]:
     return found
 
 
-def the_one(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T:
+def find_by_prefix(given: str, rows: Mapping[str, T], *, what: str, shown_by: str) -> T:
     """Return the row with this id or unique prefix. Raises CommandRefused."""
     if given in rows:
         return rows[given]
@@ -195,7 +195,8 @@ def terminal_width() -> int | None:
 
 
 def _values(row: Struct) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
+    names = (name for name in row.__struct_fields__ if name not in FORMER_FIELDS)
+    return {name: getattr(row, name) for name in names}
 
 
 def _head(name: str) -> str:

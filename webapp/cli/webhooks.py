@@ -4,7 +4,7 @@ import argparse
 
 from webapp.cli.arguments import add_id, commands_of
 from webapp.cli.operator import does, lists, shows
-from webapp.cli.table import Table, the_one
+from webapp.cli.table import Table, find_by_prefix
 from webapp.operations.acts import replay
 from webapp.operations.rows import Webhook, WebhookRow, rejected_row, webhook_row
 from webapp.records.ids import tail_of
@@ -62,5 +62,5 @@ async def replay_hook(service: Service, id: str) -> list[str]:
 
 async def _hook(service: Service, id: str) -> StoredWebhook:
     there = {tail_of(hook): hook for hook in await service.webhooks.log.webhooks()}
-    found: StoredWebhook = the_one(id, there, what="webhook", shown_by="webhooks list")
+    found: StoredWebhook = find_by_prefix(id, there, what="webhook", shown_by="webhooks list")
     return found

@@ -138,14 +138,14 @@ class ServersReach:
         )
 
     async def spend(self, receipt_id: str) -> Json:
-        body = {**self.requests.whose, "run": self._run, "payment": receipt_id}
+        body = {**self.requests.user_field, "run": self._run, "payment": receipt_id}
         return await self.requests.post("/api/runs/spend", body)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
         """Refund the payment. Return the data that `refund_of` reads."""
         body = {"run": self._run} | ({} if reason is None else {"reason": reason})
         path = f"/api/payments/{receipt_id}/refund"
-        payment = await self.requests.post(path, body, self.requests.whose)
+        payment = await self.requests.post(path, body, self.requests.user_field)
         is_done = payment["status"] == ReceiptStatus.REFUNDED
         status = RefundStatus.SUCCEEDED if is_done else RefundStatus.PENDING
         about = {"id": payment["id"], "amount": payment["amount"], "currency": payment["currency"]}
@@ -159,7 +159,7 @@ async def _account_of(
     id, key = str(account["id"]), dict[str, Any]()
     if with_token:
         requests = reach.requests
-        key = await requests.read(f"/api/accounts/{id}/token", requests.whose)
+        key = await requests.read(f"/api/accounts/{id}/token", requests.user_field)
     content = Content(
         provider=account["provider"],
         id=id,
@@ -207,7 +207,7 @@ class _Proxy(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         client = self._requests.client
-        params = {**self._requests.whose, "url": str(request.url)}
+        params = {**self._requests.user_field, "url": str(request.url)}
         url = client.build_request("GET", self._path, params=params).url
         headers = [pair for pair in request.headers.multi_items() if pair[0] not in _NOT_PASSED_ON]
         passed_on = httpx.Request(

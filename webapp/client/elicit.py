@@ -333,7 +333,7 @@ class Elicit:
         return state
 
     async def _post(self, question: Question[Any], *, nth: int) -> dict[str, Any]:
-        step = {**self._requests.whose, "run": self.run, "nth": nth}
+        step = {**self._requests.user_field, "run": self.run, "nth": nth}
         return await self._requests.post("/api/questions", {**body_of(question), **step})
 
     def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
@@ -422,7 +422,13 @@ class Elicit:
         key: str | int | None,
         again: bool,
     ) -> Json:
-        step = {**self._requests.whose, "run": self.run, "name": name, "key": key, "by": self._by}
+        step = {
+            **self._requests.user_field,
+            "run": self.run,
+            "name": name,
+            "key": key,
+            "by": self._by,
+        }
         if self._receipt is not None:
             step["payment"] = self._receipt
         claim = {**step, "again": again}
@@ -457,7 +463,7 @@ class Elicit:
             return
         about = {"run": self.run, "questions": list(self._finished), "is_error": is_error}
         await self._requests.post(
-            "/api/runs/end", {**self._requests.whose, **about, "again": self._again}
+            "/api/runs/end", {**self._requests.user_field, **about, "again": self._again}
         )
 
 

@@ -148,7 +148,7 @@ class Requests:
         return found
 
     @property
-    def whose(self) -> dict[str, str]:
+    def user_field(self) -> dict[str, str]:
         """The request field that names the user, or {} if an access token names the person."""
         return {} if self._user is None else {"user": self._user}
 
@@ -163,7 +163,7 @@ class Requests:
         return await self._send("GET", path, params=query, until=until)
 
     async def delete(self, path: str) -> None:
-        await self._send("DELETE", path, params=self.whose)
+        await self._send("DELETE", path, params=self.user_field)
 
     async def pause(self, seconds: float) -> None:
         await self._pause(seconds)
@@ -253,7 +253,7 @@ async def list_questions(
         patience=patience,
         transport=transport,
     )
-    query = {**requests.whose, "waiting": "true" if waiting else "false"}
+    query = {**requests.user_field, "waiting": "true" if waiting else "false"}
     async with AsyncExitStack() as stack:
         await requests.open(stack)
         while True:

@@ -131,15 +131,15 @@ class Plugins:
 
         async def describe(value: ProposedQuestion) -> ProposedQuestion:
             for hook in self._hooks["replace", "describe"]:
-                value = await self._hand(hook, value, must_be_askable)
+                value = await self._call_hook(hook, value, must_be_askable)
             return value
 
         async def admitting(value: ProposedQuestion) -> ProposedQuestion:
             admitted.append(await admit())
             return value
 
-        proposed = await self._pass("describe", proposed, describe, must_be_askable)
-        proposed = await self._pass("admit", proposed, admitting)
+        proposed = await self._run_stage("describe", proposed, describe, must_be_askable)
+        proposed = await self._run_stage("admit", proposed, admitting)
         await self._ask(proposed, "start")
         return _worded(question, proposed), admitted[0]
 
@@ -187,8 +187,8 @@ class Plugins:
         async def as_it_is(value: GivenAnswer) -> GivenAnswer:
             return value
 
-        given = await self._pass("verify", given, verified)
-        given = await self._pass("shorten", given, as_it_is, must_be_less)
+        given = await self._run_stage("verify", given, verified)
+        given = await self._run_stage("shorten", given, as_it_is, must_be_less)
         if given.content != content:
             await verify(given.content)
         await self._ask(given, "settle")
@@ -222,18 +222,18 @@ class Plugins:
         if self._running:
             await asyncio.wait(tuple(self._running))
 
-    async def _pass(
+    async def _run_stage(
         self, stage: str, value: ValueT, do: _Does[ValueT], check: _Checks[ValueT] | None = None
     ) -> ValueT:
         value = await self._ask(value, stage, check)
         value = await self._around(self._hooks["around", stage], value, do, check)
         for hook in reversed(self._hooks["after", stage]):
-            await self._hand(hook, value)
+            await self._call_hook(hook, value)
         return value
 
     async def _ask(self, value: ValueT, stage: str, check: _Checks[ValueT] | None = None) -> ValueT:
         for hook in self._hooks["before", stage]:
-            value = await self._hand(hook, value, check)
+            value = await self._call_hook(hook, value, check)
         return value
 
     async def _around(
@@ -256,7 +256,7 @@ class Plugins:
                 given = await cast("Awaitable[object]", hook.call(deepcopy(value), onward))
             return _handed_on(hook, onward.passed(), given, check)
 
-    async def _hand(
+    async def _call_hook(
         self, hook: PluginHook[ValueT], value: ValueT, check: _Checks[ValueT] | None = None
     ) -> ValueT:
         """Call the hook with a copy of the value. Return the value that the hook passes on.
@@ -275,7 +275,7 @@ class Plugins:
     async def _run_after_hooks(self, value: HookFacts, stage: str) -> None:
         for hook in reversed(self._hooks["after", stage]):
             with suppress(HookRefused):  # the write cannot be undone
-                await self._hand(hook, value)
+                await self._call_hook(hook, value)
 
 
 class _Onward(Generic[ValueT]):

@@ -55,12 +55,12 @@ class QuestionKind(Protocol):
         ...
 
     @property
-    def holds_open(self) -> bool:
+    def needs_closing(self) -> bool:
         """True if an attempt opens something at the provider that has to be closed later."""
         ...
 
     @property
-    def may_know(self) -> bool:
+    def can_answer_without_asking(self) -> bool:
         """True if an answer may be known without asking the person."""
         ...
 

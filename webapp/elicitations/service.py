@@ -427,7 +427,7 @@ class Elicitations:
         doing.task.add_done_callback(self._forget)
         return await doing.result
 
-    async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.
 
         The work runs in the caller's own task. Call this method only in a task that nothing cancels
@@ -479,7 +479,7 @@ class Elicitations:
         settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:
             request_id = waiter.request_id
-            if not waiter.taker.was_prefetched(settled):
+            if not waiter.taker.record_prefetch(settled):
                 # The request ended during the write. Release its claim for the next request.
                 await self.each([id], lambda e: states.release(e, request_id=request_id))
         return settled

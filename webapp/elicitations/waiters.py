@@ -33,7 +33,7 @@ class Taker(Protocol):
     @property
     def has_ended(self) -> bool: ...
 
-    def was_prefetched(self, settled: Elicitation) -> bool:
+    def record_prefetch(self, settled: Elicitation) -> bool:
         """Record that the settling write claimed the outcome for this request.
 
         Return False if the request has ended without the outcome.

@@ -221,7 +221,7 @@ _OF_HOSTS = frozenset(
         "_ls_connection_state",
     }
 )
-_UNTOLD = "If a proxy removes this prefix, set ELICIT_ROOT_PATH="
+_ROOT_PATH_HINT = "If a proxy removes this prefix, set ELICIT_ROOT_PATH="
 # Scope key of the root path, for an author's application that is mounted there.
 ROOT_KEY = "elicit.root_path"
 
@@ -261,7 +261,7 @@ def placed(
     if reported and not (stripped or is_below(written, reported)):
         why = (
             f"The ASGI server reports root_path {reported}, but the request paths do not begin "
-            f"with it. {_UNTOLD}{reported}."
+            f"with it. {_ROOT_PATH_HINT}{reported}."
         )
         raise Misplaced(why, is_mounted=False)
     full_path = stripped + written

@@ -199,7 +199,7 @@ class Outbound:
             provider=OTHER if is_authors or to is None else to.provider.name,
         )
         try:
-            return await led(talk, send)
+            return await run_talk(talk, send)
         except httpx.HTTPError as error:
             raise Failed(f"No reply from the other server: {type(error).__name__}.") from error
 
@@ -283,7 +283,7 @@ class Outbound:
                 raise Unreachable(_NOT_PUBLIC, fix=fix, is_lasting=True)
 
 
-async def led(talk: Talk[T], send: Callable[[httpx.Request], Awaitable[httpx.Response]]) -> T:
+async def run_talk(talk: Talk[T], send: Callable[[httpx.Request], Awaitable[httpx.Response]]) -> T:
     """Send the talk's requests, pass it the replies or the errors, and return its result.
 
     Raises:

@@ -61,7 +61,7 @@ def provided(**names: str) -> dict[str, Provide]:
     }
 
 
-async def nothing_to_begin(receive: Receive, send: Send) -> None:
+async def empty_lifespan(receive: Receive, send: Send) -> None:
     """Run the lifespan of an application that has nothing to start or stop."""
     for moment in ("startup", "shutdown"):
         await receive()

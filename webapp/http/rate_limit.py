@@ -97,7 +97,7 @@ def address_key(scope: Mapping[str, Any]) -> str:
     return str(ip_network((plain, _HOUSEHOLD_BITS), strict=False))
 
 
-class AtOnce:
+class ConcurrencyLimit:
     """A limit on how many operations of each key run at once."""
 
     def __init__(self, most: int) -> None:
@@ -108,7 +108,7 @@ class AtOnce:
         return len(self._running)
 
     @contextmanager
-    def one_more(self, key: str) -> Generator[bool]:
+    def slot(self, key: str) -> Generator[bool]:
         """Yield True and count the operation if there is room, else yield False."""
         if self._running[key] >= self._most:
             yield False

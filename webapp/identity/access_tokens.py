@@ -70,7 +70,7 @@ class Verifier(Protocol):
         """The issuer of tokens that name no issuer."""
         ...
 
-    async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
+    async def verify(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
         """Verify a token from the client address `sender`.
 
         Without `use`, the token must allow tool calls. Raises BadBearer, or Failed if the
@@ -126,7 +126,7 @@ class IssuerTokens:
         all_scopes = (scope for one in (self, *self.others) for scope in one.resource.advertised)
         return tuple(dict.fromkeys(all_scopes))
 
-    async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> CheckedToken:
+    async def verify(self, text: str, *, sender: str, use: TokenUse | None = None) -> CheckedToken:
         one, resource = self._chosen(text)
         verified = await one.verified(text, resource=resource, sender=sender)
         return _checked(verified, resource, use=use).with_text(text, claim=resource.claim)
@@ -147,7 +147,7 @@ class IssuerTokens:
         return self.resources[issuer]
 
     async def verified(self, text: str, *, resource: Resource, sender: str) -> Verified:
-        """Verify a token of this issuer. Raises the same errors as `whose`."""
+        """Verify a token of this issuer. Raises the same errors as `verify`."""
         try:
             key_id = key_id_of(text, algorithms=resource.algorithms)
         except BadBearer as refusal:
@@ -189,7 +189,7 @@ def _checked(verified: Verified, resource: Resource, *, use: TokenUse | None) ->
     )
 
 
-def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
+def header_value(scope: Mapping[str, Any], header: bytes) -> str | None:
     """Return the value of a header, or None if the header is missing.
 
     Raises BadBearer for several headers, or for an access token in the URL, because logs store

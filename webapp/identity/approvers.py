@@ -177,7 +177,7 @@ class Approvers:
             for one in rules.approvers
         }
 
-    def must_be_there(self, name: str) -> None:
+    def require_approver(self, name: str) -> None:
         """Raise NotConfigured if no approver has this name."""
         if name not in self._by_name:
             known = self._by_name
@@ -185,7 +185,7 @@ class Approvers:
 
     def must_decide_for(self, name: str, caller: Caller) -> None:
         """Raise NotConfigured if no approver could decide about this caller's question."""
-        self.must_be_there(name)
+        self.require_approver(name)
         if self._rules.lets_askers_decide:
             return
         known_by = self._known_by(

@@ -20,7 +20,7 @@ from flows.errors import Failed
 from flows.oauth.access_token import BadBearer
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
 from webapp.http.rate_limit import address_key
-from webapp.identity.access_tokens import IssuerTokens, log_refusal, one_in
+from webapp.identity.access_tokens import IssuerTokens, header_value, log_refusal
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 RETRY_SECONDS = 30
@@ -55,7 +55,7 @@ def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str =
         asked = "" if scope["type"] == "lifespan" else scope["path"]
         if asked == path or asked.startswith(f"{path}/"):
             try:
-                token = await tokens.whose(_text_in(scope), sender=address_key(scope))
+                token = await tokens.verify(_text_in(scope), sender=address_key(scope))
             except BadBearer as refusal:
                 log_refusal(refusal)
                 await _refuse(refusal, scope, send, tokens=tokens, metadata_url=metadata_url)
@@ -134,7 +134,7 @@ def _metadata(tokens: IssuerTokens, *, name: str) -> dict[str, object]:
 
 def _text_in(scope: Scope) -> str:
     """Return the token from the Authorization header. Raises BadBearer."""
-    header = one_in(scope, b"authorization")
+    header = header_value(scope, b"authorization")
     if header is None:
         raise BadBearer("no token", error=None)
     scheme, _, text = header.partition(" ")

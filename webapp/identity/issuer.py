@@ -22,7 +22,7 @@ from flows.oauth.discovery import Metadata, MetadataRefused, discover
 from flows.oauth.id_token import fetched_keys
 from flows.oauth.provider import Provider
 from webapp.deadline import Clock
-from webapp.http.client import led
+from webapp.http.client import run_talk
 
 # Sends one request without following redirects. Raises Failed or httpx.HTTPError.
 Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
@@ -163,11 +163,11 @@ class Issuer:
             self._known = known
 
     async def _read(self) -> _Known:
-        metadata = await led(discover(self.provider), self._fetch)
+        metadata = await run_talk(discover(self.provider), self._fetch)
         if metadata.jwks is None:
             raise MetadataRefused(
                 f"The metadata of {self.provider.label} has no jwks_uri, so the server cannot "
                 "fetch its keys."
             )
-        keys = await led(fetched_keys(metadata.jwks, self.provider), self._fetch)
+        keys = await run_talk(fetched_keys(metadata.jwks, self.provider), self._fetch)
         return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)

@@ -124,7 +124,7 @@ class LocalPeers:
         """Return a sentence that says why the request is not local, or None if it is."""
         facts = facts_of(scope)
         if facts.judged is None or facts.judged[0] is not self:
-            facts.judged = (self, self._relay(scope, facts) or self._stranger(scope))
+            facts.judged = (self, self._relay(scope, facts) or self._why_not_own_user(scope))
         return facts.judged[1]
 
     def is_another_user(self, scope: Mapping[str, Any]) -> bool:
@@ -165,7 +165,7 @@ class LocalPeers:
             return "The request names another host than this server's."
         return None
 
-    def _stranger(self, scope: Mapping[str, Any]) -> str | None:
+    def _why_not_own_user(self, scope: Mapping[str, Any]) -> str | None:
         """Return a sentence that says why the connection is not our own user's, or None."""
         connection = _connection_of(scope)
         if connection is None:

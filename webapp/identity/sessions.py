@@ -118,7 +118,7 @@ class Sessions:
     ) -> None:
         self._is_https = urlsplit(public_url).scheme == "https"
         self.cookie_name = cookie_name(public_url, of="session")
-        self.leaving_name = cookie_name(public_url, of="signin")
+        self.sign_in_cookie_name = cookie_name(public_url, of="signin")
         self._tokens = tokens
         self._store = store
         self._issuers = frozenset(issuers) or {LOCAL_ISSUER}
@@ -150,7 +150,7 @@ class Sessions:
         return (
             None
             if self.sign_in_state(cookies) is None
-            else f"sign-in {cookies[self.leaving_name][-32:]}"
+            else f"sign-in {cookies[self.sign_in_cookie_name][-32:]}"
         )
 
     async def start(
@@ -196,7 +196,7 @@ class Sessions:
             await self._end(session)
         return self._cookie(self.cookie_name, "", life=timedelta())
 
-    def leave(self, attempt_data: Json, *, back: str, at: str = "") -> str:
+    def sign_in_cookie(self, attempt_data: Json, *, back: str, at: str = "") -> str:
         """Return the Set-Cookie header with the sign-in's state, before the redirect to the issuer.
 
         `back` is a path of this server; any other value becomes the home page.
@@ -205,15 +205,15 @@ class Sessions:
         pending = SignInState(kept=attempt_data, back=back if is_path else "/", at=at)
         until = self._clock() + SIGN_IN_AT_MOST
         text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, pending, expires_at=until)
-        return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
+        return self._cookie(self.sign_in_cookie_name, text, life=SIGN_IN_AT_MOST)
 
     def sign_in_state(self, cookies: Mapping[str, str]) -> SignInState | None:
         """Return the state of the sign-in that this browser began, or None if it has expired."""
-        return self._read(cookies, self.leaving_name, Purpose.SIGNIN, SignInState)
+        return self._read(cookies, self.sign_in_cookie_name, Purpose.SIGNIN, SignInState)
 
-    def forget_leaving(self) -> str:
+    def clear_sign_in_cookie(self) -> str:
         """Return the Set-Cookie header that clears the state, so that it works only once."""
-        return self._cookie(self.leaving_name, "", life=timedelta())
+        return self._cookie(self.sign_in_cookie_name, "", life=timedelta())
 
     async def _end(self, session: BrowserSession) -> None:
         with suppress(Conflict):  # signed out in two tabs

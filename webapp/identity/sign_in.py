@@ -166,7 +166,7 @@ _SIGNED_OUT = "signed out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class SignInRedirect:
     """The address to which the browser is redirected, and the cookie with the sign-in's state."""
 
     url: str
@@ -174,7 +174,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Back:
+class SignInResult:
     """The path where the browser continues, the cookies to set, and the new session."""
 
     path: str
@@ -250,14 +250,14 @@ class SigningIn:
         self._signed_out_url = public_url.rstrip("/") + SIGNED_OUT_PATH
         self._clock = clock
 
-    async def begin(self, *, at: str, back: str, switches: bool) -> Gone:
+    async def begin(self, *, at: str, back: str, switches: bool) -> SignInRedirect:
         """Start a sign-in. Raises Failed if the issuer refuses or does not answer."""
         place = self.places[at]
         metadata = await place.issuer.metadata()
         talk = place.flow.begin(metadata, now=self._clock(), switches=switches)
         departure = await self._outbound.run(talk)
-        cookie = self._sessions.leave(departure.attempt_data, back=back, at=at)
-        return Gone(url=departure.url, cookie=cookie)
+        cookie = self._sessions.sign_in_cookie(departure.attempt_data, back=back, at=at)
+        return SignInRedirect(url=departure.url, cookie=cookie)
 
     def back_of(self, cookies: Mapping[str, str]) -> str:
         """Return the path to which this browser wanted to go, or "/"."""
@@ -273,7 +273,9 @@ class SigningIn:
         places = self.places.values()
         return next((each for each in places if issuer in each.issuer.provider.issuers), None)
 
-    async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str], *, at: str) -> Back:
+    async def finish(
+        self, arrival: CallbackParams, cookies: Mapping[str, str], *, at: str
+    ) -> SignInResult:
         """Complete a sign-in. `at` is the issuer whose redirect address was called.
 
         Raises Mixed if the response belongs to another sign-in request, Denied, or Failed.
@@ -293,8 +295,8 @@ class SigningIn:
         session = await self._sessions.start(signed_in, cookies=cookies, at=began)
         if metadata.end_session is not None:
             await self._logouts.store_id_token(session, signed_in.id_token)
-        cookies_set = (self._sessions.set_cookie(session), self._sessions.forget_leaving())
-        return Back(path=pending.back, cookies=cookies_set, session=session)
+        cookies_set = (self._sessions.set_cookie(session), self._sessions.clear_sign_in_cookie())
+        return SignInResult(path=pending.back, cookies=cookies_set, session=session)
 
     async def end_session(self, session: BrowserSession) -> EndSession | None:
         """Return the form that ends this session at its issuer, or None if the issuer has none."""
@@ -316,7 +318,7 @@ class SigningIn:
                 state=state,
                 redirect_uri=self._signed_out_url,
             ),
-            cookie=self._sessions.leave({_SIGNED_OUT: state}, back="/", at=place.name),
+            cookie=self._sessions.sign_in_cookie({_SIGNED_OUT: state}, back="/", at=place.name),
         )
 
     def has_ended(self, arrival: CallbackParams, cookies: Mapping[str, str]) -> bool:

@@ -72,8 +72,8 @@ class Decisions:
     """The kind `decision`: implements question_kind.QuestionKind for a Form with an approver."""
 
     flow = None
-    holds_open = False
-    may_know = False
+    needs_closing = False
+    can_answer_without_asking = False
     outlives_errors = False
 
     def __init__(self, *, elicitations: Elicitations, approvers: Approvers) -> None:
@@ -83,7 +83,7 @@ class Decisions:
     def facts(self, request: Form) -> Json:
         """Return the request's facts. Raises NotConfigured if the approver's name is unknown."""
         assert request.approver is not None
-        self.approvers.must_be_there(request.approver)
+        self.approvers.require_approver(request.approver)
         return request.facts()
 
     def must_be_decidable(self, request: Any, caller: Caller) -> None:

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class Gates(PageKind):
     """The kind `gate`: implements question_kind.QuestionKind for a Form that is a gate."""
 
-    may_know = True
+    can_answer_without_asking = True
 
     def __init__(self, *, elicitations: Elicitations, policy: GatePolicy) -> None:
         super().__init__(elicitations=elicitations)

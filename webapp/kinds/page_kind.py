@@ -46,8 +46,8 @@ class PageKind:
     """A base class: implements question_kind.QuestionKind for `terms` that contain a schema."""
 
     flow = None
-    holds_open = False
-    may_know = False
+    needs_closing = False
+    can_answer_without_asking = False
     outlives_errors = False
 
     def __init__(self, *, elicitations: Elicitations) -> None:
@@ -144,7 +144,7 @@ def arguments_in(elicitation: Elicitation) -> Json:
 class SecretPage(PageKind):
     """The kind `secret`: implements question_kind.QuestionKind for a Secret."""
 
-    may_know = True
+    can_answer_without_asking = True
 
     async def known(self, request: Secret, by: AskedBy) -> Json | None:
         """Return the secret stored under the request's name if it matches the schema, else None."""

@@ -34,8 +34,8 @@ from webapp.settings.settings import Settings
 class Visits:
     """The kind `url`: the person opens an address. Implements QuestionKind for a Visit."""
 
-    holds_open = False
-    may_know = False
+    needs_closing = False
+    can_answer_without_asking = False
     outlives_errors = False
 
     def __init__(self) -> None:

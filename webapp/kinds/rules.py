@@ -89,7 +89,7 @@ class Rules:
         self._asked: dict[str, asyncio.Future[Sequence[Fault]]] = {}  # by check id
         self._replies = set[asyncio.Task[None]]()
 
-    def know(self, asked: Elicitation, request: object) -> None:
+    def remember(self, asked: Elicitation, request: object) -> None:
         """Remember the author's code for a question that this process asks."""
         schema, check = getattr(request, "schema", None), getattr(request, "check", None)
         if isinstance(schema, Schema) and (schema.has_rules or check is not None):

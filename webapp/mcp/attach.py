@@ -32,7 +32,7 @@ from webapp.logs.events import mask_tool_logs
 from webapp.mcp.before import watch_inner_calls
 from webapp.mcp.callers import Declared, caller_of, declared_by, issuer_of, must_be_named
 from webapp.mcp.leg import PreparedLeg, TaskLeg, run_request, wire_form
-from webapp.mcp.messages import must_be_fit
+from webapp.mcp.messages import check_params
 from webapp.mcp.opened import note_call
 from webapp.mcp.presenters.choice import presenter_of
 from webapp.mcp.presenters.on_stream import ConnectionAsks
@@ -164,7 +164,7 @@ class Middleware:
     ) -> HandlerResult:
         is_call = context.method == "tools/call" and context.request_id is not None
         if context.request_id is not None:
-            must_be_fit(context.method, context.params)
+            check_params(context.method, context.params)
         try:
             handle = self._called if is_call else self._no_call
             return await handle(context, call_next)

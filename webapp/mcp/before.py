@@ -174,7 +174,7 @@ async def _yes(verbs: Verbs, question: Question[Any], need: Need) -> Outcome[Jso
     unconverted: Question[Json] = replace(question, answer=_unchanged, place=place)
     outcome = await unconverted.outcome()
     if outcome.error is not None:
-        verbs.failed(error := _in_other_words(outcome.error, need.decline_message))
+        verbs.failed(error := _reworded(outcome.error, need.decline_message))
         raise error
     return outcome
 
@@ -214,7 +214,7 @@ async def _author(
         ) from error
 
 
-def _in_other_words(error: NotAccepted, message: str | None) -> NotAccepted:
+def _reworded(error: NotAccepted, message: str | None) -> NotAccepted:
     if message is None or not isinstance(error, _OF_THE_PERSON):
         return error
     copied = copy.copy(error)

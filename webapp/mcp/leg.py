@@ -47,7 +47,7 @@ from webapp.mcp.results import (
     with_structure,
     without,
 )
-from webapp.mcp.task_state import about, of_fault
+from webapp.mcp.task_state import meta_of, of_fault
 from webapp.mcp.tool_mistakes import must_be_no_awaitable
 from webapp.mcp.tools import ServedTool
 from webapp.records.ids import owner_of
@@ -240,7 +240,7 @@ class Prepares(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtWork:
+class RunningBody:
     """A running body.
 
     `is_awaited`: a tasks/result request waits for the body as long as the person needs.
@@ -256,14 +256,14 @@ class RunningTasks:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._at_work: dict[str, AtWork] = {}
+        self._at_work: dict[str, RunningBody] = {}
         self._long = OrderedDict[str, str]()
 
     def long_result(self, run_id: str) -> str | None:
         """Return a result of this process that was too long for a record, or None."""
         return self._long.get(run_id)
 
-    def of(self, run_id: str) -> AtWork | None:
+    def of(self, run_id: str) -> RunningBody | None:
         return self._at_work.get(run_id)
 
     def is_full(self, owner: str) -> bool:
@@ -271,7 +271,7 @@ class RunningTasks:
         unawaited = [id for id, one in self._at_work.items() if not one.is_awaited]
         return sum(owner_of(id) == owner for id in unawaited) >= AT_WORK_AT_MOST
 
-    def begin(self, prepared: PreparedLeg, *, is_awaited: bool = False) -> AtWork:
+    def begin(self, prepared: PreparedLeg, *, is_awaited: bool = False) -> RunningBody:
         """Start the body. The call's run must already be loaded and stored."""
         call = prepared.call
         run_id = call.run.value.id
@@ -285,13 +285,13 @@ class RunningTasks:
                 del self._at_work[run_id]
 
         task = self._service.running_tools.begin(call, prepared.body, store_result)
-        at_work = self._at_work[run_id] = AtWork(task=task, call=call, is_awaited=is_awaited)
+        at_work = self._at_work[run_id] = RunningBody(task=task, call=call, is_awaited=is_awaited)
         task.add_done_callback(remove)
         return at_work
 
     async def _store_result(self, call: Call, outcome: HandlerResult | Exception) -> None:
         result = _result_of(outcome)
-        error_id = about(result).get("errorId")
+        error_id = meta_of(result).get("errorId")
         if error_id == StoreUnavailable.name:
             return  # store nothing: the next poll runs the body again
         if error_id == Cancelled.name:

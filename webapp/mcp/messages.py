@@ -111,7 +111,7 @@ def _marks(text: bytes) -> int:
 NAME_CHARACTERS_AT_MOST: Final = 256
 
 
-def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
+def check_params(method: str, params: Mapping[str, Any] | None) -> None:
     """Check a request's parameters. Raises MCPError (-32602), without quoting the values."""
     params = params or {}
     about = params.get("_meta")

@@ -264,7 +264,7 @@ async def _given_up_rounds(call: Call, first: int, client: AskedClient) -> tuple
     rounds: dict[datetime, list[int]] = {}
     for index in range(first):
         id = call.run.value.asked[index].elicitation_id
-        settled = await call.elicitations.get(id) if client.is_out(id) else None
+        settled = await call.elicitations.get(id) if client.is_unanswered(id) else None
         if settled is not None and settled.status.is_final:
             at = client.first_sent_at(settled, is_again=True, now=call.clock())
             rounds.setdefault(at, []).append(index)

@@ -137,7 +137,7 @@ class ResultTool:
         if asked is None or asked.run is None:
             raise NotAllowed(_UNKNOWN)
         # Wait for a result that is being sent, because its arrival ends the run.
-        await self._service.running_tools.landed(asked.run)
+        await self._service.running_tools.wait_until_sent(asked.run)
         run = await self._service.elicitations.read(Run, owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
@@ -207,7 +207,9 @@ class ResultTool:
         """
         service = self._service
         kind = service.kinds.on_page(asked.kind)
-        may_answer = service.identity.lets_model_answer and traits_of(asked.kind).goes_by(ByModel())
+        may_answer = service.identity.lets_model_answer and traits_of(asked.kind).accepts_proof(
+            ByModel()
+        )
         if kind is None or not may_answer:
             raise NotAllowed(_NO_YES)
         if asked.status.is_final or service.clock() >= asked.expires_at:

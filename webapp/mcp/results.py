@@ -74,7 +74,7 @@ def text_result(
 def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Result:
     """Return the pending result for the model if the person has one or more links to open."""
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
-    if all(part.is_out for part in parts):
+    if all(part.is_unanswered for part in parts):
         opening = "Still waiting for the person."
     approvers = [approver_of(part.shown.elicitation) for part in parts]
     if None not in approvers:
@@ -101,7 +101,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
 
 def _automatic_answer_error(parts: Sequence[Prompt]) -> NobodyAsked | None:
     """Return the error to report if the client answered one question automatically, or None."""
-    ids = (part.shown.elicitation.id for part in parts if part.is_nobodys)
+    ids = (part.shown.elicitation.id for part in parts if part.is_automatic)
     id = next(ids, None)
     return None if id is None else NobodyAsked(elicitation_id=id)
 

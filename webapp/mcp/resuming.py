@@ -123,7 +123,7 @@ class StreamRequest:
     last_event_id: str | None = None
     found: _Stream | None = None
     is_refused: bool = False
-    is_the_librarys: bool = False
+    is_library_response: bool = False
 
     def end_session(self) -> None:
         """End all streams of the session, because its client deleted it."""
@@ -216,7 +216,7 @@ class Streams(EventStore):
         if not found.is_standalone:
             here.found = found
             return None
-        here.is_the_librarys = True
+        here.is_library_response = True
         for event in found.after(last_event_id) or ():
             message = jsonrpc_message_adapter.validate_json(event.text)
             await send_callback(EventMessage(message, event.id))
@@ -253,9 +253,9 @@ class Streams(EventStore):
             """Hold the messages of the library's response until the stream to send is known."""
             is_begun = message["type"] == "http.response.start"
             if is_begun and message["status"] != 200:
-                here.is_the_librarys = True  # the library refused the caller
+                here.is_library_response = True  # the library refused the caller
             held.append(message)
-            if here.is_the_librarys:
+            if here.is_library_response:
                 while held:
                     await send(held.pop(0))
 

@@ -201,11 +201,11 @@ def of_fault(text: str, code: int, data: Any) -> dict[str, Any]:
 
 def fault_of(result: Result) -> dict[str, Any] | None:
     """Return the JSON-RPC error for which the result was stored, or None."""
-    fault: dict[str, Any] | None = about(result).get(_FAULT)
+    fault: dict[str, Any] | None = meta_of(result).get(_FAULT)
     return fault
 
 
-def about(result: Result) -> Mapping[str, Any]:
+def meta_of(result: Result) -> Mapping[str, Any]:
     """Return the result's `_meta`."""
     return cast("Mapping[str, Any]", result.get("_meta") or {})
 

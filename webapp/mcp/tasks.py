@@ -42,7 +42,7 @@ from webapp.calls.running import Later
 from webapp.http.exchange import ClientConnection
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, WITH_TASKS, Declared
-from webapp.mcp.leg import AtWork, PreparedLeg, Prepares, RunningTasks, TaskLeg
+from webapp.mcp.leg import PreparedLeg, Prepares, RunningBody, RunningTasks, TaskLeg
 from webapp.mcp.presenters.choice import in_task_of
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.request_state import KEY
@@ -300,7 +300,7 @@ class Tasks:
             return {"resultType": "complete"}
         return state.to_result(request.version, status="cancelled")
 
-    async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
+    async def _go_on(self, request: TaskRequest, state: TaskState) -> RunningBody | None:
         """Start the body if it can continue. Return the body that runs in this process, or None."""
         at_work = self._running.of(state.run.id)
         if at_work is not None or not self._may_go_on(state):
@@ -322,7 +322,7 @@ class Tasks:
             _store_bounded(self._seen_processing, id, None)
         return bool(new_payments) or not state.processing
 
-    def _begin(self, prepared: PreparedLeg) -> AtWork | None:
+    def _begin(self, prepared: PreparedLeg) -> RunningBody | None:
         run = prepared.call.run.value
         at_work = self._running.of(run.id)
         if at_work is not None or self._running.is_full(run.owner):
@@ -363,7 +363,7 @@ class Tasks:
         prepared = await self._prepare(request, run, TaskLeg(presents=_as_usual))
         assert run.result is not None
         if prepared is not None:
-            await prepared.call.give_again(run, run.result)
+            await prepared.call.return_stored_result(run, run.result)
             service.running_tools.deliver(prepared.call, request.connection, later=request.later)
         return in_revision(json.loads(state.result), request.version)
 

@@ -48,8 +48,8 @@ class Accounts:
     `credentials` are this server's client ids and secrets, by the provider's name.
     """
 
-    holds_open = False
-    may_know = True
+    needs_closing = False
+    can_answer_without_asking = True
     outlives_errors = False
 
     def __init__(
@@ -166,7 +166,7 @@ class Accounts:
         if by.account is None:
             given = None if held is None else await self._given(held, request, by)
             return given or await self._exchanged(request, client, by)
-        begun = await self.connections.still_of(by.account, by)
+        begun = await self.connections.received_account(by.account, by)
         given = await self._given(begun, request, by)
         is_other = held is not None and held.id != by.account
         if given is None and (by.is_later_request or is_other):
@@ -223,7 +223,7 @@ class Accounts:
                 return None
             stored = await self.connections.store_exchanged(found, grant)
         if stored is not None:  # the person may have stopped sharing it during the exchange
-            stored = await self.connections.let(stored, by.tool, by.client)
+            stored = await self.connections.share_exchanged(stored, by.tool, by.client)
         if stored is None or not self.connections.is_enough(stored, request.scopes, client):
             return None
         await self.connections.note_use(stored, by.tool, by.client, owner=by.owner)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.elicitation.flow import lead_nowhere, open_attempt
+from flows.elicitation.flow import open_attempt, record_failed_start
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.api_key import KEY, TENANT, USER, KeyRefused, declared_key, tested, token_of
@@ -93,7 +93,7 @@ class TypedKeys:
             return [Fault(path=refused.field, message=str(refused))]
         except (Failed, NotConfigured):
             await elicitations.change(
-                opened.id, lambda e: lead_nowhere(e, number=number, trouble="silent")
+                opened.id, lambda e: record_failed_start(e, number=number, trouble="silent")
             )
             raise
         if not terms.wants(grant.person):

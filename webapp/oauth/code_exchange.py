@@ -21,7 +21,7 @@ from flows.oauth.connection import Connection, planned, titled
 from flows.oauth.device_flow import DeviceCode
 from flows.oauth.responses import Person, TokenSet
 from flows.oauth.revocation import revoke
-from flows.oauth.token_errors import is_passing
+from flows.oauth.token_errors import is_temporary_error
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -135,7 +135,7 @@ class CodeExchange:
     async def _can_press_again(self, current: Elicitation, error: Exception) -> bool:
         """Reopen the link if the error is temporary and attempts are left. Return True if it is."""
         attempt = current.attempt
-        if attempt is None or not is_passing(error):
+        if attempt is None or not is_temporary_error(error):
             return False
         number, now = attempt.number, self._elicitations.clock()
         try:

@@ -183,7 +183,7 @@ class Connections:
         """
         rows = await self._elicitations.all(Connection, owner=by.owner)
         found = [one for one in rows if one.is_exchanged and one.key == key]
-        return any(one.has_to_be_asked_for(by.tool, by.client) for one in found)
+        return any(one.needs_new_consent(by.tool, by.client) for one in found)
 
     async def store_exchanged(self, new: Connection, grant: Grant) -> Connection | None:
         """Store the tokens of the account, unless the person disconnected it in the meantime."""
@@ -211,7 +211,7 @@ class Connections:
         await self._elicitations.write_rebuilt(rows)
         return await self.read(new.owner, new.id)
 
-    async def let(
+    async def share_exchanged(
         self, found: Connection, tool: str, client: CallingClient | None
     ) -> Connection | None:
         """Share the exchanged account with the tool, and return the account.
@@ -220,14 +220,14 @@ class Connections:
         """
 
         def shared(now: Connection) -> Connection:
-            return now if now.has_to_be_asked_for(tool, client) else allow(now, tool, client)
+            return now if now.needs_new_consent(tool, client) else allow(now, tool, client)
 
         if tool not in found.tools:
             await self._change(found.owner, found.id, shared)
         current = await self.read(found.owner, found.id)
         return current if current is not None and current.is_shared(tool, client) else None
 
-    async def still_of(self, id: str, by: AskedBy) -> Connection:
+    async def received_account(self, id: str, by: AskedBy) -> Connection:
         """Return the account that the tool already received.
 
         Raises Failed if the account was disconnected or is no longer shared with the tool.

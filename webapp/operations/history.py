@@ -86,7 +86,7 @@ class TimelineRow(Struct, frozen=True, kw_only=True):
 class History(Struct, frozen=True, kw_only=True):
     """The records that belong to an id. `question`, `payments` and `accounts` are their ids.
 
-    `led_nowhere` is the number of presses of Continue that failed because the provider was
+    `failed_starts` is the number of presses of Continue that failed because the provider was
     unreachable.
     """
 
@@ -104,7 +104,8 @@ class History(Struct, frozen=True, kw_only=True):
     payments: list[str] = []
     accounts: list[str] = []
     sessions: list[str] = []
-    led_nowhere: int | None = None
+    failed_starts: int | None = None
+    led_nowhere: int | None = None  # see FORMER_FIELDS
     timeline: list[TimelineRow] = []
 
 
@@ -262,6 +263,7 @@ async def history_of(service: Service, records: Gathered) -> History:
     ids = {tail_of(row) for row in about}
     happened += [each async for each in _audited(service, owner, ids)]
     asked = None if question is None else question.asked
+    failed_starts = None if question is None else question.led_nowhere or None
     return History(
         id=tail_of(found) if not isinstance(found, OutgoingEvent) else found.webhook_id,
         kind=word_of(found),
@@ -277,7 +279,8 @@ async def history_of(service: Service, records: Gathered) -> History:
         payments=[tail_of(row) for row in about if isinstance(row, Payment)],
         accounts=[tail_of(row) for row in about if isinstance(row, Connection)],
         sessions=[] if question is None else [*sessions_of(question)],
-        led_nowhere=None if question is None else question.led_nowhere or None,
+        failed_starts=failed_starts,
+        led_nowhere=failed_starts,
         timeline=sorted(happened, key=lambda each: each.at),
     )
 

@@ -29,8 +29,8 @@ class PaymentRow(Struct, frozen=True, kw_only=True):
     Amounts are in minor units of ISO 4217. `amount` is the amount that was requested. `paid` is the
     amount that was paid, and is only set if the payment differs from the request. If it is unknown
     whether the payment was made, `paid_at` is when the payment was requested or last checked.
-    `claimed` is the amount that a bank claims or has taken back, `disputes` is the stage of each
-    dispute, and `owed` is the amount that the person has not received because a refund failed.
+    `disputed` is the amount that a bank claims or has taken back, `disputes` is the stage of
+    each dispute, and `owed` is the amount that the person has not received because a refund failed.
     """
 
     id: str
@@ -54,12 +54,14 @@ class PaymentRow(Struct, frozen=True, kw_only=True):
     refunded_at: datetime | None = None
     refund: str | None = None
     reason: str | None = None
-    given_back_by_itself_at: datetime | None = None
-    claimed: int = 0
+    given_back_by_itself_at: datetime | None = None  # see FORMER_FIELDS
+    claimed: int = 0  # see FORMER_FIELDS
     disputes: dict[str, str] = {}
     owed: int = 0
     paid: int | None = None
     paid_currency: str | None = None
+    refund_due_at: datetime | None = None
+    disputed: int = 0
 
 
 def of_payment(payment: Payment, *, is_claimed: bool) -> PaymentRow:
@@ -79,6 +81,8 @@ def of_payment(payment: Payment, *, is_claimed: bool) -> PaymentRow:
         claimed=claimed_of(payment),
         disputes={id: claim.stage.value for id, claim in claims_of(payment).items()},
         owed=payment.owed,
+        refund_due_at=payment.refund_due_at,
+        disputed=claimed_of(payment),
     )
 
 

@@ -40,6 +40,12 @@ from webapp.service import Service
 
 OWNER_CHARACTERS: Final = 6
 CANDIDATES_NAMED: Final = 5
+# Former names of fields. Until the next release, JSON, CSV and `--where` also have these.
+FORMER_FIELDS: Final[Mapping[str, str]] = {
+    "claimed": "disputed",
+    "given_back_by_itself_at": "refund_due_at",
+    "led_nowhere": "failed_starts",
+}
 _KIND_WORDS: Final[Mapping[str, str]] = {
     KINDS[UnresolvedPayment]: "unresolved payment",
     KINDS[StoredWebhook]: "webhook",

@@ -494,4 +494,4 @@ def _refused(elicitation: Elicitation) -> Elicitation:
     """Record that the provider refused the repeated request of the latest attempt."""
     latest = elicitation.attempt
     number = 0 if latest is None else latest.number
-    return attempts.lead_nowhere(elicitation, number=number, trouble="refused")
+    return attempts.record_failed_start(elicitation, number=number, trouble="refused")

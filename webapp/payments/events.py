@@ -99,7 +99,7 @@ class Webhooks:
             is_whole=len(delivery.body) <= BODY_BYTES_STORED,
         )
         work = self._apply(received, find=self._elicitations.as_remembered)
-        return await self._elicitations.uncancelled(work)
+        return await self._elicitations.run_uncancelled(work)
 
     async def replay(self, hook: StoredWebhook) -> StoredWebhook:
         """Process a stored event again as if it had just arrived. Effects are not repeated.

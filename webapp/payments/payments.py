@@ -65,8 +65,8 @@ class PaymentGone(NotPossible):
 class Payments:
     """The implementation of webapp.elicitations.question_kind.QuestionKind for PaymentRequest."""
 
-    holds_open = True
-    may_know = True
+    needs_closing = True
+    can_answer_without_asking = True
     outlives_errors = True
 
     def __init__(

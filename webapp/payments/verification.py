@@ -119,8 +119,8 @@ class Verification:
     ) -> str:
         """Apply a signed notice, store it in the same write, and return the resulting status.
 
-        Call this method through `run_to_completion` or `uncancelled`, because a cancelled request
-        must not stop it.
+        Call this method through `run_to_completion` or `run_uncancelled`, because a cancelled
+        request must not stop it.
 
         Raises:
             Mismatch: The session differs from what was requested.

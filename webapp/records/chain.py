@@ -241,7 +241,7 @@ class _OwnersChain:
             try:
                 written = await self._chain.owners.store.write(*records, *blocks)
             except Conflict as conflict:
-                for job in await self._losers(conflict, jobs):
+                for job in await self._conflicting_jobs(conflict, jobs):
                     jobs.remove(job)
                     _finish(job, conflict)
             else:
@@ -252,7 +252,7 @@ class _OwnersChain:
                     _finish(job, None)
                 return
 
-    async def _losers(self, conflict: Conflict, jobs: list[_Job]) -> list[_Job]:
+    async def _conflicting_jobs(self, conflict: Conflict, jobs: list[_Job]) -> list[_Job]:
         """Return the jobs that fail because another write has changed one of their own rows.
 
         If the other write has changed only the chain, return no jobs: all jobs can be repeated.
@@ -260,7 +260,7 @@ class _OwnersChain:
         found = conflict.found
         if found is not None and found.kind == AUDIT:
             if found.key == HEAD:
-                self._come_to(found)
+                self._set_head(found)
             else:
                 await self._find_head(has_id_conflict=True)
             return []
@@ -296,12 +296,12 @@ class _OwnersChain:
             ):
                 last = page[-1]
         if head is not None and last is not None and last.id != head.id:
-            self._come_to(head)
+            self._set_head(head)
             self._go_on_after(last)
         else:
-            self._come_to(last, mends=_MISSING if head is None and last is not None else None)
+            self._set_head(last, mends=_MISSING if head is None and last is not None else None)
 
-    def _come_to(self, head: Record | None, *, mends: str | None = None) -> None:
+    def _set_head(self, head: Record | None, *, mends: str | None = None) -> None:
         self._head, self._mends, self._is_known = head, mends, True
         self._block = Block(before=ChainLink())
         self._end = self._block.before

@@ -374,7 +374,7 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
         return self.status == "refused"
 
 
-class ClientDeed(Struct, frozen=True, kw_only=True):
+class ClientReaction(Struct, frozen=True, kw_only=True):
     """A client's latest reaction to questions of one mode. It is remembered until `until`."""
 
     what: str
@@ -395,9 +395,9 @@ class ClientRecord(Struct, frozen=True, kw_only=True):
     name: str
     release: str
     erase_at: datetime
-    forms: ClientDeed | None = None
-    links: ClientDeed | None = None
-    confirms: ClientDeed | None = None
+    forms: ClientReaction | None = None
+    links: ClientReaction | None = None
+    confirms: ClientReaction | None = None
     version: int = 0
     status: str = "kept"
     due_at: None = None

@@ -48,7 +48,7 @@ from webapp.pages.views_own import (
 )
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page, paged, place_in, updates
+from webapp.routes.own_pages import known_viewer, own_page, paged, place_in, updates, viewer_fields
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import trouble_of
 from webapp.service import Service
@@ -77,7 +77,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     ]
     part, paging = paged(page, chosen, back=HERE, shows=("all", *_SHOWN, *providers))
     view = ConnectionsPage(
-        **about(page, viewer, back=HERE),
+        **viewer_fields(page, viewer, back=HERE),
         paging=paging,
         providers=providers,
         updates=updates(page, "connections", found),

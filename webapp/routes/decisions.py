@@ -46,7 +46,7 @@ from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
 from webapp.routes.openers import sign_in_button
-from webapp.routes.own_pages import about, known_viewer, listed, own_page, paged, updates
+from webapp.routes.own_pages import known_viewer, listed, own_page, paged, updates, viewer_fields
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
@@ -68,7 +68,7 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     is_stale = person is not None and decisions.approvers.is_too_long_ago(person)
     names = () if person is None else decisions.approvers.names_of(person)
     only = page.last("of")
-    facts = about(page, viewer, back=HERE)
+    facts = viewer_fields(page, viewer, back=HERE)
     if is_stale:
         facts["sign_in"] = sign_in_button(page, back=HERE)
     standing = [] if only else await page.service.kinds.gates.approvals.all(owner=viewer.owner)

@@ -102,7 +102,7 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
             for_user=elicitation.is_for_user,
         )
     except NotPossible:
-        return await _became_of(page, elicitation, token=token, accepts=True)
+        return await _show_outcome(page, elicitation, token=token, accepts=True)
     except (Failed, NotConfigured) as error:
         return _trouble(page, elicitation, error, token=token)
 
@@ -116,7 +116,7 @@ async def allow(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
             await page.service.kinds.accounts.share(elicitation, account=page.last("account"))
         except Failed as error:
             return _trouble(page, elicitation, error, token=token)
-    return await _became_of(page, elicitation, token=token, accepts=True)
+    return await _show_outcome(page, elicitation, token=token, accepts=True)
 
 
 @post("/e/{token:str}/decline", status_code=HTTPStatus.SEE_OTHER)
@@ -124,7 +124,7 @@ async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> R
     """Decline a question and end its link. If another person decides, withdraw the question."""
     elicitation = await _pressed(page, token)
     ended = await page.service.kinds.decisions.give_up(elicitation)
-    return await _became_of(page, ended, token=token, accepts=False)
+    return await _show_outcome(page, ended, token=token, accepts=False)
 
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
@@ -198,7 +198,7 @@ async def _submit_answer(
     schema = typed.schema(elicitation)
     form, zone_faults = with_zones(schema, page.form)
     parsed = parse(schema, form)
-    pressed = partial(_became_of, page, token=token, accepts=True)
+    pressed = partial(_show_outcome, page, token=token, accepts=True)
     if await shown.ended() is not None:
         return await pressed(elicitation, answer=parsed.content)
     faults: Sequence[Fault] = (*zone_faults, *parsed.faults)
@@ -228,7 +228,7 @@ async def _submit_key(page: PageRequest, elicitation: Elicitation, *, token: str
     """Test and store the typed key of an account, or show the form with the faults."""
     accounts, shown = page.service.kinds.accounts, _shown(page, elicitation, token=token)
     if await shown.ended() is not None:
-        return await _became_of(page, elicitation, token=token, accepts=True)
+        return await _show_outcome(page, elicitation, token=token, accepts=True)
     terms, client = accounts.terms(elicitation), accounts.client_for(elicitation)
     if client is None or client.provider.key is None:
         error = NotConfigured(f"[providers.{terms.provider}] in elicit.toml")
@@ -245,7 +245,7 @@ async def _submit_key(page: PageRequest, elicitation: Elicitation, *, token: str
                     elicitation, client, terms, parsed.content, browser=browser
                 )
             except NotPossible:
-                return await _became_of(page, elicitation, token=token, accepts=True)
+                return await _show_outcome(page, elicitation, token=token, accepts=True)
             except Failed as error:
                 about = {"id": elicitation.id, "why": getattr(error, "why", str(error))}
                 _log.warning("provider.failed", extra=about)
@@ -253,7 +253,7 @@ async def _submit_key(page: PageRequest, elicitation: Elicitation, *, token: str
                 faults.append(Fault(path="", message=f"{error} {_NOT_SAVED}"))
         if not faults:
             found = await page.service.elicitations.get(elicitation.id)
-            return await _became_of(page, found or elicitation, token=token, accepts=True)
+            return await _show_outcome(page, found or elicitation, token=token, accepts=True)
     form = form_of(schema, values=page.form, faults=faults) if faults else None
     view = await shown.with_updates(shown.start_account(form=form))
     return page.answers.page(
@@ -261,7 +261,7 @@ async def _submit_key(page: PageRequest, elicitation: Elicitation, *, token: str
     )
 
 
-async def _became_of(
+async def _show_outcome(
     page: PageRequest,
     elicitation: Elicitation,
     *,

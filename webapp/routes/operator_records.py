@@ -30,7 +30,7 @@ from webapp.operations import acts
 from webapp.operations.catalog import LISTS, PAGES
 from webapp.operations.history import Found, gathered, history_of, stages_of, word_of
 from webapp.operations.payment_rows import PaymentRow
-from webapp.operations.rows import listed, shown_body, text_of
+from webapp.operations.rows import FORMER_FIELDS, listed, shown_body, text_of
 from webapp.pages.views_operator import Act, Fact, OperatorAct, OperatorRecord
 from webapp.records.ids import owner_of, tail_of
 from webapp.records.owners import SERVICE
@@ -50,14 +50,16 @@ _ACTS: Final[Mapping[type[Any], Act]] = {
 _REASON: Final = "refunded by an operator"
 _LABELS: Final = {
     "owner": "Person",
-    "given_back_by_itself_at": "Automatic refund due",
+    "refund_due_at": "Automatic refund due",
     "refunded": "Amount refunded",
-    "claimed": "Amount claimed by a bank",
+    "disputed": "Amount claimed by a bank",
     "owed": "Amount owed to the person",
 }
 # Fields of a row that its title, its price or its note already shows.
-_SHOWN_ELSEWHERE: Final = frozenset({"id", "amount", "currency", "paid", "paid_currency"})
-_AMOUNTS: Final = frozenset({"refunded", "claimed", "owed"})  # in minor units
+_SHOWN_ELSEWHERE: Final = frozenset(
+    {"id", "amount", "currency", "paid", "paid_currency", *FORMER_FIELDS}
+)
+_AMOUNTS: Final = frozenset({"refunded", "disputed", "owed"})  # in minor units
 _log = logging.getLogger(__name__)
 
 

@@ -88,7 +88,7 @@ async def known_viewer(
     )
 
 
-def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
+def viewer_fields(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
     """Return the view fields about the viewer of a person's page. `back` is the page's path."""
     has_session = viewer.session is not None
     return {
@@ -265,7 +265,7 @@ async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
         asked = [one for one in asked if await _outcome(page, one) == show]
     part, paging = paged(page, asked, back=HERE, shows=shows)
     view = ActivityPage(
-        **about(page, viewer, back=HERE),
+        **viewer_fields(page, viewer, back=HERE),
         asked=tuple([entry for one in part if (entry := await _entry(page, one)) is not None]),
         paging=paging,
         updates=updates(page, "activity", found),

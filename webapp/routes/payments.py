@@ -38,7 +38,7 @@ from webapp.pages.views_own import (
 from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page, paged, place_in, updates
+from webapp.routes.own_pages import known_viewer, own_page, paged, place_in, updates, viewer_fields
 from webapp.routes.page_request import PageRequest
 
 HERE = "/payments"
@@ -62,7 +62,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     chosen = [one for one in found if show not in _SHOWN or one.status in _SHOWN[show]]
     part, paging = paged(page, chosen, back=HERE, shows=("all", *_SHOWN))
     view = PaymentsPage(
-        **about(page, viewer, back=HERE),
+        **viewer_fields(page, viewer, back=HERE),
         payments=await _shown(page, part),
         paging=paging,
         updates=updates(page, "payments", found),
@@ -76,7 +76,7 @@ async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
     viewer = await known_viewer(page, of="payments")
     (payment,) = await _shown(page, [await _found(page, viewer, id)])
     view = ReceiptPage(
-        **about(page, viewer, back=f"{HERE}/{id}"),
+        **viewer_fields(page, viewer, back=f"{HERE}/{id}"),
         payment=payment,
         host=urlsplit(page.service.public_url).netloc,
     )

@@ -69,7 +69,7 @@ async def depart(
         switches=switches,
         tenant=tenant,
     )
-    if not kind.holds_open:
+    if not kind.needs_closing:
         return await press.depart(elicitation.id)
     checkouts = service.kinds.payments.checkouts
     async with checkouts.one_at_a_time(elicitation.id):
@@ -109,9 +109,9 @@ class _Press:
             trouble = trouble_of(error)
             with suppress(KeyError):  # erased in the meantime
                 await elicitations.change(
-                    id, lambda e: attempts.lead_nowhere(e, number=number, trouble=trouble)
+                    id, lambda e: attempts.record_failed_start(e, number=number, trouble=trouble)
                 )
-            if kind.holds_open and isinstance(error, Failed) and error.is_refusal and tries:
+            if kind.needs_closing and isinstance(error, Failed) and error.is_refusal and tries:
                 checkouts = self.service.kinds.payments.checkouts
                 if await checkouts.can_be_requested_again(id, error):
                     return await self.depart(id, tries=tries - 1)
@@ -130,7 +130,7 @@ class _Press:
             )
             # The question ended in the meantime, or another process superseded this checkout. In
             # both cases, the person must not pay there any more.
-            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, stored)):
+            if opened.status.is_final or (kind.needs_closing and _is_superseded(opened, stored)):
                 raise _has_ended_error(opened)
         if not opened.asked.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
@@ -139,13 +139,13 @@ class _Press:
         return departure.url
 
     def _is_final(self, error: Exception) -> bool:
-        if self.kind.holds_open:
+        if self.kind.needs_closing:
             return isinstance(error, Failed) and error.is_permanent
         return needs_operator(error)
 
     def _log_final(self, error: Exception, *, id: str) -> None:
         about = {"id": id, "why": getattr(error, "why", str(error))}
-        if self.kind.holds_open:
+        if self.kind.needs_closing:
             _log.warning("payment.refused", extra=about)
         else:
             _log.warning("provider.unusable", extra=about)
@@ -165,7 +165,7 @@ class _Press:
     def _opened(self, current: Elicitation) -> Elicitation:
         context = self._redirect(current, number=attempts.next_attempt(current))
         prepared, browser = self.flow.prepare(current, context), self.browser
-        if self.kind.holds_open and has_open_page_elsewhere(
+        if self.kind.needs_closing and has_open_page_elsewhere(
             current, browser=browser, now=context.now
         ):
             # Another process handles a press at this moment. The page says so, and the person can
@@ -175,7 +175,7 @@ class _Press:
         opened = attempts.open_attempt(
             current, browser=browser, state=state, attempt_data=prepared, now=context.now
         )
-        if not self.kind.holds_open:
+        if not self.kind.needs_closing:
             return opened
         return self.service.kinds.payments.checkouts.plan_turn(attempts.hold_open(opened))
 

@@ -20,7 +20,7 @@ from flows.question import asking
 from webapp.http.address import PLAIN_PATH, ROOT_KEY
 from webapp.http.edge import PROBES
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send, problem, send_answer
-from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
+from webapp.http.parts import AnyRequest, answer_from, empty_lifespan, part, provided
 from webapp.identity.users import Users, note_request
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import (
@@ -172,7 +172,7 @@ def own_routes(
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal has_warned
         if scope["type"] == "lifespan":  # everything has started by now
-            await nothing_to_begin(receive, send)
+            await empty_lifespan(receive, send)
             return
         path: str = scope["path"]
         is_off = path.startswith(OPERATOR) and not service.operators.is_on

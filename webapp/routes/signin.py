@@ -98,7 +98,7 @@ async def signed_out(page: NamedDependency[PageRequest]) -> Response[Any]:
     if not has_ended or await sessions.of(page.cookies) is not None:
         return see_other("/")
     view = SignedOut(server=page.answers.server, issuer=None)
-    return page.answers.page(view, cookies=[sessions.forget_leaving()])
+    return page.answers.page(view, cookies=[sessions.clear_sign_in_cookie()])
 
 
 @post(
@@ -216,6 +216,6 @@ def _failed(
     if not isinstance(error, Mixed):
         # The sign-in has ended, so its cookie is deleted. Mixed means that the response was not for
         # this sign-in, which may still succeed.
-        cookies += (page.service.identity.sessions.forget_leaving(),)
+        cookies += (page.service.identity.sessions.clear_sign_in_cookie(),)
     targets = signing_in.form_targets
     return page.answers.page(view, status=status, form_targets=targets, cookies=cookies)

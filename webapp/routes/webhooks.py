@@ -52,11 +52,11 @@ async def hooked(
         else:
             raise NotFoundException
     except StoreUnavailable as error:
-        service.elicitations.telemetry.observer.webhook_came(seller, "not_kept")
+        service.elicitations.telemetry.observer.webhook_answered(seller, "not_kept")
         _log.warning("webhook.not_stored", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error
     _log.info("webhook.processed", extra={"seller": seller, "became": became})
-    service.elicitations.telemetry.observer.webhook_came(seller, became)
+    service.elicitations.telemetry.observer.webhook_answered(seller, became)
     # Every hint gets the same response, so that a sender does not learn which ids exist.
     return _received("hint" if signing is None else became)
 
@@ -106,7 +106,7 @@ async def _hinted(
     except Mismatch as error:
         became = f"other_{error.what}"
     except Failed as error:  # the provider sends the hint again
-        service.elicitations.telemetry.observer.webhook_came(name, "not_asked")
+        service.elicitations.telemetry.observer.webhook_answered(name, "not_asked")
         _log.warning("webhook.provider_unreachable", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
     if became not in ("ignored", "asked"):
@@ -128,7 +128,7 @@ def _received(became: str) -> ASGIResponse:
 def _turned_away(error: Unverified | Malformed, provider: str, service: Service) -> None:
     # Malformed: perhaps authentic, but not readable.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
-    service.elicitations.telemetry.observer.webhook_came(provider, reason)
+    service.elicitations.telemetry.observer.webhook_answered(provider, reason)
     service.webhooks.log.count_rejected(provider, reason)
 
 

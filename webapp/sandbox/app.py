@@ -31,7 +31,7 @@ from litestar.params import RawBody
 from webapp.http.client import refuse_packed
 from webapp.http.edge import Edge, Guard
 from webapp.http.exchange import Receive, Scope, Send
-from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
+from webapp.http.parts import AnyRequest, answer_from, empty_lifespan, part, provided
 from webapp.sandbox.authorization.granted import bearer_of
 from webapp.sandbox.authorization.habits import Faults, PlayedFault
 from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
@@ -96,7 +96,7 @@ class SandboxApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await nothing_to_begin(receive, send)
+            await empty_lifespan(receive, send)
             self._faults.release()
             return
         await self._guarded(scope, receive, send)

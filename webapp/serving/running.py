@@ -29,7 +29,7 @@ from webapp.server import MCP_PATH
 from webapp.serving.announcing import announcement
 from webapp.serving.finding import place_in
 from webapp.serving.http_server import annex_of, serve_http
-from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
+from webapp.serving.stdio_server import must_be_local, own_pages, redirect_stdio, serve_stdio
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
 _MCP_SERVER: type[Any] = MCPServer  # without the class's type parameter, which is not needed here
@@ -177,7 +177,7 @@ class Running:
         with contextlib.ExitStack() as stack:
             if settings.has_sandbox:
                 settings, own, annex = own_pages(stack, port=port)
-            streams = stack.enter_context(_restored(put_away()))
+            streams = stack.enter_context(_restored(redirect_stdio()))
             quieten(log=settings.log)
             await serve_stdio(
                 settings,

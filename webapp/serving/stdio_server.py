@@ -185,7 +185,7 @@ class Outgoing(_Open):
             self._on_broken()
 
 
-def put_away() -> tuple[int, int]:
+def redirect_stdio() -> tuple[int, int]:
     """Return private copies of stdin and stdout, and redirect the standard descriptors.
 
     All other code reads an empty stdin, and its output to stdout goes to stderr. The redirection is

@@ -130,7 +130,7 @@ async def _must_agree(scan: Scan, target: Store, *, behind: str) -> int:
                 others += 1
     if expected or others:
         if (found := await target.fenced()) != behind:
-            raise _in_other_hands(target, found)
+            raise _changed_by_other_command(target, found)
         raise NotMoved(
             f"The copy in {_address(target)} is not complete: it lacks {len(expected)} of "
             f"{counted(total, 'record')}, or has them with other contents, and it has "
@@ -174,7 +174,7 @@ async def _fence_source(source: Store, moving: str, moved: str) -> str:
         await source.fence(moving, instead_of=(None, moving))
     except OtherFence as other:
         if other.found != moved:
-            raise _in_other_hands(source, other.found) from other
+            raise _changed_by_other_command(source, other.found) from other
         return moved
     return moving
 
@@ -183,10 +183,10 @@ async def _fence(store: Store, why: str | None, *, instead_of: tuple[str | None,
     try:
         await store.fence(why, instead_of=instead_of)
     except OtherFence as other:
-        raise _in_other_hands(store, other.found) from other
+        raise _changed_by_other_command(store, other.found) from other
 
 
-def _in_other_hands(store: Store, found: str | None) -> NotMoved:
+def _changed_by_other_command(store: Store, found: str | None) -> NotMoved:
     return NotMoved(
         f"Another command changed {_address(store)}, which is now "
         f"{'open' if found is None else f'fenced: {found}'}. This command has stopped. Check that "
@@ -199,7 +199,7 @@ async def _load(target: Store, records: Sequence[Record], *, behind: str) -> Non
         for some in _portions(records):
             await target.load(*some, behind=behind)
     except OtherFence as other:
-        raise _in_other_hands(target, other.found) from other
+        raise _changed_by_other_command(target, other.found) from other
     except Conflict as conflict:
         raise NotMoved(
             f"{_address(target)} has records that are not from the source ({conflict}). Empty it, "

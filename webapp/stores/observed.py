@@ -43,7 +43,7 @@ class ObservedStore:
         return self._store.address
 
     def _timed(self, operation: str, run: F) -> F:
-        async def timed(*args: Any, **options: Any) -> Any:
+        async def run_and_report(*args: Any, **options: Any) -> Any:
             began, result = perf_counter(), "failed"
             try:
                 found = await run(*args, **options)
@@ -60,4 +60,4 @@ class ObservedStore:
                 seconds = perf_counter() - began
                 self._observer.store_answered(operation, seconds=seconds, result=result)
 
-        return cast("F", timed)
+        return cast("F", run_and_report)

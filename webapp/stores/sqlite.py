@@ -104,7 +104,7 @@ class SqliteChanges:
             return
         before = self._data_version
         try:
-            self._file.must_be_there()
+            self._file.require_same_file()
             changes = self._changes()
         except (sqlite3.Error, StoreUnavailable) as error:
             for watch in tuple(self._watches):
@@ -264,7 +264,7 @@ class SqliteRecords:
         self._refuse_if_closed()
         try:
             rows = self._reader.execute(statement, values).fetchall()
-            self._file.must_be_there()
+            self._file.require_same_file()
         except sqlite3.Error as error:
             raise unavailable(self._file.path, error) from error
         return tuple([record_of(row) for row in rows])
@@ -327,7 +327,7 @@ class SqliteStore(SqliteRecords):
             with closing(await asyncio.to_thread(connect, path)) as connection:
                 connection.execute("BEGIN")
                 pages = connection.execute(SELECT_RECORDS)
-                self._file.must_be_there()
+                self._file.require_same_file()
                 while rows := await asyncio.to_thread(pages.fetchmany, RECORDS_AT_MOST):
                     self._refuse_if_closed()
                     yield tuple(map(record_of, rows))

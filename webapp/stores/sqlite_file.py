@@ -106,7 +106,7 @@ class OpenedFile:
         """Return True if the opened file has the identity `before`, noted before the opening."""
         return self._was[0] == before
 
-    def must_be_there(self) -> None:
+    def require_same_file(self) -> None:
         """Raise StoreUnavailable if a name now leads to another file or to no file.
 
         If the files come back, for example because a move is undone, the store continues.

@@ -262,7 +262,7 @@ class SqliteWriter:
     def _write_at_once(self, records: list[Record]) -> None:
         # Without BEGIN, the statement is its own transaction.
         write_rows(self._connection, [*rows_of(records), self._commit_row(records)])
-        self._file.must_be_there()
+        self._file.require_same_file()
 
     def _one_by_one(self, jobs: list[_Job]) -> list[_Answer]:
         answers: list[_Answer] = []
@@ -284,7 +284,7 @@ class SqliteWriter:
         if self._fence is not None and self._fence != before:
             put_fence(self._connection, self._fence)  # after all jobs of this commit
         self._connection.execute("COMMIT")
-        self._file.must_be_there()  # otherwise no caller gets a success
+        self._file.require_same_file()  # otherwise no caller gets a success
         return answers
 
     def _roll_back(self) -> None:

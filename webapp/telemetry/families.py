@@ -257,7 +257,7 @@ class Observer:
         `reason` is the class of the refusal.
         """
 
-    def webhook_came(self, provider: str, result: str) -> None:
+    def webhook_answered(self, provider: str, result: str) -> None:
         """Record the response to a webhook: the result, or why it was rejected."""
 
     def event_sent(self, address: str, result: str) -> None:

@@ -106,7 +106,7 @@ class Metrics(Observer):
     def account_failed(self, provider: str, *, step: str, reason: str) -> None:
         self._account_failures.labels(provider, step, reason).inc()
 
-    def webhook_came(self, provider: str, result: str) -> None:
+    def webhook_answered(self, provider: str, result: str) -> None:
         self._webhooks.labels(provider, result).inc()
 
     def event_sent(self, address: str, result: str) -> None:

@@ -80,7 +80,7 @@ def test_elicitation_of_a_question_can_be_replaced() -> None:
     assert runs.put(current, asking(2).place, "late") == current
 
 
-def test_open_run_is_due_when_joining_ends() -> None:
+def test_open_run_is_due_when_no_call_can_join_it_any_more() -> None:
     assert run().due_at == OPEN_UNTIL
     assert run().erase_at == OPEN_UNTIL + RECORD_RETENTION
     assert (run().status, run().holds_key) == ("open", True)

@@ -204,7 +204,7 @@ INVALID: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_what_cannot_be_imported_is_refused_and_stores_nothing(
+async def test_invalid_account_import_is_refused_and_stores_no_row(
     site: ProgramSite, apis: Apis
 ) -> None:
     for cases, status in ((REFUSED, 422), (INVALID, 400)):

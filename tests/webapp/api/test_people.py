@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.api_people import PeopleEnv, alone, people_env
+from tests.support.api_people import PeopleEnv, people_env, person_client
 from tests.support.api_program import ACCOUNT, CONFIRM, PAYMENT, URL, Program, program_at
 from tests.support.chains import audit_entries_of
 from tests.support.living import living
@@ -104,7 +104,10 @@ async def test_person_without_key_lists_own_questions_and_cannot_answer(
     # parity: T6
     by_program = await shop.acting_for(env.acting("erin")).asked(CONFIRM)
     by_tool = await env.asked_by_a_tool("erin", "visit")
-    async with alone(env, env.own("erin")) as erin, alone(env, env.own("frank")) as frank:
+    async with (
+        person_client(env, env.own("erin")) as erin,
+        person_client(env, env.own("frank")) as frank,
+    ):
         listed = (await erin.call("GET", params={"waiting": True})).json()["questions"]
         assert {one["id"]: one["asked_by"] for one in listed} == {
             by_program["id"]: "shop (API)",
@@ -123,7 +126,10 @@ async def test_person_without_key_lists_own_questions_and_cannot_answer(
 
 async def test_person_lists_and_revokes_approvals_of_tool(env: PeopleEnv, shop: Program) -> None:
     # parity: T7
-    async with alone(env, env.own("gwen")) as gwen, alone(env, env.own("hal")) as hal:
+    async with (
+        person_client(env, env.own("gwen")) as gwen,
+        person_client(env, env.own("hal")) as hal,
+    ):
         for end in ("one", "all"):
             asked = await env.asked_by_a_tool("gwen", "wipe", folder="tmp")
             url = env.here.service.links.of(asked, now=env.here.clock())
@@ -184,7 +190,7 @@ async def test_audit_names_key_or_person(env: PeopleEnv, shop: Program) -> None:
     gate = await env.asked_by_a_tool("ivy", "wipe", folder="tmp")
     url = service.links.of(gate, now=env.here.clock())
     await (await env.signed_in("ivy", url)).press(url)
-    async with alone(env, env.own("ivy")) as ivy:
+    async with person_client(env, env.own("ivy")) as ivy:
         await ivy.send("DELETE", "/api/approvals")
     entries = [(one.what, one.by) for one in await audit_entries_of(service, env.owner("ivy"))]
     by_key = f"key {tail_of(key)}"

@@ -71,7 +71,7 @@ async def test_late_acceptance_used_by_slow_request_is_used_up_after_newer_reque
         first = await ask.left()
         clock.tick(seconds=SHORT.total_seconds())
         slow = ask.new_call()
-        await slow.the_run()
+        await slow.current_run()
         newer = await ask.left()
         assert await service.completing.complete(first.id, {}) is Completion.LATE
         await use_answer_in_slow_request(ask, slow)
@@ -88,8 +88,8 @@ async def test_late_payment_stays_with_newer_request_when_older_request_was_canc
     person = await shop.person()
     await person.pay(shop.service.links.of(first, now=shop.clock()))
     reported, newer = ask.new_call(), ask.new_call()
-    await newer.the_run()
-    reported.run.is_continued = (await reported.the_run()).id == newer.run.value.id
+    await newer.current_run()
+    reported.run.is_continued = (await reported.current_run()).id == newer.run.value.id
     await shop.service.elicitations.end(await ask.now(first), Status.CANCELLED)
     assert not await ask.answered(reported)
     await reported.finish(lambda: '"nothing"', is_error=is_error)
@@ -114,7 +114,7 @@ async def test_late_payment_is_spent_after_another_request_asked_again(
     await person.pay(shop.service.links.of(first, now=shop.clock()))
     shop.clock.tick(seconds=SHORT.total_seconds())
     slow = ask.new_call()
-    await slow.the_run()
+    await slow.current_run()
     newer = await ask.left()
     await shop.tell_all()
     await use_answer_in_slow_request(ask, slow)

@@ -558,7 +558,7 @@ async def test_ended_waits_leave_no_waiters_behind(here: Service) -> None:
         await here.elicitations.store.erase(owner=id_of(presenter)[:20])
 
 
-async def test_once_is_not_repeated_for_answer_which_paid_for_step(
+async def test_once_returns_stored_result_when_the_same_call_is_repeated(
     here: Service,
 ) -> None:
     done: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from webapp.calls.clients import FORM, LINK, ClientName, Deed
+from webapp.calls.clients import FORM, LINK, ClientName, Reaction
 from webapp.cli.main import main
 from webapp.connecting import connect
 from webapp.settings.settings import read_settings
@@ -22,8 +22,8 @@ def seen(home: Path, *names: str) -> None:
             owner = service.elicitations.owners.tag(issuer="tests", subject="alice")
             for name in names:
                 client = ClientName(owner, name, "1.2")
-                await service.clients.note(client, FORM, Deed.SILENT)
-                await service.clients.note(client, LINK, Deed.ANSWERED)
+                await service.clients.note(client, FORM, Reaction.SILENT)
+                await service.clients.note(client, LINK, Reaction.ANSWERED)
 
     asyncio.run(see())
 

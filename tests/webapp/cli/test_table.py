@@ -20,11 +20,11 @@ from webapp.cli.table import (
     SHORTEST_ID,
     Table,
     age,
+    find_by_prefix,
     lines_of,
     shortened,
     show_facts,
     show_table,
-    the_one,
 )
 from webapp.command import CommandRefused
 
@@ -150,19 +150,19 @@ def test_nested_rows_are_shown_field_by_field(capsys: pytest.CaptureFixture[str]
 def test_short_id_resolves_to_its_full_id(ids: list[str]) -> None:
     there = {id: id for id in ids}
     for id, short in shortened(ids).items():
-        assert the_one(short, there, what="cake", shown_by="cakes list") == id
+        assert find_by_prefix(short, there, what="cake", shown_by="cakes list") == id
         assert len(short) >= SHORTEST_ID
 
 
 def test_ambiguous_short_id_lists_the_matches() -> None:
     there = {id: id for id in ("cake-one" + "x" * 16, "cake-two" + "x" * 16, "z" * 24)}
     with pytest.raises(CommandRefused) as refused:
-        the_one("cake", there, what="cake", shown_by="cakes list")
+        find_by_prefix("cake", there, what="cake", shown_by="cakes list")
     assert str(refused.value) == "2 ids begin with cake: cake-one, cake-two. Write one of them."
     with pytest.raises(CommandRefused) as refused:
-        the_one("b", there, what="cake", shown_by="cakes list")
+        find_by_prefix("b", there, what="cake", shown_by="cakes list")
     assert str(refused.value) == "There is no cake b: elicit cakes list shows them."
-    assert the_one("z", there, what="cake", shown_by="cakes list") == "z" * 24
+    assert find_by_prefix("z", there, what="cake", shown_by="cakes list") == "z" * 24
 
 
 @pytest.mark.parametrize(

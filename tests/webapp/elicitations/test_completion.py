@@ -588,7 +588,9 @@ async def test_return_completes_only_in_browser_which_pressed_continue(
     assert done is Completion.ACCEPTED
 
 
-async def test_cookie_of_other_user_completes_nothing(here: Service) -> None:
+async def test_return_with_cookie_of_another_user_is_refused_and_question_stays_open(
+    here: Service,
+) -> None:
     mine, bobs = await asked_locally(here), await asked(here, subject="bob")
     cookies = {here.browser.cookie_name: COOKIE}
     for elicitation, uid in ((mine, UID + 1), (bobs, UID), (bobs, UID + 1)):
@@ -621,7 +623,9 @@ async def test_token_of_other_purpose_cannot_complete_return(here: Service) -> N
         assert done is Completion.UNKNOWN
 
 
-async def test_callback_completes_after_link_was_opened(here: Service) -> None:
+async def test_callback_url_completes_the_question_once_and_only_after_the_link_was_opened(
+    here: Service,
+) -> None:
     elicitation = await asked(here)
     token, callback = await returning(here, elicitation)
     assert await here.completing.called_back(callback, {}) is Completion.UNKNOWN

@@ -150,7 +150,7 @@ class Table:
             await asyncio.wait({task})
             del self.presenters["earlier"]
         elif step == "read":
-            await self.call("again", service).the_run()
+            await self.call("again", service).current_run()
         else:
             self.clock.tick(seconds=SHORT.total_seconds())
             await fall_due(service)

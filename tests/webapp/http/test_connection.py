@@ -296,7 +296,7 @@ async def test_two_exchanges_on_same_socket_have_separate_connections() -> None:
     assert [connection.is_broken for connection in app.connections] == [False, True]
 
 
-async def test_disconnect_before_last_byte_counts_as_loss() -> None:
+async def test_response_counts_as_lost_if_client_disconnects_before_last_byte() -> None:
     line = Line(request())
 
     async def answers_too_late(scope: Scope, receive: Receive, send: Send) -> None:

@@ -68,7 +68,9 @@ class Door:
         ("/", "other"),
     ],
 )
-async def test_first_segment_of_the_path_decides(path: str, reached: str) -> None:
+async def test_first_path_segment_decides_which_application_gets_the_request(
+    path: str, reached: str
+) -> None:
     for kind in ("http", "websocket"):
         door = Door()
         await door.ask(path, kind=kind)

@@ -74,7 +74,9 @@ def test_facts_of_an_unchanged_request_are_read_once() -> None:
         {PEER_KEY: None},
     ],
 )
-def test_facts_of_a_changed_request_are_read_again(change: dict[str, Any]) -> None:
+def test_request_facts_are_recomputed_if_middleware_changed_the_scope(
+    change: dict[str, Any],
+) -> None:
     scope = request()
     local = LocalPeers(uid=1000, public_url=URL)
     facts = begun(scope).facts

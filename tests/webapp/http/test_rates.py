@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.clock import Clock
-from webapp.http.rate_limit import AtOnce, Rates, TooOften, address_key
+from webapp.http.rate_limit import ConcurrencyLimit, Rates, TooOften, address_key
 
 
 @pytest.fixture
@@ -119,12 +119,12 @@ def test_addresses_of_same_customer_network_share_key(client: object, key: str) 
 
 
 def test_concurrent_uses_per_key_are_limited_and_ended_uses_are_forgotten() -> None:
-    some = AtOnce(2)
-    with some.one_more("a") as first, some.one_more("a") as second:
-        with some.one_more("a") as third, some.one_more("b") as other:
+    some = ConcurrencyLimit(2)
+    with some.slot("a") as first, some.slot("a") as second:
+        with some.slot("a") as third, some.slot("b") as other:
             assert (first, second, third, other) == (True, True, False, True)
-        with pytest.raises(KeyError), some.one_more("c"):
+        with pytest.raises(KeyError), some.slot("c"):
             raise KeyError
-    with some.one_more("a") as again:
+    with some.slot("a") as again:
         assert again
     assert len(some) == 0

@@ -150,7 +150,7 @@ async def test_key_missing_in_later_fetch_is_unknown(
     assert there.fetches == 2
 
 
-async def test_fetch_started_before_token_arrived_does_not_decide_about_its_key(
+async def test_key_missing_from_a_fetch_begun_before_the_token_arrived_is_not_unknown(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11

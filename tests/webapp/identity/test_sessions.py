@@ -37,7 +37,9 @@ async def test_missing_or_invalid_cookie_gives_no_session(sessions: Sessions) ->
     for value in (None, "", "x", "x" * 5000, "é", "a.b"):
         cookies = {} if value is None else {sessions.cookie_name: value}
         assert await sessions.of(cookies) is None
-        assert sessions.sign_in_state({sessions.leaving_name: value} if value else {}) is None
+        assert (
+            sessions.sign_in_state({sessions.sign_in_cookie_name: value} if value else {}) is None
+        )
 
 
 async def test_session_ends_after_eight_hours_without_visit(
@@ -143,23 +145,29 @@ async def test_session_survives_rotation_of_secrets(store: MemoryStore, clock: C
 
 def test_cookies_are_limited_to_own_pages(store: MemoryStore, clock: Clock) -> None:
     there, here = (sessions_of(store, clock, public_url=url) for url in (URL, LOCAL))
-    header = there.leave(ATTEMPT_DATA, back="/e/x")
+    header = there.sign_in_cookie(ATTEMPT_DATA, back="/e/x")
     assert header.startswith("__Host-elicit-signin=")
     assert header.endswith("; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure")
     assert there.cookie_name == "__Host-elicit-session"
-    assert here.leave(ATTEMPT_DATA, back="/").endswith("; HttpOnly; SameSite=Lax")
-    assert (here.cookie_name, here.leaving_name) == ("elicit_session_8765", "elicit_signin_8765")
+    assert here.sign_in_cookie(ATTEMPT_DATA, back="/").endswith("; HttpOnly; SameSite=Lax")
+    assert (here.cookie_name, here.sign_in_cookie_name) == (
+        "elicit_session_8765",
+        "elicit_signin_8765",
+    )
 
 
 def test_sign_in_state_is_returned_once_within_ten_minutes(
     sessions: Sessions, clock: Clock
 ) -> None:
-    cookies = jar(sessions.leave(ATTEMPT_DATA, back="/e/token"))
+    cookies = jar(sessions.sign_in_cookie(ATTEMPT_DATA, back="/e/token"))
     left = sessions.sign_in_state(cookies)
     assert left is not None
     assert (left.kept, left.back) == (ATTEMPT_DATA, "/e/token")
     assert "n" * 32 not in repr(left) + str(cookies)
-    assert jar(*(sessions.leave(ATTEMPT_DATA, back="/"), sessions.forget_leaving())) == {}
+    assert (
+        jar(*(sessions.sign_in_cookie(ATTEMPT_DATA, back="/"), sessions.clear_sign_in_cookie()))
+        == {}
+    )
     clock.tick(minutes=10)
     assert sessions.sign_in_state(cookies) is None
 
@@ -179,7 +187,7 @@ def test_sign_in_state_is_returned_once_within_ten_minutes(
     ],
 )
 def test_unsafe_return_path_is_replaced_with_home(sessions: Sessions, back: str) -> None:
-    left = sessions.sign_in_state(jar(sessions.leave(ATTEMPT_DATA, back=back)))
+    left = sessions.sign_in_state(jar(sessions.sign_in_cookie(ATTEMPT_DATA, back=back)))
     assert left is not None
     assert left.back == "/"
 
@@ -191,6 +199,6 @@ async def test_longest_subject_and_path_fit_in_cookies(sessions: Sessions, clock
     assert session is not None
     assert session.subject == subject
     path = "/e/" + "x" * 990
-    left = sessions.sign_in_state(jar(sessions.leave(ATTEMPT_DATA, back=path)))
+    left = sessions.sign_in_state(jar(sessions.sign_in_cookie(ATTEMPT_DATA, back=path)))
     assert left is not None
     assert left.back == path

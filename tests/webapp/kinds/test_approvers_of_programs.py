@@ -11,7 +11,7 @@ import pytest
 
 from flows import Declined, NotConfigured, elicit
 from flows.elicitation.states import Status
-from tests.support.api_people import alone, people_env
+from tests.support.api_people import people_env, person_client
 from tests.support.api_program import Program, program_at
 from tests.support.approving import FINANCE, press
 from tests.support.asking_env import AskingEnv, asking_env
@@ -168,7 +168,10 @@ async def test_program_asks_approver_on_behalf_of_a_signed_in_person() -> None:
     async with people_env(approvers=(FINANCE,)) as env, program_at(env.here) as shop:
         acting = shop.acting_for(env.acting("alice"))
         asked = await acting.asked(FOR_FINANCE)
-        async with alone(env, env.own("alice")) as alice, alone(env, env.own("frank")) as frank:
+        async with (
+            person_client(env, env.own("alice")) as alice,
+            person_client(env, env.own("frank")) as frank,
+        ):
             assert (await alice.at("inbox")).status_code == 403
             (request,) = (await frank.at("inbox")).json()["requests"]
             assert (request["asked_by"], request["arguments"]) == ("alice", {"order": "A-17"})

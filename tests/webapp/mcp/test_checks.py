@@ -358,7 +358,7 @@ async def faults_of(
         terms = msgspec.to_builtins(request.terms)  # type: ignore[attr-defined]
         elicitation = await asked(tool, kind=request.kind, terms=terms)
         if imports:
-            tool.kinds.rules.know(elicitation, request)
+            tool.kinds.rules.remember(elicitation, request)
         if serves is not None:
             tool.kinds.rules.serves.add(serves)
         await asyncio.sleep(0)

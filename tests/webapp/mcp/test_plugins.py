@@ -293,7 +293,9 @@ Door = Callable[[ServerEnv, Caller], Awaitable[None]]
 
 
 @pytest.mark.parametrize("door", [on_the_page, by_name, by_key, by_model])
-async def test_no_way_to_answer_bypasses_plugins(server, revision, door: Door):
+async def test_answer_refused_by_plugin_leaves_question_open_at_every_entry_point(
+    server, revision, door: Door
+):
     async with caller_of(
         server,
         revision,

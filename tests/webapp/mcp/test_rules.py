@@ -120,7 +120,7 @@ class Asking:
             terms = msgspec.to_builtins(request.terms)
             elicitation = await asked(tool, kind=request.kind, terms=terms)
             if self.is_delivered:
-                tool.kinds.rules.know(elicitation, self.question.request)
+                tool.kinds.rules.remember(elicitation, self.question.request)
             await asyncio.sleep(0)
             found = await page.kinds.rules.faults(elicitation, content)
             for one in listening:

@@ -96,12 +96,12 @@ async def test_delivery_of_every_kind_is_recorded_after_the_store_recovers(serve
         for _ in range(2):
             await guest.type(await caller.link(), value="k1")
         assert text_of(await soon(call)) == "unlocked with 4"
-        await eventually(lambda: env.service.running_tools.is_noting)
+        await eventually(lambda: env.service.running_tools.is_storing_result)
         assert [one.delivered_at for one in await env.elicitations()] == [None] * 3
         store.goes[0] = False
         store.troubles.clear()
         await env.service.running_tools.renew()
-        await eventually(lambda: not env.service.running_tools.is_noting)
+        await eventually(lambda: not env.service.running_tools.is_storing_result)
         asked = await env.elicitations()
         assert all(one.delivered_at and one.content is None for one in asked)
 

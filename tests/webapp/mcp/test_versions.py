@@ -66,7 +66,9 @@ class Shop:
         return pending
 
 
-async def test_acceptance_is_for_a_single_version(revision, is_mounted):
+async def test_accepted_gate_of_one_tool_version_does_not_cover_another_version(
+    revision, is_mounted
+):
     shop = Shop(is_mounted=is_mounted)
     fills = [{}, "decline"]
     async with caller_of(shop.server, revision, declares=FORM, fills=fills) as (_, caller):
@@ -78,7 +80,9 @@ async def test_acceptance_is_for_a_single_version(revision, is_mounted):
         assert shop.ran == ["2.0", "2.0"]
 
 
-async def test_approval_of_a_whole_tool_is_for_a_single_version(revision, is_mounted):
+async def test_remembered_approval_of_one_tool_version_does_not_cover_another_version(
+    revision, is_mounted
+):
     shop = Shop(is_mounted=is_mounted)
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         await shop.ask(caller, "wipe")

@@ -30,7 +30,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as FORM_MODE
-from webapp.calls.clients import ClientName, Deed
+from webapp.calls.clients import ClientName, Reaction
 from webapp.mcp.callers import LIBRARY_NAMES
 from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores.sqlite import MemoryStore
@@ -509,15 +509,15 @@ async def test_client_with_two_unanswered_questions_in_a_row_is_not_waited_for()
     # finding: XC4
     async with process(MemoryStore(), Clock()) as service:
         clients, client = service.clients, ClientName("ann", "editor", "1")
-        await clients.note(client, FORM_MODE, Deed.ANSWERED)
+        await clients.note(client, FORM_MODE, Reaction.ANSWERED)
         for about in ("first", "first"):
-            await clients.note(client, FORM_MODE, Deed.SILENT, about=about)
-            assert await clients.did(client, FORM_MODE) == Deed.ANSWERED
-        await clients.note(client, FORM_MODE, Deed.ANSWERED)  # the person is back
-        await clients.note(client, FORM_MODE, Deed.SILENT, about="second")
-        assert await clients.did(client, FORM_MODE) == Deed.ANSWERED
-        await clients.note(client, FORM_MODE, Deed.NEVER, about="third")
-        assert await clients.did(client, FORM_MODE) == Deed.NEVER
+            await clients.note(client, FORM_MODE, Reaction.SILENT, about=about)
+            assert await clients.did(client, FORM_MODE) == Reaction.ANSWERED
+        await clients.note(client, FORM_MODE, Reaction.ANSWERED)  # the person is back
+        await clients.note(client, FORM_MODE, Reaction.SILENT, about="second")
+        assert await clients.did(client, FORM_MODE) == Reaction.ANSWERED
+        await clients.note(client, FORM_MODE, Reaction.NEVER, about="third")
+        assert await clients.did(client, FORM_MODE) == Reaction.NEVER
 
 
 @asynccontextmanager

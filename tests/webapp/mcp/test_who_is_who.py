@@ -22,7 +22,9 @@ async def test_asker_signs_in_and_answers(revision, library):
             assert (await soon(call)).structured_content == {"result": "done"}
 
 
-async def test_forwarded_link_shows_nothing_and_ends_nothing(revision):
+async def test_forwarded_link_is_refused_with_403_for_another_signed_in_person_and_stays_open(
+    revision,
+):
     async with asked_by_alice(revision) as (here, link):
         alice, mallory = await here.env.person(), await here.env.person()
         page = await sign_in(mallory, await mallory.visit(link), "mallory")

@@ -428,7 +428,7 @@ async def test_tool_without_permission_does_not_get_the_exchanged_account() -> N
         assert stopped.tools == ()
         assert len(crm.asked) == 1
         # A call of the unshared tool does not share the account again.
-        await connections.let(stopped, row.tools[0], None)
+        await connections.share_exchanged(stopped, row.tools[0], None)
         (stopped,) = await env.here.connections()
         assert stopped.tools == ()
         # The person allows it on the page.

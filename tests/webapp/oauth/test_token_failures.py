@@ -315,7 +315,7 @@ async def examine_wrong(service: Service) -> Sequence[RefusedRegistration]:
     return await service.kinds.accounts.refused_registrations()
 
 
-async def test_error_forged_in_browser_stops_no_other_person() -> None:
+async def test_provider_error_forged_in_one_browser_does_not_stop_other_people() -> None:
     # finding: XO4
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()

@@ -36,7 +36,9 @@ def start() -> StartUrl:
     return usual(StartUrl)
 
 
-def test_every_page_is_complete_and_encodable(all_pages: Rendered) -> None:
+def test_every_page_has_doctype_language_viewport_title_and_one_main_element(
+    all_pages: Rendered,
+) -> None:
     for name, (_, page) in all_pages.items():
         assert page.html.encode().startswith(b"<!doctype html>"), name
         assert page.named("html") == [{"lang": "en", "dir": "ltr"}], name

@@ -91,7 +91,7 @@ async def test_bank_inquiry_leaves_the_payment_usable(shop: Shop) -> None:
             await shop.tell(event)
         await shop.sweep()
         row = await listed(shop)
-        assert (row.standing, row.is_open, row.claimed) == ("open", True, 0)
+        assert (row.standing, row.is_open, row.disputed) == ("open", True, 0)
         assert "a bank inquiry" in (row.note or "")
         assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)
@@ -111,7 +111,7 @@ async def test_partial_dispute_withdraws_only_the_disputed_amount(shop: Shop) ->
             await shop.tell(event)
         await shop.sweep()
         row = await listed(shop)
-        assert (row.standing, row.claimed) == ("open", 450)
+        assert (row.standing, row.disputed) == ("open", 450)
         assert "4.50 EUR of it is disputed" in (row.note or "")
         page = await buy.person.visit(f"{shop.url}/payments")
         assert "of it is disputed at your bank" in page.text

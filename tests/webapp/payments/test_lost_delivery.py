@@ -73,7 +73,7 @@ async def is_left_to_the_operator(shop: Shop) -> PaymentRow:
     await a_week_later(shop)
     assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
     (row,) = await listed(shop)
-    assert (row.standing, row.given_back_by_itself_at) == ("made", None)
+    assert (row.standing, row.refund_due_at) == ("made", None)
     assert row.note == (
         "may have been used by a call that the store lost: check, then refund it, "
         "or run elicit payments done"

@@ -374,11 +374,14 @@ async def test_payments_are_listed_as_json_and_shown_with_all_details(
     assert (answer["session"], answer["payment"]) == (payment.session, payment.payment_intent)
     assert (answer["amount"], answer["currency"], answer["standing"]) == (900, "EUR", "open")
     assert answer["paid_at"] == "2026-03-01T12:00:00Z"
+    assert answer["refund_due_at"] == answer["given_back_by_itself_at"] is not None
+    assert answer["disputed"] == answer["claimed"] == 0
     assert payment.owner not in text
     show_facts(await show_payment(shop.service, id), as_json=False)
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["session", payment.session] in shown
     assert ["payment", payment.payment_intent] in shown
+    assert {line[0] for line in shown if line} & {"claimed", "given_back_by_itself_at"} == set()
     with pytest.raises(CommandRefused, match="There is no payment"):
         await show_payment(shop.service, "x" * 24)
 

@@ -62,7 +62,7 @@ async def delivered(shop: Shop, buy: Buying) -> str:
     """Deliver a result to the client while the store is unreachable, so no delivery is stored."""
     await buy.pay()
     text = text_of(await soon(buy.call))
-    await eventually(lambda: shop.service.running_tools.is_noting)
+    await eventually(lambda: shop.service.running_tools.is_storing_result)
     return text
 
 
@@ -79,10 +79,10 @@ async def test_delivery_is_stored_when_the_store_is_available_again(
         async with buying(shop) as buy:
             await delivered(shop, buy)
             await shop.service.running_tools.renew()
-            assert shop.service.running_tools.is_noting, "the store is still away"
+            assert shop.service.running_tools.is_storing_result, "the store is still away"
             comes_back(shop)
             await shop.service.running_tools.renew()
-            await eventually(lambda: not shop.service.running_tools.is_noting)
+            await eventually(lambda: not shop.service.running_tools.is_storing_result)
             assert await shop.ledger() == ["spent"]
             assert all(run.is_delivered for run in await shop.service.elicitations.all(Run))
     (failed,) = [vars(one) for one in caplog.records if one.msg == "call.bookkeeping_failed"]
@@ -108,7 +108,7 @@ async def test_payment_of_a_possibly_delivered_result_is_never_refunded_automati
         await shop.sweep()
     assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
     (row,) = await listed(shop)
-    assert (row.standing, row.given_back_by_itself_at) == ("made", None)
+    assert (row.standing, row.refund_due_at) == ("made", None)
     assert str(row.note).startswith("result made, delivery not confirmed")
 
 
@@ -203,7 +203,7 @@ async def test_payment_of_an_undelivered_result_is_refunded_automatically(
     assert payment.may_be_delivered
     shop.service.running_tools.deliver(call, connection)
     connection.end(is_delivered=False)
-    await eventually(lambda: not shop.service.running_tools.is_noting)
+    await eventually(lambda: not shop.service.running_tools.is_storing_result)
     shop.clock.tick(days=7)
     await shop.sweep()
     assert await shop.ledger() == ["refunded"]
@@ -213,10 +213,10 @@ async def test_repeated_result_marks_the_payment_as_possibly_delivered(shop: Sho
     call, connection = await made(shop), StreamConnection()
     shop.service.running_tools.deliver(call, connection)
     connection.end(is_delivered=False)
-    await eventually(lambda: not shop.service.running_tools.is_noting)
+    await eventually(lambda: not shop.service.running_tools.is_storing_result)
     again = Call(shop.service, call.caller, call.tool, presenter=Holding())
     with pytest.raises(Interrupted):
-        await again.the_run()
+        await again.current_run()
     (payment,) = await shop.payments()
     assert payment.may_be_delivered
     assert payment.due_at is None
@@ -231,7 +231,7 @@ async def test_lease_is_renewed_while_a_result_is_being_sent(shop: Shop) -> None
     (row,) = await listed(shop)
     assert row.standing == "taken"
     connection.end(is_delivered=True)
-    await eventually(lambda: not shop.service.running_tools.is_noting)
+    await eventually(lambda: not shop.service.running_tools.is_storing_result)
     assert await shop.ledger() == ["spent"]
 
 

@@ -221,7 +221,7 @@ async def test_lost_checkout_at_a_provider_without_a_list_is_listed_for_the_oper
         )
         (row,) = (await list_payments(env.service, only_open=True)).rows
         assert "lost a payment page" in str(row.note)
-        assert (row.refunded, row.claimed, row.owed) == (0, 0, 0)
+        assert (row.refunded, row.disputed, row.owed) == (0, 0, 0)
         blocking = await env.service.kinds.payments.unresolved.open()
         assert [one.session for one in blocking] == [asked.id]
         await end_payment(env.service, row.id)

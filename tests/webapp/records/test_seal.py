@@ -17,7 +17,7 @@ def row(*, owner: str = "o", kind: str = "elicitation", id: str = "o-1", version
     return Row(owner=owner, kind=kind, id=id, version=version)
 
 
-def test_sealed_text_opens_in_its_row() -> None:
+def test_sealed_text_is_decrypted_with_the_same_key_and_row() -> None:
     locker = Locker(KEY)
     assert locker.open(ROW, locker.seal(ROW, b"plain")) == b"plain"
     assert Locker(KEY).open(ROW, locker.seal(ROW, b"")) == b""

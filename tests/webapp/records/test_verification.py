@@ -145,7 +145,7 @@ async def test_chains_of_thousand_questions_are_valid(here: Service) -> None:
         (take_the_last_row_away, "its newest block is missing"),
     ],
 )
-async def test_chain_reveals_manipulation(
+async def test_manipulated_audit_chain_is_reported_as_fault(
     here: Service, harm: Callable[[Service], Awaitable[None]], says: str
 ) -> None:
     await harm(here)
@@ -161,7 +161,7 @@ async def test_chain_reveals_manipulation(
         (take_a_whole_owner_away, "the whole chain of 250 entries is missing"),
     ],
 )
-async def test_head_reveals_manipulation_hidden_from_chain(
+async def test_manipulation_that_chain_check_misses_is_reported_with_signed_head(
     here: Service, harm: Callable[[Service], Awaitable[None]], says: str
 ) -> None:
     head = await here.heads.make()

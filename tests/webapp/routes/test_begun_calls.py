@@ -110,7 +110,7 @@ async def switch_to_octocat(at: Shop) -> None:
     await at.put_in_use("octocat")
 
 
-async def test_started_call_continues_with_its_account() -> None:
+async def test_started_call_keeps_its_account_after_person_switches_account() -> None:
     async with shop(switch_to_hubot) as at:
         call = at.caller.call("clean")
         await at.approve(await at.go_on())
@@ -143,7 +143,7 @@ async def test_account_activated_before_call_received_any_is_used_throughout() -
         ("/disconnect", "was disconnected in the meantime"),
     ],
 )
-async def test_account_removed_by_person_is_removed_from_started_call(
+async def test_started_call_fails_after_its_account_is_disconnected_or_unshared(
     button: str, why: str
 ) -> None:
     async def remove_account(at: Shop) -> None:

@@ -88,7 +88,8 @@ async def test_session_cookie_is_identified_until_session_expires(
 async def test_browser_returning_from_sign_in_is_identified(service: Service) -> None:
     # finding: XS5
     first, second = (
-        service.identity.sessions.leave({"n": n}, back="/inbox").partition(";")[0] for n in (1, 2)
+        service.identity.sessions.sign_in_cookie({"n": n}, back="/inbox").partition(";")[0]
+        for n in (1, 2)
     )
     known = {
         credential_of(service, scope("/signin/callback", query="code=c", cookie=each))

@@ -62,7 +62,7 @@ def test_server_or_factory_without_arguments_is_loaded(folder, attribute, name):
         ("mcp", "has no attribute 'mcp'. Perhaps factories:shop is meant."),
     ],
 )
-def test_attribute_which_makes_no_server_is_refused_with_reason(folder, attribute, says):
+def test_module_attribute_which_is_no_server_is_refused_with_reason(folder, attribute, says):
     with pytest.raises(CommandRefused) as refused:
         load(f"factories:{attribute}", run=asyncio.run)
     assert says.format(folder=folder) in str(refused.value)

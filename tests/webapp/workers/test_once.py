@@ -86,6 +86,6 @@ async def test_step_failed_on_first_worker_can_run_on_other_worker(store):
         first.close()
         shop.fails = False
         # Until the end of the first call is stored, the other worker would return its result again.
-        await eventually(lambda: not workers.envs[0].service.running_tools.is_noting)
+        await eventually(lambda: not workers.envs[0].service.running_tools.is_storing_result)
         answer = await workers.answered(1, headers=other, message=asked)
         assert "order 2" in answer.body

@@ -16,7 +16,7 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from webapp.calls.call import Call
-from webapp.calls.clients import FORM, LINK, Deed
+from webapp.calls.clients import FORM, LINK, Reaction
 from webapp.calls.presenter import REQUIRED, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
@@ -60,9 +60,9 @@ class Hold(OnStream):
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
         asked = shown.elicitation
-        if await self._goes_by_link(asked):
+        if await self._uses_link(asked):
             return await self._by_link(call, shown, waiter)
-        silence = await self._silence(call, asked)
+        silence = await self._answer_deadline(call, asked)
         async with self._asking(call, asked, lambda: self._ask(call, shown), waiter) as asking:
             current = await self._wait(call, shown, waiter, asking, silence)
             if current is not None:
@@ -86,7 +86,7 @@ class Hold(OnStream):
         is_answered = is_unread = False
         while call.is_waiting_for(current):
             until = self._at_most(call.clock() + self.progress, now=call.clock())
-            if silence is not None and self.client.is_out(current.id):
+            if silence is not None and self.client.is_unanswered(current.id):
                 until = min(until, silence.at(call.clock()))
             if is_unread:
                 until = min(until, self.unread_until.at(call.clock()))
@@ -106,11 +106,13 @@ class Hold(OnStream):
                     return None
                 is_unread = silence is not None and self.client.is_too_soon(answer.after)
                 current = await self._acted(call, current, answer)
-            elif silence is not None and silence.has_ended and self.client.is_out(current.id):
-                await self.client.drew_nothing(current, self.mode, Deed.SILENT)
+            elif (
+                silence is not None and silence.has_ended and self.client.is_unanswered(current.id)
+            ):
+                await self.client.drew_nothing(current, self.mode, Reaction.SILENT)
                 await self._still_waiting(call, shown, asking)
             elif (
-                shown.group.has_nobodys
+                shown.group.has_automatic_answer
                 or self._is_held_enough
                 or (is_unread and self.unread_until.has_ended)
             ):
@@ -198,12 +200,12 @@ class HoldForm(OnStream):
         """Show the form once. The returned question is open if the form has to be shown again."""
         asked = shown.elicitation
         await self._unless_draining(call, shown)
-        if await self._goes_by_link(asked):
+        if await self._uses_link(asked):
             return await self._by_link(call, shown, waiter)
         form = ElicitRequestFormParams(
             message=message_of(call, asked), requested_schema=schema_of(call, asked)
         )
-        silence = await self._silence(call, asked)
+        silence = await self._answer_deadline(call, asked)
         async with self._asking(call, asked, lambda: self._send(call, form), waiter) as asking:
             until = self._at_most(asked.expires_at, now=call.clock())
             if silence is not None:
@@ -216,9 +218,9 @@ class HoldForm(OnStream):
             if not asking.done():
                 await self._unless_draining(call, shown, is_out=True)
                 if silence is not None and silence.has_ended:
-                    await self.client.drew_nothing(asked, self.mode, Deed.SILENT)
+                    await self.client.drew_nothing(asked, self.mode, Reaction.SILENT)
                 elif silence is None and self._is_held_enough:
-                    await self.client.was_silent(asked, self.mode)
+                    await self.client.record_silence(asked, self.mode)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
             if answer is not None:

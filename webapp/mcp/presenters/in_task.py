@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.elicitation.states import Elicitation, Json, Status
 from webapp.calls.call import Call, Presenter
-from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
+from webapp.calls.clients import FORM, LINK, AskedClient, Mode, Reaction
 from webapp.calls.presenter import RETRY, PresentedQuestion, Prompt
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.page_kind import arguments_in
@@ -99,8 +99,8 @@ class InTask:
         if action not in ACTIONS:
             return True
         after = (call.clock() - shown_at).total_seconds()
-        if self.client.is_nobodys(asked, mode, action, content, after=after):
-            await self.client.drew_nothing(asked, mode, Deed.AT_ONCE)
+        if self.client.is_automatic(asked, mode, action, content, after=after):
+            await self.client.drew_nothing(asked, mode, Reaction.AT_ONCE)
             return True
         settled: Elicitation | None = None
         if mode == FORM:
@@ -120,8 +120,8 @@ class InTask:
 
     async def _makes_a_task(self, call: Call, asked: Elicitation) -> bool:
         is_long = self.is_long(asked) and call.run.can_go_on
-        return is_long and not await self._goes_by_link(asked)
+        return is_long and not await self._uses_link(asked)
 
-    async def _goes_by_link(self, asked: Elicitation) -> bool:
+    async def _uses_link(self, asked: Elicitation) -> bool:
         is_for_page = self.client.has_page(asked.kind)
         return is_for_page and await self.client.draws_nothing(asked, self.mode_of(asked))

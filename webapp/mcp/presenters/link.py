@@ -43,7 +43,7 @@ class LinkInResult:
             shown.elicitation, waiter, until=limit, stops=lambda: shown.group.is_urgent
         )
         if call.is_waiting_for(current):
-            part = Prompt(shown=replace(shown, elicitation=current), is_out=shown.is_again)
+            part = Prompt(shown=replace(shown, elicitation=current), is_unanswered=shown.is_again)
             await call.links.prove()
             parts = await shown.group.collect_prompts(
                 part, ending=RESULT, is_urgent=not shown.is_again

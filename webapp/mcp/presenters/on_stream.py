@@ -39,7 +39,7 @@ from pydantic import BaseModel, field_validator
 
 from flows.elicitation.states import Elicitation
 from webapp.calls.call import Call
-from webapp.calls.clients import AskedClient, Deed, Mode
+from webapp.calls.clients import AskedClient, Mode, Reaction
 from webapp.calls.presenter import AUTOMATIC, RESULT, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.service import Elicitations
@@ -248,7 +248,7 @@ class OnStream:
         given = await self.context.session.send_request(request, _Answered, metadata=about)
         return ClientAnswer(action=given.action, content=given.content, after=ticks() - sent_at)
 
-    async def _goes_by_link(self, asked: Elicitation) -> bool:
+    async def _uses_link(self, asked: Elicitation) -> bool:
         """Return True if the person gets the link and the client is not asked again.
 
         Return False for a task, because a request for the task's result waits in any case, and the
@@ -274,7 +274,7 @@ class OnStream:
         several calls at the same time. This call then waits for the client's answer first.
         """
         asked = shown.elicitation
-        is_asked_now = self.asks.is_awaited(asked.id) and self.client.is_asked_now(asked)
+        is_asked_now = self.asks.is_awaited(asked.id) and self.client.was_just_asked(asked)
         shown = replace(shown, is_again=is_asked_now or self.client.has_link(asked.id))
         try:
             return await self.in_result.wait(call, shown, waiter)
@@ -283,7 +283,7 @@ class OnStream:
                 self.asks.give_up(asked.id)
             raise
 
-    async def _silence(self, call: Call, asked: Elicitation) -> Deadline | None:
+    async def _answer_deadline(self, call: Call, asked: Elicitation) -> Deadline | None:
         """Return the time until which the client has to answer.
 
         After that, the result has the link.
@@ -324,7 +324,7 @@ class OnStream:
             if self._is_given_up or call.is_interrupted:
                 self._leave(call, asked, asking)
             if self._is_given_up and not asking.done():
-                await self.client.drew_nothing(asked, self.mode, Deed.GAVE_UP)
+                await self.client.drew_nothing(asked, self.mode, Reaction.GAVE_UP)
             raise
         finally:
             asking.remove_done_callback(wake)
@@ -356,7 +356,7 @@ class OnStream:
     async def _receive_late(
         self, call: Call, asked: Elicitation, answer: ClientAnswer | None
     ) -> None:
-        if answer is None or self._is_nobodys(asked, answer):
+        if answer is None or self._is_automatic(asked, answer):
             return
         is_valid = await self._settle_late(call, asked, answer)
         await self._note(asked, answer, is_valid=is_valid)
@@ -371,8 +371,8 @@ class OnStream:
             asked, self.mode, after=answer.after, content=answer.content, is_valid=is_valid
         )
 
-    def _is_nobodys(self, asked: Elicitation, answer: ClientAnswer) -> bool:
-        return self.client.is_nobodys(
+    def _is_automatic(self, asked: Elicitation, answer: ClientAnswer) -> bool:
+        return self.client.is_automatic(
             asked, self.mode, answer.action, answer.content, after=answer.after
         )
 
@@ -381,10 +381,10 @@ class OnStream:
     ) -> None:
         """End the call with the link if no person can have given this answer."""
         asked = shown.elicitation
-        if not self._is_nobodys(asked, answer):
+        if not self._is_automatic(asked, answer):
             return
-        await self.client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
-        part = Prompt(shown=shown, is_out=True, is_nobodys=True)
+        await self.client.drew_nothing(asked, self.mode, Reaction.AT_ONCE)
+        part = Prompt(shown=shown, is_unanswered=True, is_automatic=True)
         await call.links.prove()
         parts = await shown.group.collect_prompts(part, ending=AUTOMATIC, is_urgent=True)
         call.interrupt(self._still(call, parts))
@@ -397,7 +397,7 @@ class OnStream:
 
         The wait stops if the client has answered, or if any answer in the group is automatic.
         """
-        return (asking is not None and asking.done()) or shown.group.has_nobodys
+        return (asking is not None and asking.done()) or shown.group.has_automatic_answer
 
     @property
     def _is_held_enough(self) -> bool:
@@ -408,7 +408,7 @@ class OnStream:
     ) -> NoReturn:
         """End the call before its client gives up, and leave the client's request open."""
         self._leave(call, shown.elicitation, asking)
-        part = Prompt(shown=shown, is_out=True)
+        part = Prompt(shown=shown, is_unanswered=True)
         await call.links.prove()
         parts = await shown.group.collect_prompts(part, ending=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
@@ -428,9 +428,9 @@ class OnStream:
     ) -> NoReturn:
         """End the call with the link, because the client or this process cannot ask the person.
 
-        An identical call continues. `is_out`: the client was asked and has not answered.
+        An identical call continues. `is_unanswered`: the client was asked and has not answered.
         """
-        part = Prompt(shown=shown, is_out=is_out)
+        part = Prompt(shown=shown, is_unanswered=is_out)
         await call.links.prove()
         parts = await shown.group.collect_prompts(part, ending=RESULT, is_urgent=False)
         call.interrupt(pending_result(call, parts, self.client))

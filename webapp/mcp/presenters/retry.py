@@ -31,7 +31,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
 from webapp.calls.call import Call
-from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
+from webapp.calls.clients import FORM, LINK, AskedClient, Mode, Reaction
 from webapp.calls.presenter import AUTOMATIC, RESULT, RETRY, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES, Links
@@ -113,8 +113,8 @@ class Retry:
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
         out, current = self._out(call).get(shown.index), shown.elicitation
-        if out is None or not shown.is_again or self._client.is_unfit(current.id):
-            if await self._goes_by_link(call, shown):
+        if out is None or not shown.is_again or self._client.is_invalid(current.id):
+            if await self._uses_link(call, shown):
                 is_again = self._client.has_link(current.id)
                 return await self._in_result.wait(call, replace(shown, is_again=is_again), waiter)
             await self._suspend(call, shown, is_shown=False)
@@ -156,7 +156,7 @@ class Retry:
         if call.is_waiting_for(current):
             shown = replace(shown, elicitation=current)
             if is_unread and self._client.has_page(current.kind):
-                await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
+                await self._end_with(call, Prompt(shown=shown, is_unanswered=True), ending=RESULT)
             await self._suspend(call, shown, is_shown=True)
         return current
 
@@ -184,7 +184,7 @@ class Retry:
     def _is_replayed(self) -> bool:
         return bool(self._replayed) or self._began_again_at is not None
 
-    async def _goes_by_link(self, call: Call, shown: PresentedQuestion) -> bool:
+    async def _uses_link(self, call: Call, shown: PresentedQuestion) -> bool:
         """Return True if the person gets the link and the client is not sent this question.
 
         Return True also if this question replaces an expired one that the client was sent and never
@@ -216,9 +216,9 @@ class Retry:
         """
         asked, mode = shown.elicitation, _mode(out)
         after = _seconds_since(out, asked, now=call.clock())
-        if self._client.is_nobodys(asked, mode, action, content, after=after):
-            await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
-            part = Prompt(shown=shown, is_out=True, is_nobodys=True)
+        if self._client.is_automatic(asked, mode, action, content, after=after):
+            await self._client.drew_nothing(asked, mode, Reaction.AT_ONCE)
+            part = Prompt(shown=shown, is_unanswered=True, is_automatic=True)
             await self._end_with(call, part, ending=AUTOMATIC)
         self._answered.add(shown.index)
         return after
@@ -251,7 +251,7 @@ class Retry:
             if not typed and self._client.has_page(asked.kind):
                 self._answered.add(shown.index)
                 await self._client.answered(asked, LINK, after=0, is_valid=False)
-                await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
+                await self._end_with(call, Prompt(shown=shown, is_unanswered=True), ending=RESULT)
             words = await self._user_codes.wrong(asked, typed)
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
@@ -281,7 +281,7 @@ class Retry:
         self, call: Call, asked: Elicitation, out: Out, action: str, content: object
     ) -> None:
         mode, after = _mode(out), _seconds_since(out, asked, now=call.clock())
-        if self._client.is_nobodys(asked, mode, action, content, after=after):
+        if self._client.is_automatic(asked, mode, action, content, after=after):
             return
         fits_form = True
         if mode == FORM or action == "decline":
@@ -316,7 +316,7 @@ class Retry:
     async def _suspend(
         self, call: Call, shown: PresentedQuestion, *, is_shown: bool, user_code: str | None = None
     ) -> NoReturn:
-        part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
+        part = Prompt(shown=shown, is_unanswered=is_shown, user_code=user_code)
         is_urgent = not is_shown or user_code is not None
         await call.links.prove()
         parts = await shown.group.collect_prompts(part, ending=RETRY, is_urgent=is_urgent)
@@ -332,7 +332,7 @@ class Retry:
         before = self._out(call)
         out = {**before, **{n: before[n]._replace(at=None) for n in self._answered if n in before}}
         for part in parts:
-            if not part.is_out:
+            if not part.is_unanswered:
                 out[part.shown.index] = self._record_sent(part.shown, before, now=now)
                 # If the call has already ended, the client gets the result of another group of
                 # questions instead of this result.
@@ -364,7 +364,7 @@ class Retry:
         """
         shown, user_code = part.shown, part.user_code
         requests: dict[str, Any] = {}
-        if not part.is_out:
+        if not part.is_unanswered:
             asked, is_link = shown.elicitation, out.mode == BY_LINK
             requests[_key(shown.name)] = (
                 _asks_for(mode="url", message=asked.asked.message, url=shown.url)

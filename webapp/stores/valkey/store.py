@@ -197,7 +197,7 @@ class ValkeyStore:
         ]
         found: list[Record] = []
         while len(found) < limit:
-            if hungry := [page for page in pages if page.is_hungry]:
+            if hungry := [page for page in pages if page.needs_more]:
                 answers = await self._ask([page.command(part) for page in hungry])
                 for page, (go_on, *values) in zip(hungry, answers, strict=True):
                     page.feed(go_on, values)
@@ -457,7 +457,7 @@ class _Pages:
         self.records: list[Record] = []
 
     @property
-    def is_hungry(self) -> bool:
+    def needs_more(self) -> bool:
         return not self.records and not self._has_ended
 
     def command(self, limit: int) -> Command:
