@@ -468,7 +468,7 @@ def test_answers_are_accepted_in_a_single_module() -> None:
         path
         for path, tree in SOURCES.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("elicitations.accept")
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("elicitations.end_by")
     }
     assert doors == {"webapp/elicitations/complete.py"}
 

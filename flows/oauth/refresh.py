@@ -113,7 +113,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         # do not.
         provider = dataclasses.replace(provider, token_path=())
     try:
-        granted = read_token_reply(reply, provider, now=now, is_bound=key is not None)
+        granted = read_token_reply(reply, provider, now=now, is_bound=key is not None, content=says)
     except Failed:
         raise _error_of(no_token_in(reply, provider), provider) from None
     is_other_person = granted.id_token is not None and _is_of_other_person(

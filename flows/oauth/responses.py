@@ -96,13 +96,19 @@ class TokenReply:
 
 
 def read_token_reply(
-    reply: httpx.Response, provider: Provider, *, now: datetime, is_bound: bool = False
+    reply: httpx.Response,
+    provider: Provider,
+    *,
+    now: datetime,
+    is_bound: bool = False,
+    content: Mapping[str, Any] | None = None,
 ) -> TokenReply:
     """Return the tokens in a reply. Raises Failed if it has no usable access token.
 
-    `is_bound`: the request had a proof (DPoP), so the token must be bound to the key.
+    `is_bound`: the request had a proof (DPoP), so the token must be bound to the key. `content` are
+    the reply's members, if they were read before.
     """
-    content = _json_object(reply, provider)
+    content = content or _json_object(reply, provider)
     error = (content or {}).get("error")
     if error not in (None, "", False) or (content is not None and content.get("ok") is False):
         raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")

@@ -244,7 +244,7 @@ def tokens_in(
         refusal = _refusal(reply, provider, says)
         otherwise = f"{provider.label} did not issue an access token"
         raise refused(refusal, provider, otherwise=otherwise, methods=methods)
-    return read_token_reply(reply, provider, now=now, is_bound=is_bound)
+    return read_token_reply(reply, provider, now=now, is_bound=is_bound, content=says)
 
 
 def _is_refusal(reply: httpx.Response, says: Mapping[str, Any]) -> bool:

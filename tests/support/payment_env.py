@@ -258,7 +258,7 @@ class PaymentEnv:
         return asked
 
     async def paid(self, asked: Elicitation) -> Payment | None:
-        return await self.service.kinds.payments.paid(await self.now(asked))
+        return await self.service.kinds.payments.ledger.paid(await self.now(asked))
 
     async def receipt(self, asked: Elicitation) -> Payment:
         payment = await self.paid(asked)

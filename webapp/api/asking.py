@@ -213,7 +213,7 @@ async def check_payment(
     Raises PaymentGone if the payment was refunded or disputed before it was used, or if another run
     used it.
     """
-    paid = await service.kinds.payments.paid(delivered)
+    paid = await service.kinds.payments.ledger.paid(delivered)
     if paid is None:
         return
     lease = delivered.take

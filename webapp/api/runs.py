@@ -305,7 +305,7 @@ async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) 
         if traits_of(asked.place.kind).gives != "receipt":
             continue
         current = await service.elicitations.get(asked.elicitation_id)
-        paid = None if current is None else await service.kinds.payments.paid(current)
+        paid = None if current is None else await service.kinds.payments.ledger.paid(current)
         if current is None or paid is None:
             continue
         is_known = is_known or paid.id == payment
@@ -322,13 +322,13 @@ async def _is_worked_for(service: Service, current: Elicitation) -> bool:
     """Return True if `once` did work for the payment, and no run has spent it."""
     if traits_of(current.kind).gives != "receipt":
         return False
-    paid = await service.kinds.payments.paid(current)
+    paid = await service.kinds.payments.ledger.paid(current)
     return paid is not None and paid.worked_at is not None and paid.spent_at is None
 
 
 async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:
     """Return True if the run itself refunded the payment."""
-    paid = await service.kinds.payments.paid(current)
+    paid = await service.kinds.payments.ledger.paid(current)
     return paid is not None and paid.refund_by == run.id
 
 

@@ -76,7 +76,7 @@ async def to_question_state(
             is_seen = account is not None and account.team in (None, *teams)
             return replace(state, account=account if is_seen else None)
         case "receipt":
-            paid = await service.kinds.payments.paid(current)
+            paid = await service.kinds.payments.ledger.paid(current)
             return replace(state, payment=None if paid is None else to_payment_data(paid))
         case None:
             comments = () if (voting := voting_of(current)) is None else voting.comments

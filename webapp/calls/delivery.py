@@ -180,7 +180,7 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
     """Return True if this run refunded the payment: no call can use the payment any more."""
     if traits_of(elicitation.kind).gives != "receipt":
         return False
-    paid = await kinds.payments.paid(elicitation)
+    paid = await kinds.payments.ledger.paid(elicitation)
     return paid is not None and paid.has_ended and paid.refund_by == run
 
 
@@ -194,7 +194,7 @@ async def is_refunded(elicitations: Elicitations, kinds: Kinds, run: Run) -> boo
         asked = await elicitations.get(asking.elicitation_id)
         if asked is None or traits_of(asked.kind).gives != "receipt":
             continue
-        paid = await kinds.payments.paid(asked)
+        paid = await kinds.payments.ledger.paid(asked)
         if paid is not None and paid.has_ended:
             return run.is_delivered or paid.refund_by != run.id
     return False

@@ -158,7 +158,7 @@ class Endings:
     async def _is_refunded(self, asked: Sequence[Elicitation]) -> bool:
         """Return True if every payment that was accepted was refunded."""
         paid = [
-            await self._kinds.payments.paid(one)
+            await self._kinds.payments.ledger.paid(one)
             for one in asked
             if traits_of(one.kind).gives == "receipt" and one.status is Status.ACCEPTED
         ]

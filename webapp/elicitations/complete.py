@@ -8,6 +8,7 @@ meantime, the newer elicitation is superseded, and its waiter gets the late answ
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -37,11 +38,19 @@ async def complete_elicitation(
     product: a late answer then also answers the open question. Without `answers_others`, the open
     question is superseded.
     """
-    rows = also or _nothing
+    accept = partial(states.accept, proof=proof, content=answer)
+    more = also or _nothing
+
+    async def rows(ended: Elicitation) -> Sequence[Value]:
+        nonlocal first
+        if ended.status is not Status.ACCEPTED:
+            return ()
+        known, first = first, None
+        return await more(ended) if known is None else known
 
     async def complete() -> Completion:
         try:
-            ended = await elicitations.accept(id, proof, content=answer, also=rows, first=first)
+            ended = await elicitations.end_by(id, accept, also=rows)
         except KeyError:
             return Completion.UNKNOWN
         except NotPossible:
@@ -52,7 +61,7 @@ async def complete_elicitation(
         if not proof.may_be_late:
             return Completion.ALREADY_SETTLED
         return await _keep_late(
-            elicitations, id, answer, proof, also=rows, answers_others=answers_others
+            elicitations, id, answer, proof, also=more, answers_others=answers_others
         )
 
     return await elicitations.run_to_completion(complete())

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from flows.elicitation import flow as attempts
 from flows.elicitation import states
 from flows.elicitation.run import Run
-from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
+from flows.elicitation.states import LEASE, Elicitation, Lease, Status
 from flows.elicitation.traits import Proof
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
@@ -161,9 +161,9 @@ class Elicitations:
 
     def _notify(self, written: Sequence[Value]) -> None:
         """Wake everything that waits for these written values."""
+        if any(isinstance(value, LISTED) for value in written):
+            self.waiters.wake_lists(written[0].owner)
         for value in written:
-            if isinstance(value, LISTED):
-                self.waiters.wake_lists(value.owner)
             if isinstance(value, OWNER_DATA):
                 self.tool_lists.report(value.owner)
             elif isinstance(value, Elicitation):
@@ -272,35 +272,41 @@ class Elicitations:
         """
         assert status is not Status.ACCEPTED, "pass an answer to complete_elicitation instead"
         return await self.run_to_completion(
-            self._end(
+            self.end_by(
                 id,
                 partial(states.settle, status=status, why=why, proof=proof, by=by),
                 also=also,
             )
         )
 
-    async def accept(
-        self,
-        id: str,
-        proof: Proof,
-        *,
-        content: Json,
-        also: Also,
-        first: Sequence[Value] | None = None,
+    async def end_by(
+        self, id: str, end: Callable[..., Elicitation], *, also: Also | None
     ) -> Elicitation:
-        """End the elicitation with an answer, or as expired if its time has run out.
+        """End the elicitation with the function `end`, and claim the outcome as `settle` does.
 
-        Only `complete_elicitation` may call this method.
+        Only `settle` and `complete_elicitation` may call this method, through `run_to_completion`.
+        Raises Erased, and what `end` raises.
         """
+        waiter: Waiter | None = None
 
-        async def rows(ended: Elicitation) -> Sequence[Value]:
-            nonlocal first
-            if ended.status is not Status.ACCEPTED:
-                return ()
-            known, first = first, None
-            return await also(ended) if known is None else known
+        def change(current: Elicitation) -> Elicitation:
+            nonlocal waiter
+            now = self.clock()
+            waiter = self.waiters.of_request(id, current.waiter)
+            lease = (
+                Lease(run=waiter.run, leg=waiter.request_id, until=now + LEASE)
+                if waiter is not None
+                else None
+            )
+            return end(current, now=now, lease=lease)
 
-        return await self._end(id, partial(states.accept, proof=proof, content=content), also=rows)
+        settled = await self.change(id, change, also=also)
+        if waiter is not None and waiter.taker is not None:
+            request_id = waiter.request_id
+            if not waiter.taker.record_prefetch(settled):
+                # The request ended during the write. Release its claim for the next request.
+                await self.each([id], lambda e: states.release(e, request_id=request_id))
+        return settled
 
     async def end(
         self, current: Elicitation, status: Status, *, why: str | None = None
@@ -459,30 +465,6 @@ class Elicitations:
         self._works.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.debug("elicitation.change_refused", exc_info=task.exception())
-
-    async def _end(
-        self, id: str, end: Callable[..., Elicitation], *, also: Also | None
-    ) -> Elicitation:
-        waiter: Waiter | None = None
-
-        def change(current: Elicitation) -> Elicitation:
-            nonlocal waiter
-            now = self.clock()
-            waiter = self.waiters.of_request(id, current.waiter)
-            lease = (
-                Lease(run=waiter.run, leg=waiter.request_id, until=now + LEASE)
-                if waiter is not None
-                else None
-            )
-            return end(current, now=now, lease=lease)
-
-        settled = await self.change(id, change, also=also)
-        if waiter is not None and waiter.taker is not None:
-            request_id = waiter.request_id
-            if not waiter.taker.record_prefetch(settled):
-                # The request ended during the write. Release its claim for the next request.
-                await self.each([id], lambda e: states.release(e, request_id=request_id))
-        return settled
 
 
 def _log_fields(elicitation: Elicitation) -> dict[str, str]:

@@ -136,7 +136,7 @@ class PageBuilder:
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
         if self._page == "payment" and status is Status.FAILED:
-            paid = await self._service.kinds.payments.paid(self._elicitation)
+            paid = await self._service.kinds.payments.ledger.paid(self._elicitation)
             if paid is not None and paid.has_ended:  # refunded or disputed in the meantime
                 return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
         return Ended(
@@ -329,7 +329,7 @@ class PageBuilder:
             if connected is not None:
                 return await self._done_account(connected)
         if page == "payment":
-            paid = await self._service.kinds.payments.paid(self._elicitation)
+            paid = await self._service.kinds.payments.ledger.paid(self._elicitation)
             if paid is not None:
                 is_late = self._elicitation.is_late
                 return view_of(paid, server=server, is_late=is_late, locale=self._locale)

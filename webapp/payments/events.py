@@ -16,7 +16,6 @@ payments that it has stored. It also asks to which question a payment belongs, w
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -44,6 +43,7 @@ from flows.payments.gateway import (
 from flows.payments.receipt import Payment
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
 from flows.webhooks.signatures import Delivery
+from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
@@ -94,12 +94,10 @@ class Webhooks:
         received = Received(
             seller=gateway.seller,
             event=event,
-            statement=stated_in(event),
             body=delivery.body[:BODY_BYTES_STORED].decode("utf-8", "replace"),
             is_whole=len(delivery.body) <= BODY_BYTES_STORED,
         )
-        work = self._apply(received, find=self._elicitations.as_remembered)
-        return await self._elicitations.run_uncancelled(work)
+        return await self._elicitations.run_uncancelled(self._apply(received, may_be_stale=True))
 
     async def replay(self, hook: StoredWebhook) -> StoredWebhook:
         """Process a stored event again as if it had just arrived. Effects are not repeated.
@@ -115,14 +113,10 @@ class Webhooks:
             await self.reconcile(hook)
         else:
             again = Received(
-                seller=gateway.seller,
-                event=event,
-                statement=stated_in(event),
-                body=hook.body,
-                is_whole=hook.is_whole,
+                seller=gateway.seller, event=event, body=hook.body, is_whole=hook.is_whole
             )
             self.applied.pop(hook.id, None)
-            work = self._apply(again, find=self._elicitations.get)
+            work = self._apply(again, may_be_stale=False)
             is_done = await self._elicitations.run_to_completion(work) not in _NOT_DONE
         stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
@@ -145,24 +139,27 @@ class Webhooks:
             await self._elicitations.write(replace(hook, body="", is_whole=False, said=notice))
         return True
 
-    async def _apply(
-        self, received: Received, *, find: Callable[[str], Awaitable[Elicitation | None]]
-    ) -> str:
-        """Make the change that the table names for the event. Return the resulting status."""
+    async def _apply(self, received: Received, *, may_be_stale: bool) -> str:
+        """Make the change that the table names for the event. Return the resulting status.
+
+        `may_be_stale`: the question may come from this process's cache instead of the store.
+        """
         event, seller = received.event, received.seller
-        statement, question, payment = received.statement, None, None
+        statement, question, payment = stated_in(event), None, None
         names_question = statement not in (Statement.CHANGED, Statement.NOTHING)
         if names_question and event.reference is not None:
             # The provider is asked about a named session, so the store must have its question.
-            is_named = statement is Statement.NAMED
-            question = await (self._elicitations.get if is_named else find)(event.reference)
+            is_read = not may_be_stale or statement is Statement.NAMED
+            find = self._elicitations.get if is_read else self._elicitations.as_remembered
+            question = await find(event.reference)
         if question is None:
             payment = await self._payment_of(event, event.reference, seller=seller)
         about = payment or question
-        known = ledger_state(question) if payment is None else LedgerState.RECORDED
+        session = None if event.session is None else event.session.id
+        known = ledger_state(question, session) if payment is None else LedgerState.RECORDED
         owner = SERVICE if about is None or known is LedgerState.NO_PAYMENT else about.owner
         row = self._row(received, owner)
-        match CHANGES[known].get(statement):
+        match change := CHANGES[known].get(statement):
             case Change.UPDATE:
                 assert payment is not None
                 return await self._update(payment, event, row, seller=seller)
@@ -176,32 +173,36 @@ class Webhooks:
                 return await self._keep(replace(row, status="unknown"))
             case Change.IGNORE:
                 return await self._keep(replace(row, status="ignored"))
+            case _ if row.id in self.applied:
+                return "duplicate"
             case _:
                 assert question is not None
-                return await self._settle(question, received, row)
+                return await self._settle(
+                    question, received, change, row=row, may_be_stale=may_be_stale
+                )
 
-    async def _settle(self, question: Elicitation, received: Received, row: StoredWebhook) -> str:
+    async def _settle(
+        self,
+        question: Elicitation,
+        received: Received,
+        change: Change | None,
+        *,
+        row: StoredWebhook,
+        may_be_stale: bool,
+    ) -> str:
         """Apply an event of a session to its question, and return the resulting status."""
-        if row.id in self.applied:
-            return "duplicate"
         verification, session = self._payments.verification, received.event.session
         assert session is not None
         try:
-            try:
-                became = await verification.apply_notice(question, received, hook=row)
-            except Mismatch:
-                # Another process may have begun the session: compare with the stored question.
-                question = await self._elicitations.get(question.id) or question
-                became = await verification.apply_notice(question, received, hook=row)
-        except Mismatch as error:
+            became = await verification.apply_notice(question, received, change, hook=row)
+        except (Erased, Mismatch) as error:
+            if may_be_stale:  # another process may have begun the session or erased the question
+                return await self._apply(received, may_be_stale=False)
+            if isinstance(error, Erased):
+                raise
             await verification.paid_otherwise(question, session, error)
             status = "waiting" if error.what == "session" else "refused"
             return await self._keep(replace(row, status=status, why=error.what))
-        except KeyError:
-            if await self._elicitations.get(question.id) is not None:
-                raise
-            # The question was in this process's cache but is erased.
-            return await self._apply(received, find=self._elicitations.get)
         self.applied[row.id] = None
         if len(self.applied) > REMEMBERED_AT_MOST:
             self.applied.popitem(last=False)

@@ -219,10 +219,6 @@ class Payments:
         seller = self.seller(self.merchant_of(elicitation))
         return "" if seller is None else seller.label
 
-    async def paid(self, elicitation: Elicitation) -> Payment | None:
-        """Return the payment that settled the question, even after it was delivered."""
-        return await self.ledger.paid(elicitation)
-
     def merchant_of(self, elicitation: Elicitation) -> str:
         return terms_of(elicitation).seller
 

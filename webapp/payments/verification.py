@@ -32,7 +32,6 @@ from flows.payments.events import (
     CHANGES,
     ON_ITS_WAY,
     Change,
-    Statement,
     changed_payment,
     changed_question,
     contradiction,
@@ -81,7 +80,6 @@ class Received:
 
     seller: MerchantAccount
     event: Notice
-    statement: Statement
     body: str
     is_whole: bool
 
@@ -110,25 +108,34 @@ class Verification:
         except Mismatch as mismatch:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
-        await self._elicitations.run_to_completion(self._act(elicitation, found, stated(found)))
+        change = CHANGES[ledger_state(elicitation, found.id)].get(stated(found))
+        await self._elicitations.run_to_completion(self._act(elicitation, found, change))
         await self._record_returns(elicitation, found)
         return verified
 
     async def apply_notice(
-        self, elicitation: Elicitation, received: Received, *, hook: StoredWebhook
+        self,
+        elicitation: Elicitation,
+        received: Received,
+        change: Change | None,
+        *,
+        hook: StoredWebhook,
     ) -> str:
-        """Apply a signed notice, store it in the same write, and return the resulting status.
+        """Make the `change` of a signed notice, and store the notice in the same write.
+
+        Return the resulting status.
 
         Call this method through `run_to_completion` or `run_uncancelled`, because a cancelled
         request must not stop it.
 
         Raises:
+            Erased: The question is erased.
             Mismatch: The session differs from what was requested.
         """
         verified = verify_notice(elicitation, received.event, seller=received.seller)
         session = received.event.session
         assert session is not None
-        done = await self._act(elicitation, session, received.statement, hook=hook)
+        done = await self._act(elicitation, session, change, hook=hook)
         if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
             await self._record_returns(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
@@ -187,11 +194,11 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        statement: Statement,
+        change: Change | None,
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """Make the change that the table CHANGES names for this statement of a verified session.
+        """Make the change that the table CHANGES names for the statement of a verified session.
 
         Return the result for the question, or None if the session is not paid.
         """
@@ -206,7 +213,6 @@ class Verification:
             unwritten, early = await self._unwritten(changed, session, hook, now=now)
             return unwritten
 
-        change = CHANGES[ledger_state(elicitation, session.id)].get(statement)
         done = Completion.ALREADY_SETTLED if change is Change.SECOND else None
         if change is Change.ACCEPT:
             # Write without a look-up first: nearly always the rows are new, and a conflict leads to

@@ -9,7 +9,6 @@ If the store cannot be written, the provider is asked to send again.
 
 import json
 import logging
-from collections.abc import Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -21,7 +20,7 @@ from litestar.params import FromPath, RawBody
 from litestar.response.base import ASGIResponse
 
 from flows.errors import Failed, StoreUnavailable, Unverified
-from flows.payments.gateway import Certifies, NoticesOnly, Signs
+from flows.payments.gateway import Certifies, NoticesOnly
 from flows.payments.session import Malformed, Mismatch
 from flows.webhooks.signatures import BODY_BYTES_AT_MOST, verify
 from webapp.http.rate_limit import address_key
@@ -46,11 +45,25 @@ async def hooked(
     signing, unsigned = gateways.signing.get(seller), gateways.unsigned.get(seller)
     try:
         if signing is not None:
-            became = await _signed(signing, body, headers=_headers(request), service=service)
+            delivery = verify(
+                signing.scheme,
+                body=body,
+                headers=_headers(request),
+                secrets=signing.webhook_secrets,
+                now=service.clock(),
+                url=f"{service.public_url}/webhooks/{seller}",
+            )
+            became = await service.webhooks.receive(signing, delivery)
         elif unsigned is not None:
             became = await _hinted(unsigned, body, request=request, service=service)
         else:
             raise NotFoundException
+    except (Unverified, Malformed) as error:
+        # Malformed: perhaps authentic, but not readable.
+        reason = error.reason if isinstance(error, Unverified) else "malformed"
+        service.elicitations.telemetry.observer.webhook_answered(seller, reason)
+        service.webhooks.log.count_rejected(seller, reason)
+        raise
     except StoreUnavailable as error:
         service.elicitations.telemetry.observer.webhook_answered(seller, "not_kept")
         _log.warning("webhook.not_stored", extra={"seller": seller, "why": error.why})
@@ -59,26 +72,6 @@ async def hooked(
     service.elicitations.telemetry.observer.webhook_answered(seller, became)
     # Every hint gets the same response, so that a sender does not learn which ids exist.
     return _received("hint" if signing is None else became)
-
-
-async def _signed(
-    gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
-) -> str:
-    """Verify and process an event. Return its resulting status."""
-    name = gateway.seller.name
-    try:
-        delivery = verify(
-            gateway.scheme,
-            body=body,
-            headers=headers,
-            secrets=gateway.webhook_secrets,
-            now=service.clock(),
-            url=f"{service.public_url}/webhooks/{name}",
-        )
-        return await service.webhooks.receive(gateway, delivery)
-    except (Unverified, Malformed) as error:
-        _turned_away(error, name, service)
-        raise
 
 
 async def _hinted(
@@ -96,11 +89,10 @@ async def _hinted(
             service.webhooks.log.hint_limit.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = "ignored" if hint is None else await service.webhooks.poll_for_notice(name, hint)
-    except (Unverified, Malformed) as error:
+    except (Unverified, Malformed):
         # With certificates, only rejected deliveries count for the rate limit, so that the limit
         # does not delay authentic ones.
         service.webhooks.log.hint_limit.require(sender)
-        _turned_away(error, name, service)
         raise
     # the provider's session differs from the request, and a retry would not change that
     except Mismatch as error:
@@ -123,13 +115,6 @@ def _received(became: str) -> ASGIResponse:
         status_code=HTTPStatus.OK,
         headers={"cache-control": "no-store"},
     )
-
-
-def _turned_away(error: Unverified | Malformed, provider: str, service: Service) -> None:
-    # Malformed: perhaps authentic, but not readable.
-    reason = error.reason if isinstance(error, Unverified) else "malformed"
-    service.elicitations.telemetry.observer.webhook_answered(provider, reason)
-    service.webhooks.log.count_rejected(provider, reason)
 
 
 def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:
