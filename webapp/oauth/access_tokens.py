@@ -86,7 +86,7 @@ class AccessTokens:
     failures: TokenFailures
     # Calls of this process wait here, so that only one of them polls the store.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(
-        init=False, default_factory=WeakValueDictionary
+        init=False, default_factory=WeakValueDictionary[str, asyncio.Lock]
     )
 
     @property

@@ -101,7 +101,7 @@ def read_merchant_accounts(
     sellers: dict[str, ProviderDeclaration] = {}
     for name, table in tables_in(tables, kind="sellers", built_in=BUILT_IN, problems=problems):
         faults: list[str] = []
-        values = {"label": label_of(name), **_values(table, faults)}
+        values: dict[str, Any] = {"label": label_of(name), **_values(table, faults)}
         if not faults:
             try:
                 sellers[name] = ProviderDeclaration(name=name, **values)
