@@ -5,7 +5,8 @@ import logging
 import shlex
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from flows.errors import ElicitError, StoreUnavailable, Unreadable
@@ -116,11 +117,16 @@ def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
         )
 
 
-@contextlib.asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncGenerator[Store]:
+def opened_store(settings: Settings) -> AbstractAsyncContextManager[Store]:
     """Open the store of the settings. Raises CommandRefused."""
+    return until_closed(open_noted(settings, clock=utc_now))
+
+
+@contextlib.asynccontextmanager
+async def until_closed(opening: Awaitable[Store]) -> AsyncGenerator[Store]:
+    """Open the store, and close it at the end of the block. Raises CommandRefused."""
     try:
-        store = await open_noted(settings, clock=utc_now)
+        store = await opening
     except (StoreUnavailable, ValueError) as error:
         raise store_refused(error) from error
     try:

@@ -203,9 +203,9 @@ async def noted(payment_env: PaymentEnv | Shop) -> str:
     return (await still_open(payment_env))[0].note or ""
 
 
-async def left_by(payment_env: PaymentEnv, acme: Acme, *, state: str) -> Elicitation:
-    """Set the checkout to `state` without a webhook, and let the question expire."""
+async def left_pending(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
+    """Set the checkout to `pending` without a webhook, and let the question expire."""
     asked = await begun(payment_env)
-    acme.pay(state=state)
+    acme.pay(state="pending")
     await payment_env.sweep(minutes=31)
     return asked

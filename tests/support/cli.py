@@ -57,7 +57,7 @@ def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running `elicit serve`. `output` is the text that it printed when it was ready."""
+    """A running server process. `output` is the text that it printed when it was ready."""
 
     url: str
     output: str
@@ -201,16 +201,25 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Run `elicit serve` on a free port. Set `pairs` if it prints a pairing secret."""
     process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
+    async with until_stopped(process, name="elicit serve", pairs=pairs) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def until_stopped(
+    process: Process, *, name: str, pairs: bool = False
+) -> AsyncIterator[Server]:
+    """Wait until the process has printed its address, and stop it at the end."""
     try:
         output = await output_until("stop", process)
         if not pairs:
-            EARS.check("standard output of elicit serve", output)
+            EARS.check(f"standard output of {name}", output)
         url = next(line.split()[1] for line in output.splitlines() if "address" in line)
         yield Server(url=url, output=output, process=process)
     finally:
         if process.returncode is None:
             process.terminate()
-            EARS.check("standard output of elicit serve", (await ended(process)).out)
+            EARS.check(f"standard output of {name}", (await ended(process)).out)
 
 
 async def output_until(words: str, process: Process) -> str:

@@ -41,6 +41,7 @@ from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
+from webapp.http.client import Outbound
 from webapp.http.exchange import ASGIApp, Receive, Scope, Send
 from webapp.limits import CallLimits
 from webapp.sandbox import Sandbox, new_sandbox
@@ -278,6 +279,7 @@ async def process(
     played: bool = True,
     port: int = 0,
     limits: CallLimits | None = None,
+    outbound: Outbound | None = None,
 ) -> AsyncIterator[OAuthEnv]:
     """Run one process of the application.
 
@@ -291,6 +293,7 @@ async def process(
             clock=clock,
             sandbox=sandbox if played else None,
             limits=limits,
+            outbound=outbound,
         ) as app,
         serving(app, port=port) as url,
         AsyncExitStack() as exit_stack,

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -15,21 +13,12 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from tests.support import processes
-from tests.support.cli import PROJECT, environment_of, output_until
-from tests.support.leaks import EARS, Written
-from tests.support.processes import ended, error_output
+from tests.support.cli import PROJECT, Server, environment_of, until_stopped
+from tests.support.leaks import Written
+from tests.support.processes import error_output
 from webapp.demo.walker import walk
 
 FASTMCP_RUN = ("-P", "-m", "fastmcp.cli", "run")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A running program: its address, its output and its process."""
-
-    url: str
-    output: str
-    process: Process
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -44,7 +33,7 @@ async def running(
     home: Path,
     cwd: Path | None = None,
     extra: Mapping[str, str] | None = None,
-) -> AsyncIterator[Program]:
+) -> AsyncIterator[Server]:
     """Run the program over HTTP, and wait until it has printed its address."""
     process = await processes.start(
         sys.executable,
@@ -53,15 +42,8 @@ async def running(
         cwd=cwd or home,
         env=environment(home, extra),
     )
-    try:
-        output = await output_until("stop", process)
-        EARS.check("standard output of an author's program", output)
-        url = next(line.split()[1] for line in output.splitlines() if "address" in line)
-        yield Program(url=url, output=output, process=process)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            EARS.check("standard output of an author's program", (await ended(process)).out)
+    async with until_stopped(process, name="an author's program") as program:
+        yield program
 
 
 @contextlib.asynccontextmanager

@@ -75,9 +75,9 @@ def watched_tools() -> MCPServer:
     return mcp
 
 
-async def samples_of(person: AskedPerson, *, token: str | None = METRICS_TOKEN) -> Samples:
+async def samples_of(person: AskedPerson) -> Samples:
     """Return the samples of the metrics page, by name and labels."""
-    page = await page_of(person, token=token)
+    page = await page_of(person)
     assert page.status_code == 200, page.text
     return parsed(page.text)
 

@@ -5,7 +5,7 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from email.utils import format_datetime
@@ -15,15 +15,13 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 import httpx
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey
-from mcp.server.mcpserver import MCPServer
 
 from flows.oauth.provider import Provider
 from tests.support.clock import Clock
-from tests.support.mcp_server import RING, UID, service_in
-from tests.support.oauth_env import OAuthEnv
-from tests.support.serving import bound, serving
+from tests.support.mcp_server import RING, UID
+from tests.support.oauth_env import OAuthEnv, process
+from tests.support.serving import bound
 from tests.support.settings import AT_ONCE
-from webapp.app import open_app
 from webapp.http.client import Outbound
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.settings import Settings
@@ -217,29 +215,18 @@ async def served(
     )
     async with (
         httpx.AsyncClient(transport=network) as client,
-        open_app(
+        process(
             settings,
-            MCPServer("shop"),
             store=MemoryStore(),
-            clock=clock,
-            outbound=outbound_to(network, client),
-        ) as app,
-        serving(app, port=port) as url,
-        AsyncExitStack() as exit_stack,
-    ):
-        here = OAuthEnv(
-            url=url,
-            service=service_in(app),
             clock=clock,
             gate=cast("Any", None),
             sandbox=cast("Any", None),
-            settings=settings,
-            exit_stack=exit_stack,
-        )
-        try:
-            yield here
-        finally:
-            await here.aclose()
+            played=False,
+            port=port,
+            outbound=outbound_to(network, client),
+        ) as here,
+    ):
+        yield here
 
 
 def logged_texts(records: Sequence[logging.LogRecord], *events: str) -> str:

@@ -80,7 +80,7 @@ async def _examine() -> list[Finding]:
     try:
         settings = settings_for(os.environ)
     except CommandRefused as refusal:
-        return [_of_setting(sentence) for sentence in refusal.sentences]
+        return [wrong("settings", sentence) for sentence in refusal.sentences]
     key = settings.key_file.path if settings.key_file is not None else "ELICIT_SECRET"
     address = settings.url
     if not os.environ.get(URL.name):
@@ -289,11 +289,6 @@ def _backup(made_at: datetime | None, now: datetime) -> Finding:
     if age > BACKUP_AGE_AT_MOST:
         return note("backup", says, fix="run elicit backup FILE now and every night")
     return ok("backup", says)
-
-
-def _of_setting(sentence: str) -> Finding:
-    """Return a finding for an error in the settings, whose sentence includes the fix."""
-    return wrong("settings", sentence)
 
 
 def _of_store(sentence: str) -> Finding:

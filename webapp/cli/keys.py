@@ -274,7 +274,8 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
         )
         return [sentence]
     await _must_be_unneeded(keys, keys.file, found)
-    until = _may_live_until(_secrets(keys)[found])
+    ceased_at = _secrets(keys)[found].ceased_at
+    until = None if ceased_at is None else ceased_at + MAXIMUM_LIFE + _LEEWAY
     if not anyway and (until is None or now < until):
         when = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "still"
         raise CommandRefused(
@@ -380,10 +381,6 @@ async def _refusing(work: Callable[[Keys], Awaitable[T]], keys: Keys, settings: 
 
 def _secrets(keys: Keys) -> dict[bytes, SecretSetting]:
     return {s.fingerprint: s for s in keys.file.read()} if keys.file is not None else {}
-
-
-def _may_live_until(secret: SecretSetting) -> datetime | None:
-    return None if secret.ceased_at is None else secret.ceased_at + MAXIMUM_LIFE + _LEEWAY
 
 
 def _order(keys: Keys) -> str:

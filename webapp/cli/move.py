@@ -8,12 +8,11 @@ import argparse
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 from flows.errors import StoreUnavailable
 from flows.shown import counted
-from webapp.command import CommandRefused, store_refused
+from webapp.command import CommandRefused, store_refused, until_closed
 from webapp.operations.rows import kind_word
 from webapp.printing import tell
 from webapp.settings.settings import key_file_of
@@ -178,13 +177,5 @@ async def _holds_something(address: str) -> bool:
         raise store_refused(error) from error
 
 
-@asynccontextmanager
-async def _opened(address: str, *, accepts_server: bool = False) -> AsyncGenerator[Store]:
-    try:
-        store = await open_store(address, watches=False, accepts_server=accepts_server)
-    except (StoreUnavailable, ValueError) as error:
-        raise store_refused(error) from error
-    try:
-        yield store
-    finally:
-        await store.aclose()
+def _opened(address: str, *, accepts_server: bool = False) -> AbstractAsyncContextManager[Store]:
+    return until_closed(open_store(address, watches=False, accepts_server=accepts_server))

@@ -20,6 +20,7 @@ from ssl import SSLContext
 from typing import Any, Final, cast
 
 import httpx
+import msgspec
 
 from flows.elicitation.traits import traits_of
 from flows.errors import (
@@ -259,17 +260,7 @@ async def list_questions(
         while True:
             page = await requests.read("/api/questions", query)
             for each in page["questions"]:
-                yield ListedQuestion(
-                    id=each["id"],
-                    kind=each["kind"],
-                    status=each["status"],
-                    message=each["message"],
-                    user=each["user"],
-                    asked_at=datetime.fromisoformat(each["asked_at"]),
-                    expires_at=datetime.fromisoformat(each["expires_at"]),
-                    url=each["url"],
-                    needs_code=each["needs_code"],
-                )
+                yield msgspec.convert(each, ListedQuestion)
             if page["after"] is None:
                 return
             query["after"] = page["after"]

@@ -21,6 +21,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -146,26 +147,17 @@ _INQUIRY: Final = "inquiry"
 _REPORTED_ONCE: Final = _CLAIMED | {_INQUIRY}
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class EventOutbox:
     """The outbox of a process. `wake` receives the written events if this process sends events."""
 
-    def __init__(
-        self,
-        addresses: Sequence[EventAddress],
-        *,
-        backlog: Backlog,
-        clock: Clock,
-        random: Callable[[int], bytes],
-        observer: Observer,
-        retention: timedelta = EVENT_RETENTION,
-    ) -> None:
-        self._addresses = addresses
-        self._backlog = backlog
-        self._clock = clock
-        self._random = random
-        self._observer = observer
-        self._retention = retention
-        self.wake: Callable[[OutgoingEvent], None] | None = None
+    addresses: Sequence[EventAddress]
+    backlog: Backlog
+    clock: Clock
+    random: Callable[[int], bytes]
+    observer: Observer
+    retention: timedelta
+    wake: Callable[[OutgoingEvent], None] | None = None
 
     def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
         """Return the events for these changes; see Outbox."""
@@ -173,28 +165,28 @@ class EventOutbox:
             (move.value, event_type, address)
             for move in moved
             if (event_type := _type_of(move)) is not None
-            for address in self._addresses
-            if address.wants(event_type) and address.name not in self._backlog.ended
+            for address in self.addresses
+            if address.wants(event_type) and address.name not in self.backlog.ended
         )
         found = list[OutgoingEvent]()
         for value, event_type, address in wanted:
-            if len(found) < at_most and self._backlog.can_add(address.name):
+            if len(found) < at_most and self.backlog.can_add(address.name):
                 found.append(self._event(value, event_type, address))
             else:
-                self._backlog.leave_out(address.name)
-                self._observer.event_sent(address.name, "not_kept")
+                self.backlog.leave_out(address.name)
+                self.observer.event_sent(address.name, "not_kept")
         return found
 
     def wrote(self, values: Sequence[Value]) -> None:
         """Count the written events and wake the sender; see Outbox."""
         for value in values:
             if isinstance(value, OutgoingEvent):
-                self._backlog.update(value.id, status=value.status)
+                self.backlog.update(value.id, status=value.status)
                 if self.wake is not None and value.version == 1:
                     self.wake(value)
 
     def _event(self, value: Value, event_type: str, address: EventAddress) -> OutgoingEvent:
-        now, chance = self._clock(), base64.urlsafe_b64encode(self._random(RANDOM_BYTES)).decode()
+        now, chance = self.clock(), base64.urlsafe_b64encode(self.random(RANDOM_BYTES)).decode()
         about, rank = value.id, _OF_QUESTIONS
         if isinstance(value, Payment) and owner_of(value.elicitation_id) == value.owner:
             about, rank = value.elicitation_id, _OF_PAYMENTS
@@ -207,7 +199,7 @@ class EventOutbox:
             type=event_type,
             facts=dict(_facts(value)),
             happened_at=now,
-            erase_at=now + self._retention,
+            erase_at=now + self.retention,
             next_at=now if self.wake is None else now + OWN,
         )
 

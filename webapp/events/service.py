@@ -65,7 +65,7 @@ class EventsOut:
             random=random,
         )
         self._outbox = EventOutbox(
-            addresses,
+            addresses=addresses,
             backlog=self.backlog,
             clock=elicitations.clock,
             random=random,

@@ -241,7 +241,7 @@ def _without_token(found: re.Match[str]) -> str:
     return f"{found[1] or found[2] or ''}***"
 
 
-def show_events(level: int = logging.WARNING) -> None:
+def show_events() -> None:
     """Write our events to standard error, unless the author has configured handlers for them."""
     handler = logging.StreamHandler()
     handler.setFormatter(Events())
@@ -250,5 +250,5 @@ def show_events(level: int = logging.WARNING) -> None:
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(handler)
-            logger.setLevel(level)
+            logger.setLevel(logging.WARNING)
             logger.propagate = False

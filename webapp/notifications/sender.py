@@ -49,7 +49,7 @@ class Notifier:
         headline: Callable[[Elicitation], str],
         name: str | None,
         public_url: str,
-        languages: tuple[str, ...] = (),
+        languages: tuple[str, ...],
     ) -> None:
         """`headline` returns the text of a question for people.
 

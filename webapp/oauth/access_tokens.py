@@ -18,7 +18,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
@@ -78,25 +78,20 @@ class Disconnection:
     manage: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AccessTokens:
-    def __init__(
-        self,
-        *,
-        elicitations: Elicitations,
-        outbound: Outbound,
-        connections: Connections,
-        failures: TokenFailures,
-    ) -> None:
-        self._elicitations = elicitations
-        self._outbound = outbound
-        self._connections = connections
-        self._failures = failures
-        # Calls of this process wait here, so that only one of them polls the store.
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    elicitations: Elicitations
+    outbound: Outbound
+    connections: Connections
+    failures: TokenFailures
+    # Calls of this process wait here, so that only one of them polls the store.
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(
+        init=False, default_factory=WeakValueDictionary[str, asyncio.Lock]
+    )
 
     @property
     def _now(self) -> datetime:
-        return self._elicitations.clock()
+        return self.elicitations.clock()
 
     async def working(self, found: Connection) -> Connection | None:
         """Return the account with a valid access token; None if it must be connected again.
@@ -120,7 +115,7 @@ class AccessTokens:
         Return None also if the account is not shared with `tool` and `client`. `client` is the MCP
         client that calls the tool.
         """
-        found = await self._connections.read(owner, id)
+        found = await self.connections.read(owner, id)
         if found is None or not found.is_connected or not found.is_shared(tool, client):
             return None
         if found.access_token != refused:
@@ -148,7 +143,7 @@ class AccessTokens:
         """
 
         async def expired() -> list[Value]:
-            found = await self._connections.read(owner, id)
+            found = await self.connections.read(owner, id)
             if found is None or not found.is_connected or not found.is_shared(tool, client):
                 return []
             now, issued_at = self._now, found.issued_at or found.connected_at
@@ -156,7 +151,7 @@ class AccessTokens:
                 return []
             return [replace(found, expires_at=now)] if found.works(now=now) else []
 
-        await self._elicitations.write_rebuilt(expired)
+        await self.elicitations.write_rebuilt(expired)
 
     async def refresh_again(self, found: Connection) -> None:
         """Refresh the tokens, unless they have changed since `found` was read. Only log a failure.
@@ -171,12 +166,12 @@ class AccessTokens:
 
         `by` is the requester's name in the audit.
         """
-        return await self._elicitations.run_to_completion(self._disconnect(owner, id, by=by))
+        return await self.elicitations.run_to_completion(self._disconnect(owner, id, by=by))
 
     async def _renewed(self, found: Connection, *, refused: str | None) -> Connection | None:
         lock = self._locks.setdefault(found.id, asyncio.Lock())
         async with lock:
-            return await self._elicitations.run_to_completion(self._renew(found, refused=refused))
+            return await self.elicitations.run_to_completion(self._renew(found, refused=refused))
 
     async def _renew(self, found: Connection, *, refused: str | None) -> Connection | None:
         deadline = self._from_now(WAIT_AT_MOST)
@@ -187,11 +182,11 @@ class AccessTokens:
                 return None
             if not _is_due(current, refused=refused, now=now):
                 return current
-            client = self._connections.client(current)
+            client = self.connections.client(current)
             if client is None or _is_delayed(current, now=now):
                 return _as_it_is(current, refused=refused, now=now)
             try:
-                await self._failures.check(client, owner=current.owner, refreshes=True)
+                await self.failures.check(client, owner=current.owner, refreshes=True)
             except TokenRefused as error:
                 return _as_it_is(current, refused=refused, now=now, error=error)
             claimed = await self._claimed(current)
@@ -205,9 +200,9 @@ class AccessTokens:
         Return None if the account was disconnected. Raises Failed after `deadline`.
         """
         pause, claim, until = LOOK_FIRST, None, deadline
-        with self._elicitations.waiters.waiter(found.id) as waiter:
+        with self.elicitations.waiters.waiter(found.id) as waiter:
             while True:
-                current = await self._connections.read(found.owner, found.id)
+                current = await self.connections.read(found.owner, found.id)
                 now = self._now
                 if current is None or not current.is_claimed(now=now):
                     return current
@@ -222,14 +217,14 @@ class AccessTokens:
                 pause = min(2 * pause, LOOK_AT_MOST)
 
     def _from_now(self, after: timedelta) -> Deadline:
-        return Deadline(after, ticks=self._elicitations.ticks)
+        return Deadline(after, ticks=self.elicitations.ticks)
 
     async def _claimed(self, current: Connection) -> Connection | None:
         """Claim the row and return it; None if another process wrote the row first."""
         until = self._now + CLAIM
         claimed = replace(current, claim=Claim(by=secrets.token_urlsafe(12), until=until))
         try:
-            await self._elicitations.write(claimed)
+            await self.elicitations.write(claimed)
         except Conflict:
             return None
         return replace(claimed, version=claimed.version + 1)
@@ -247,7 +242,7 @@ class AccessTokens:
             await self._prove(client, claimed)
             return None
         try:
-            renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
+            renewed = await self.outbound.run(refresh(client, claimed, now=now), to=client)
         except RefreshTokenGone as gone:
             current = await self._lapse(claimed, reason=gone.reason, proof="the provider's word")
         except Exception as error:  # noqa: BLE001 - the edge of a task
@@ -269,7 +264,7 @@ class AccessTokens:
             return _as_it_is(current, refused=refused, now=self._now, error=noted)
         else:
             current = await self._write_claimed(claimed, lambda c: _with(c, renewed, now=now))
-            await self._failures.clear(client, owner=claimed.owner, refreshes=True)
+            await self.failures.clear(client, owner=claimed.owner, refreshes=True)
         # The account may have been connected again, or disconnected, in the meantime.
         now = self._now
         return None if current is None or not current.is_usable(now=now) else current
@@ -319,13 +314,13 @@ class AccessTokens:
 
     async def _is_refused_by_api(self, client: Client, claimed: Connection) -> bool:
         try:
-            return await self._outbound.run(_is_refused(client, claimed, now=self._now), to=client)
+            return await self.outbound.run(_is_refused(client, claimed, now=self._now), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log_failure(error, "account.not_proven", claimed)
             return False
 
     async def _note(self, client: Client, claimed: Connection, error: Exception) -> Exception:
-        return await self._failures.note(
+        return await self.failures.note(
             error,
             step="refresh",
             id=claimed.id,
@@ -340,13 +335,13 @@ class AccessTokens:
         """Write the change if this process still has the claim, and return the current row."""
 
         async def changed() -> list[Value]:
-            current = await self._connections.read(claimed.owner, claimed.id)
+            current = await self.connections.read(claimed.owner, claimed.id)
             if current is None or current.claim != claimed.claim:
                 return []
             return [change(current)]
 
-        await self._elicitations.write_rebuilt(changed)
-        return await self._connections.read(claimed.owner, claimed.id)
+        await self.elicitations.write_rebuilt(changed)
+        return await self.connections.read(claimed.owner, claimed.id)
 
     def _later(self, connection: Connection) -> Connection:
         pause = BACK_OFF if connection.refused_at is None else REFUSED_AGAIN_AFTER
@@ -355,7 +350,7 @@ class AccessTokens:
     async def _disconnect(self, owner: str, id: str, *, by: str | None) -> Disconnection:
         claimed: Connection | None = None
         while claimed is None:
-            found = await self._elicitations.read(Connection, owner=owner, id=id)
+            found = await self.elicitations.read(Connection, owner=owner, id=id)
             if found is None:
                 return Disconnection(revoked=None)
             if found.ended_at is not None:
@@ -368,38 +363,38 @@ class AccessTokens:
         was_revoked = await self._revoked(claimed)
 
         async def ended() -> list[Value]:
-            current = await self._connections.read(owner, id)
+            current = await self.connections.read(owner, id)
             if current is None or current.lapsed_at is None:
                 return []  # the person has connected the account again in the meantime
             return [disconnect(current, now=self._now, was_revoked=was_revoked, by=by)]
 
-        await self._elicitations.write_rebuilt(ended)
+        await self.elicitations.write_rebuilt(ended)
         about = {"id": id, "provider": claimed.provider, "revoked": was_revoked}
         _log.info("account.disconnected", extra=about)
         return self._disconnection(replace(claimed, was_revoked=was_revoked))
 
     async def _revoked(self, claimed: Connection) -> bool | None:
-        client = self._connections.client(claimed)
+        client = self.connections.client(claimed)
         if client is None:
             return False
         try:
-            kind = await self._outbound.run(_revocation_kind(client.provider), to=client)
+            kind = await self.outbound.run(_revocation_kind(client.provider), to=client)
             if kind is None:
                 return None
             now = self._now
             if kind != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
                 # A revocation with an expired access token may revoke nothing, and the refresh
                 # token would stay valid: refresh first.
-                renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
+                renewed = await self.outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
                 await self._write_claimed(claimed, lambda c: refreshed(c, renewed, now=now))
-            return await self._outbound.run(revoke(client, claimed, now=self._now), to=client)
+            return await self.outbound.run(revoke(client, claimed, now=self._now), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log_failure(error, "account.not_revoked", claimed)
             return False
 
     def _disconnection(self, connection: Connection) -> Disconnection:
-        provider = self._connections.provider(connection)
+        provider = self.connections.provider(connection)
         return Disconnection(
             revoked=connection.was_revoked,
             label=connection.label,

@@ -59,14 +59,14 @@ class Accounts:
         outbound: Outbound,
         providers: Mapping[str, Provider],
         credentials: Mapping[str, tuple[str, str]],
-        config: str = "elicit.toml",
-        teams: Sequence[Team] = (),
-        issuers: Mapping[str, Client] | None = None,
+        config: str,
+        teams: Sequence[Team],
+        issuers: Mapping[str, Client],
     ) -> None:
         """`issuers` maps the name of each issuer of people to this server's client there."""
         self._elicitations = elicitations
         self._outbound = outbound
-        self._issuers = issuers or {}
+        self._issuers = issuers
         self._clients = Clients(providers=providers, credentials=credentials, config=config)
         self.connections = Connections(
             elicitations=elicitations, clients=self._clients, teams=teams

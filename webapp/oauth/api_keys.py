@@ -8,6 +8,7 @@ keys: each refused key counts as an attempt.
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flows.elicitation.flow import open_attempt, record_failed_start
@@ -27,13 +28,11 @@ _TENANT_AT_MOST = 300
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TypedKeys:
-    def __init__(
-        self, *, elicitations: Elicitations, outbound: Outbound, exchange: CodeExchange
-    ) -> None:
-        self._elicitations = elicitations
-        self._outbound = outbound
-        self._exchange = exchange
+    elicitations: Elicitations
+    outbound: Outbound
+    exchange: CodeExchange
 
     def schema(self, client: Client, terms: AccountTerms) -> Schema[Any]:
         """Return the schema of what the person types."""
@@ -58,7 +57,7 @@ class TypedKeys:
             NotPossible: The question has ended.
             TooManyAttempts: The provider refused too many keys.
         """
-        return await self._elicitations.run_to_completion(
+        return await self.elicitations.run_to_completion(
             self._connect(elicitation, client, terms, typed, browser=browser)
         )
 
@@ -79,7 +78,7 @@ class TypedKeys:
             at = client.for_tenant(terms.tenant or _text(typed.get(TENANT)))
         except InvalidQuestion as error:
             return [Fault(path=TENANT, message=str(error))]
-        elicitations = self._elicitations
+        elicitations = self.elicitations
         opened = await elicitations.change(
             elicitation.id,
             lambda e: open_attempt(e, browser=browser, now=elicitations.clock()),
@@ -87,7 +86,7 @@ class TypedKeys:
         assert opened.attempt is not None
         number, about = opened.attempt.number, {"id": opened.id, "provider": terms.provider}
         try:
-            grant = await self._outbound.run(tested(at, token, now=elicitations.clock()), to=at)
+            grant = await self.outbound.run(tested(at, token, now=elicitations.clock()), to=at)
         except KeyRefused as refused:
             _log.info("account.key_refused", extra=about)
             return [Fault(path=refused.field, message=str(refused))]
@@ -98,7 +97,7 @@ class TypedKeys:
             raise
         if not terms.wants(grant.person):
             return [Fault(path=KEY, message=f"{why_not(terms, grant.person)}.")]
-        await self._exchange.finish(opened, grant, token=None, client_auth="")
+        await self.exchange.finish(opened, grant, token=None, client_auth="")
         return ()
 
 

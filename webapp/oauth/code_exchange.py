@@ -8,6 +8,7 @@ account that was granted too late for its question is stored for the next questi
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,23 +35,14 @@ SHOWN_SCOPES_AT_MOST = 300  # characters, in the log
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CodeExchange:
-    def __init__(
-        self,
-        *,
-        elicitations: Elicitations,
-        outbound: Outbound,
-        clients: Clients,
-        connections: Connections,
-        failures: TokenFailures,
-        flow: OauthFlow,
-    ) -> None:
-        self._elicitations = elicitations
-        self._outbound = outbound
-        self._clients = clients
-        self._connections = connections
-        self._failures = failures
-        self._flow = flow
+    elicitations: Elicitations
+    outbound: Outbound
+    clients: Clients
+    connections: Connections
+    failures: TokenFailures
+    flow: OauthFlow
 
     async def connect(
         self,
@@ -67,7 +59,7 @@ class CodeExchange:
         Cancelling the caller does not stop the work. Raises NotPossible if the state was already
         used.
         """
-        await self._elicitations.run_to_completion(
+        await self.elicitations.run_to_completion(
             self._connect(elicitation, state=state, code=code, callback=callback)
         )
 
@@ -75,7 +67,7 @@ class CodeExchange:
         """Settle the question as denied or failed, as the provider answered."""
         status = Status.DENIED if isinstance(error, Denied) else Status.FAILED
         with suppress(NotPossible):
-            await self._elicitations.settle(elicitation.id, status, why=_why(error))
+            await self.elicitations.settle(elicitation.id, status, why=_why(error))
 
     async def _connect(
         self,
@@ -85,19 +77,19 @@ class CodeExchange:
         code: str,
         callback: Mapping[str, str] | None,
     ) -> None:
-        now = self._elicitations.clock()
-        current = await self._elicitations.change(
+        now = self.elicitations.clock()
+        current = await self.elicitations.change(
             elicitation.id, lambda e: come_back(e, state=state, now=now)
         )
         redeemed = list[TokenSet]()
-        talk = self._flow.finish(
+        talk = self.flow.finish(
             current, code=code, now=now, callback=callback, on_tokens=redeemed.append
         )
         assert current.attempt is not None
         stored = msgspec.convert(current.attempt.kept, StoredAttempt)
         try:
-            client = self._clients.get(self._terms(current).provider)
-            grant = await self._outbound.run(talk, to=client)
+            client = self.clients.get(self._terms(current).provider)
+            grant = await self.outbound.run(talk, to=client)
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             hidden = (code, stored.verifier)
             noted = await self._note(current, error, step="exchange", hidden=hidden)
@@ -117,12 +109,12 @@ class CodeExchange:
         If the provider is temporarily unavailable, the question stays open. Do nothing if the state
         was already used, for example by an exchange that has not ended.
         """
-        now, attempt = self._elicitations.clock(), elicitation.attempt
+        now, attempt = self.elicitations.clock(), elicitation.attempt
         state = None if attempt is None else attempt.state
         if state is None:
             return
         try:
-            current = await self._elicitations.change(
+            current = await self.elicitations.change(
                 elicitation.id, lambda e: come_back(e, state=state, now=now)
             )
         except NotPossible:
@@ -137,9 +129,9 @@ class CodeExchange:
         attempt = current.attempt
         if attempt is None or not is_temporary_error(error):
             return False
-        number, now = attempt.number, self._elicitations.clock()
+        number, now = attempt.number, self.elicitations.clock()
         try:
-            await self._elicitations.change(
+            await self.elicitations.change(
                 current.id, lambda e: fail_attempt(e, number=number, now=now)
             )
         except NotPossible:
@@ -157,9 +149,9 @@ class CodeExchange:
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
         if grant.person.own_id is not None:
-            connection = await self._connections.same_row(connection, own_id=grant.person.own_id)
-        client = self._clients.clients[terms.provider]
-        await self._failures.clear(client, owner=current.owner)
+            connection = await self.connections.same_row(connection, own_id=grant.person.own_id)
+        client = self.clients.clients[terms.provider]
+        await self.failures.clear(client, owner=current.owner)
         self._note_scopes(current, grant, connection)
         if not terms.wants(grant.person):
             other = Failed("The person connected another account than the requested one.")
@@ -173,21 +165,21 @@ class CodeExchange:
         async def placed() -> Sequence[Value]:
             nonlocal stored  # unlike `connection`, the stored row also has the earlier tools
             is_named = terms.names_one
-            *others, stored = await self._connections.placed(connection, is_named=is_named)
+            *others, stored = await self.connections.placed(connection, is_named=is_named)
             return (*others, stored)
 
         async def also(_: Elicitation) -> Sequence[Value]:
             return await placed() if connection.owner == owner else ()
 
         if connection.owner != owner:  # the team's rows need a separate write
-            await self._elicitations.write_rebuilt(placed)
+            await self.elicitations.write_rebuilt(placed)
 
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}
-        done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
+        done = await complete_elicitation(self.elicitations, current.id, answer, proof, also=also)
         is_unsettled = done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN)
         if is_unsettled and connection.owner == owner:
             # Too late for this question: store the account for the next one.
-            await self._elicitations.write_rebuilt(placed)
+            await self.elicitations.write_rebuilt(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored, owner=owner)
         return True
@@ -213,12 +205,12 @@ class CodeExchange:
     async def _note(
         self, current: Elicitation, error: Exception, *, step: Step, hidden: Collection[str] = ()
     ) -> Exception:
-        return await self._failures.note(
+        return await self.failures.note(
             error,
             step=step,
             id=current.id,
             owner=current.owner,
-            client=self._clients.get(self._terms(current).provider),
+            client=self.clients.get(self._terms(current).provider),
             hidden=hidden,
         )
 
@@ -255,16 +247,16 @@ class CodeExchange:
 
         Many providers revoke all grants of an account together, so its other tokens would end too.
         """
-        holders = {self._connections.holder(owner, one) for one in (None, *self._connections.teams)}
+        holders = {self.connections.holder(owner, one) for one in (None, *self.connections.teams)}
         for holder in holders:
-            for one in await self._connections.all_of(holder):
+            for one in await self.connections.all_of(holder):
                 is_there = (one.provider, one.tenant) == (refused.provider, refused.tenant)
                 if is_there and refused.person_id in ("", one.person_id):
                     return
         with suppress(Failed):
-            client = self._clients.clients[refused.provider].for_tenant(refused.tenant)
-            now = self._elicitations.clock()
-            await self._outbound.run(revoke(client, refused, now=now), to=client)
+            client = self.clients.clients[refused.provider].for_tenant(refused.tenant)
+            now = self.elicitations.clock()
+            await self.outbound.run(revoke(client, refused, now=now), to=client)
 
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
         return msgspec.convert(elicitation.asked.terms, AccountTerms)
@@ -276,7 +268,7 @@ class CodeExchange:
         connect another account there.
         """
         content: Json = {"account": connection.id}
-        elicitations = self._elicitations
+        elicitations = self.elicitations
         for other in await elicitations.all(Elicitation, owner=owner, status=Status.PENDING):
             is_account = traits_of(other.kind).gives == "account"
             is_one = is_account and elicitations.clock() < other.expires_at
@@ -284,13 +276,13 @@ class CodeExchange:
             if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
             terms = self._terms(other)
-            client = self._clients.get(terms.provider)
+            client = self.clients.get(terms.provider)
             if (
                 client is not None
                 and terms.team == connection.team
-                and self._connections.key(client, server=other.asked.server) == connection.key
+                and self.connections.key(client, server=other.asked.server) == connection.key
                 and connection.is_wanted(terms.account, terms.tenant)
-                and self._connections.is_enough(
+                and self.connections.is_enough(
                     connection, terms.scopes, client, asks_again=terms.again
                 )
             ):
@@ -301,12 +293,12 @@ class CodeExchange:
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
     ) -> Connection:
         terms = self._terms(current)
-        pepper = self._elicitations.owners.pepper
-        client = self._clients.clients[terms.provider]
-        key = self._connections.key(client, server=current.asked.server)
+        pepper = self.elicitations.owners.pepper
+        client = self.clients.clients[terms.provider]
+        key = self.connections.key(client, server=current.asked.server)
         whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
-        holder = self._connections.holder(current.owner, terms.team)
-        tail, now = pepper.tag("account", key, *whose, size=18), self._elicitations.clock()
+        holder = self.connections.holder(current.owner, terms.team)
+        tail, now = pepper.tag("account", key, *whose, size=18), self.elicitations.clock()
         client_of = current.asked.calling_client
         connection = Connection(
             id=holder + tail,

@@ -121,34 +121,20 @@ class Connections:
 
         A new account has no token yet. It is not in use for any lookup key, so `find` skips it.
         """
-        owners, now, provider = (
-            self._elicitations.owners,
-            self._elicitations.clock(),
-            client.provider,
-        )
+        owners, provider = self._elicitations.owners, client.provider
         owner, key = owners.tag_of_service_accounts(), self.key(client, server=server)
         what = (provider.tenant or "", *sorted(scopes))
         id = owner + owners.pepper.tag("service account", key, *what, size=18)
         found = await self.read(owner, id)
         if found is None:
-            found = Connection(
-                id=id,
-                owner=owner,
-                key=key,
-                server=server,
-                provider=provider.name,
+            found = self._without_token(client, id=id, owner=owner, server=server)
+            found = replace(
+                found,
                 person_id=client.client_id,
-                label=provider.label,
                 tenant=provider.tenant,
-                connected_at=now,
-                scopes=(),
                 requested=scopes,
-                tools=(),
-                access_token="",
                 dpop_key=new_key() if provider.dpop else None,
-                expires_at=now,
-                holds_key=False,
-                declared=self._clients.declared(client),
+                expires_at=found.connected_at,
             )
             with suppress(Conflict):  # another process was first; both rows are equal
                 await self._elicitations.write(found)
@@ -157,22 +143,26 @@ class Connections:
 
     def new_exchanged(self, client: Client, scopes: Sequence[str], *, by: AskedBy) -> Connection:
         """Return the row of an account for the asker's own access token, without a token yet."""
-        key, now = self.key(client, server=by.server), self._elicitations.clock()
-        tag = self._elicitations.owners.pepper.tag
+        key, tag = self.key(client, server=by.server), self._elicitations.owners.pepper.tag
+        id = by.owner + tag("exchanged account", key, *sorted(scopes), size=18)
+        new = self._without_token(client, id=id, owner=by.owner, server=by.server)
+        return replace(new, is_exchanged=True)
+
+    def _without_token(self, client: Client, *, id: str, owner: str, server: str) -> Connection:
+        """Return a new account that has no token yet, and that `find` skips."""
         return Connection(
-            id=by.owner + tag("exchanged account", key, *sorted(scopes), size=18),
-            owner=by.owner,
-            key=key,
-            server=by.server,
-            provider=client.provider.name,
+            id=id,
+            owner=owner,
             person_id="",
+            key=self.key(client, server=server),
+            server=server,
+            provider=client.provider.name,
             label=client.provider.label,
-            connected_at=now,
+            connected_at=self._elicitations.clock(),
             scopes=(),
             tools=(),
             access_token="",
             holds_key=False,
-            is_exchanged=True,
             declared=self._clients.declared(client),
         )
 

@@ -110,19 +110,12 @@ class Import:
     is_dry: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Importing:
-    def __init__(
-        self,
-        *,
-        elicitations: Elicitations,
-        outbound: Outbound,
-        clients: Clients,
-        connections: Connections,
-    ) -> None:
-        self._elicitations = elicitations
-        self._outbound = outbound
-        self._clients = clients
-        self._connections = connections
+    elicitations: Elicitations
+    outbound: Outbound
+    clients: Clients
+    connections: Connections
 
     async def run(self, lines: Iterable[str], about: Import) -> Sequence[ImportedLine]:
         """Import each line separately: a refused line does not affect the other lines."""
@@ -159,11 +152,11 @@ class Importing:
         client, declared = self._client(line)
         # Checks the line before the token is sent to the provider.
         new = self._connection(line, client, owner, server=server, declared=declared)
-        now = self._elicitations.clock()
+        now = self.elicitations.clock()
         if line.expires_at is not None and line.expires_at <= now:
             raise LineRefused("The access token has expired: renew it, then send the new one.")
         try:
-            person = await self._outbound.run(
+            person = await self.outbound.run(
                 owner_of_token(client, access=ApiAccess(token=line.access_token, now=now)),
                 to=client,
             )
@@ -181,10 +174,10 @@ class Importing:
         if NAME.fullmatch(line.provider) is None:
             raise LineRefused("provider: this is not the name of a provider.")
         try:
-            client = self._clients.of(line.provider)
+            client = self.clients.of(line.provider)
         except ElicitError as error:  # declared only in a tool's code, or without credentials
             raise LineRefused(f"The provider cannot be used here: {error}") from None
-        return client.for_tenant(line.tenant), self._clients.declared(client)
+        return client.for_tenant(line.tenant), self.clients.declared(client)
 
     async def _store(
         self, new: Connection, *, replaces: bool = False, is_dry: bool = False
@@ -193,7 +186,7 @@ class Importing:
 
         async def rows() -> list[Value]:
             nonlocal done
-            stored = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
+            stored = await self.elicitations.read(Connection, owner=new.owner, id=new.id)
             current = stored if stored is not None and stored.is_connected else None
             if current is None:
                 done = "imported"
@@ -205,15 +198,15 @@ class Importing:
                 return []
             # The account that is in use stays in use: no imported account takes its place.
             is_in_use = stored is not None and stored.is_connected and stored.holds_key
-            return [*await self._connections.placed(new, is_named=not is_in_use)]
+            return [*await self.connections.placed(new, is_named=not is_in_use)]
 
-        await self._elicitations.write_rebuilt(rows)
+        await self.elicitations.write_rebuilt(rows)
         return done
 
     def _connection(
         self, line: ConnectedElsewhere, client: Client, owner: str, *, server: str, declared: Json
     ) -> Connection:
-        now, provider = self._elicitations.clock(), client.provider
+        now, provider = self.elicitations.clock(), client.provider
         if line.refresh_token is None and line.expires_at is not None and line.expires_at <= now:
             raise LineRefused("The access token has expired, and there is no refresh token.")
         if line.refresh_expires_at is not None and line.refresh_expires_at <= now:
@@ -229,9 +222,9 @@ class Importing:
             raise LineRefused(f"details: keep of the provider lacks {names}.")
         provider.reach(line.details)  # raises if they lead to another host
         account_id = line.account_id or ""
-        key = self._connections.key(client, server=server)
+        key = self.connections.key(client, server=server)
         whose = (account_id, *(() if provider.tenant is None else (provider.tenant,)))
-        tag = self._elicitations.owners.pepper.tag
+        tag = self.elicitations.owners.pepper.tag
         return planned(
             Connection(
                 id=owner + tag("account", key, *whose, size=18),
@@ -258,7 +251,7 @@ class Importing:
         )
 
     def _owner(self, line: AccountLine, about: Import) -> str:
-        owners, issuer = self._elicitations.owners, line.issuer or about.issuer
+        owners, issuer = self.elicitations.owners, line.issuer or about.issuer
         if (line.subject is None) == (line.user is None):
             raise LineRefused("Name the person: either subject (and issuer), or user.")
         if line.user is not None:

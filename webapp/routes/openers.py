@@ -19,6 +19,7 @@ from webapp.pages.builder import ENDINGS
 from webapp.pages.views import Ended, View
 from webapp.pages.views_openers import (
     BeforeOpener,
+    Closed,
     CodeButton,
     CodePage,
     OtherIssuer,
@@ -116,6 +117,18 @@ def sign_in_button(page: PageRequest, *, back: str, switches: bool = False) -> S
 def sign_in_targets(service: Service) -> Sequence[str]:
     """Return the form targets of a page with a sign-in button."""
     return () if service.identity.signing_in is None else service.identity.signing_in.form_targets
+
+
+def closed_page(page: PageRequest, view: Closed) -> NotShown:
+    """Return the exception that shows this page in place of one that the browser may not open."""
+    return NotShown(
+        page.answers.page(
+            view,
+            status=HTTPStatus.FORBIDDEN,
+            form_targets=sign_in_targets(page.service),
+            cookies=page.new_cookies,
+        )
+    )
 
 
 def why_not_shown(service: Service) -> str:

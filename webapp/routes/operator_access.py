@@ -20,8 +20,8 @@ from webapp.identity.operators import ENTRY, OperatorAccess, OperatorDecision
 from webapp.operations.catalog import LISTS
 from webapp.pages.views_openers import Closed, PairUsed
 from webapp.pages.views_operator import OperatorEnter
-from webapp.routes.answers import NotShown, see_other
-from webapp.routes.openers import sign_in_button, sign_in_targets
+from webapp.routes.answers import see_other
+from webapp.routes.openers import closed_page, sign_in_button
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/operator"
@@ -75,14 +75,7 @@ async def known_operator(page: PageRequest) -> OperatorDecision:
         "the address that it prints in this browser.",
         sign_in=sign_in_button(page, back=_here(page)) if signs_in else None,
     )
-    raise NotShown(
-        page.answers.page(
-            view,
-            status=HTTPStatus.FORBIDDEN,
-            form_targets=sign_in_targets(page.service),
-            cookies=page.new_cookies,
-        )
-    )
+    raise closed_page(page, view)
 
 
 def operator_page(page: PageRequest, view: Any, *, status: int = HTTPStatus.OK) -> Response[Any]:

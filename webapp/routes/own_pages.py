@@ -31,8 +31,14 @@ from webapp.pages.views_forms import ActivityEntry, ActivityPage
 from webapp.pages.views_openers import Closed, OwnPage, Paging, PersonsPage, SignInButton
 from webapp.prices import price_in
 from webapp.records.ids import OWNER_TAG_CHARACTERS, made_at
-from webapp.routes.answers import NotShown, problem
-from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
+from webapp.routes.answers import problem
+from webapp.routes.openers import (
+    SIGN_IN,
+    closed_page,
+    sign_in_button,
+    sign_in_targets,
+    why_not_shown,
+)
 from webapp.routes.page_request import PageRequest
 from webapp.stores import Record
 
@@ -78,14 +84,7 @@ async def known_viewer(
         sign_in=sign_in_button(page, back=f"/{of}"),
         by_code=page.service.identity.binds_by_code,
     )
-    raise NotShown(
-        page.answers.page(
-            view,
-            status=HTTPStatus.FORBIDDEN,
-            form_targets=sign_in_targets(page.service),
-            cookies=page.new_cookies,
-        )
-    )
+    raise closed_page(page, view)
 
 
 def viewer_fields(page: PageRequest, viewer: Viewer, *, back: str) -> _About:

@@ -166,14 +166,6 @@ def _is_new(payment: MolliePaid) -> bool:
     return payment.is_open and payment.method is None
 
 
-def _can_be_charged_back(payment: MolliePaid) -> bool:
-    return payment.is_paid and not payment.is_charged_back
-
-
-def _is_charged_back(payment: MolliePaid) -> bool:
-    return payment.is_charged_back
-
-
 _BUTTONS = (
     Button(name="paid", label="Paid", look="primary", act=_ends(SaleState.PAID)),
     Button(name="failed", label="Failed", act=_ends(SaleState.FAILED), when=_is_new),
@@ -197,10 +189,13 @@ _BUTTONS = (
         "chargeback",
         label="Let the bank take it back",
         dispute=Dispute.LOST,
-        when=_can_be_charged_back,
+        when=lambda payment: payment.is_paid and not payment.is_charged_back,
     ),
     dispute_button(
-        "won", label="Let the bank return it", dispute=Dispute.WON, when=_is_charged_back
+        "won",
+        label="Let the bank return it",
+        dispute=Dispute.WON,
+        when=lambda payment: payment.is_charged_back,
     ),
 )
 

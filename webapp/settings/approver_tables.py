@@ -22,9 +22,9 @@ from webapp.settings.parsers import (
     TEXTS,
     converted,
     duration,
+    label_of,
     meant,
     tables_in,
-    unknown_key,
 )
 
 CLAIM_VALUES_AT_MOST: Final = 20  # for all approvers together: a cookie contains the values
@@ -64,11 +64,8 @@ def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Appr
 
 
 def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver | None:
-    faults = [
-        unknown_key(key, sorted(_APPROVER_KEYS)) for key in table if key not in _APPROVER_KEYS
-    ]
-    known = {key: value for key, value in table.items() if key in _APPROVER_KEYS}
-    read = converted(known, _APPROVER_KEYS, faults)
+    faults = list[str]()
+    read = converted(table, _APPROVER_KEYS, faults)
     faults += [
         f"claims.{claim}: people can change this claim or share it with others; use a group or a "
         "role that the issuer assigns."
@@ -164,9 +161,8 @@ def read_teams(
     """
     found = list[Team]()
     for name, table in tables_in(tables, kind="teams", built_in=(), problems=problems):
-        faults = [unknown_key(key, sorted(_KEYS)) for key in table if key not in _KEYS]
-        known = {key: value for key, value in table.items() if key in _KEYS}
-        read = converted(known, _KEYS, faults)
+        faults = list[str]()
+        read = converted(table, _KEYS, faults)
         faults += _faults_of(read)
         faults += [
             f"providers: {one} is neither built in nor a table [providers.{one}]."
@@ -179,7 +175,7 @@ def read_teams(
             found.append(
                 Team(
                     name=name,
-                    label=read.get("label", name.replace("_", " ").title()),
+                    label=read.get("label", label_of(name)),
                     providers=frozenset(read["providers"]),
                     claims=read.get("claims", {}),
                     issuers=frozenset(read.get("issuers", ())),

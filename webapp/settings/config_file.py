@@ -43,6 +43,7 @@ from webapp.settings.parsers import (
     TYPES,
     converted,
     keys_of,
+    label_of,
     line_of,
     meant,
     tables_in,
@@ -266,7 +267,7 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
         faults += _revocation_faults(read["revoke"])
     for each in read["refusals"] if isinstance(read.get("refusals"), tuple) else ():
         faults += _refusal_faults(each)
-    faults += _label_faults(read.get("label", _label_of(name)))
+    faults += _label_faults(read.get("label", label_of(name)))
     faults += _query_faults(read.get("authorize"), scope_parameter=read.get("scope_parameter"))
     if not faults:
         try:
@@ -294,14 +295,14 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         tables |= key
         base = replace(_LIKE[like], sandbox=None)
         return _at(
-            replace(base, name=name, **{"label": _label_of(name), **tables, **pairs, **read}),
+            replace(base, name=name, **{"label": label_of(name), **tables, **pairs, **read}),
             tenant,
         )
     if discovers:
         read = {"always": ("openid",), "api": read["issuer"], **read}
     values: dict[str, Any] = {
         "name": name,
-        "label": _label_of(name),
+        "label": label_of(name),
         "discovers": discovers,
         "person": PersonProbe(**person) if person is not None else None,
         "revoke": _revocation(revoke),
@@ -316,10 +317,6 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
 def _at(provider: Provider, tenant: str | None) -> Provider:
     """Return the provider at the tenant's host, if the table names one. Raises InvalidQuestion."""
     return provider if tenant is None else provider.for_tenant(tenant)
-
-
-def _label_of(name: str) -> str:
-    return name.replace("_", " ").title()
 
 
 def _label_faults(label: object) -> Iterator[str]:
@@ -403,18 +400,13 @@ def _revocation_faults(revoke: Mapping[str, Any]) -> Iterator[str]:
 
 def _api_key_faults(key: Mapping[str, Any]) -> list[str]:
     faults = [] if "page" in key else ["page: required: the address where people make a key."]
-    faults += [unknown_key(one, sorted(_KEY_KEYS)) for one in key if one not in _KEY_KEYS]
-    converted({one: key[one] for one in key if one in _KEY_KEYS}, _KEY_KEYS, faults)
+    converted(key, _KEY_KEYS, faults)
     return [f"key.{fault}" for fault in faults]
 
 
 def _exchange_faults(exchange: Mapping[str, Any]) -> list[str]:
     faults = [] if "issuer" in exchange else ["issuer: required: the issuer of the people."]
-    faults += [
-        unknown_key(one, sorted(_EXCHANGE_KEYS)) for one in exchange if one not in _EXCHANGE_KEYS
-    ]
-    known = {one: exchange[one] for one in exchange if one in _EXCHANGE_KEYS}
-    converted(known, _EXCHANGE_KEYS, faults)
+    converted(exchange, _EXCHANGE_KEYS, faults)
     for name in ("kind", "subject_type"):
         allowed = get_args(get_type_hints(TokenExchange)[name])
         if exchange.get(name, allowed[0]) not in allowed:
@@ -428,9 +420,8 @@ def _exchange(read: dict[str, Any]) -> TokenExchange:
 
 
 def _refusal_faults(refusal: Mapping[str, Any]) -> list[str]:
-    known = {key: value for key, value in refusal.items() if key in _REFUSAL_KEYS}
-    faults = [unknown_key(key, sorted(_REFUSAL_KEYS)) for key in refusal.keys() - known.keys()]
-    converted(known, _REFUSAL_KEYS, faults)
+    faults = list[str]()
+    converted(refusal, _REFUSAL_KEYS, faults)
     return [f"refusals.{fault}" for fault in faults]
 
 

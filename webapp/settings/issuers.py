@@ -27,7 +27,7 @@ from webapp.settings.identity import (
     scopes_of,
     with_approvers,
 )
-from webapp.settings.parsers import FLAG, TEXT, TEXTS, converted, tables_in, unknown_key
+from webapp.settings.parsers import FLAG, TEXT, TEXTS, converted, tables_in
 from webapp.settings.table import Setting, Values
 
 _KEYS: Final[Mapping[str, str]] = {
@@ -80,8 +80,8 @@ def read_issuers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Issuer
 
 
 def _table(name: str, table: dict[str, Any], problems: list[str]) -> IssuerTable | None:
-    faults = [unknown_key(key, sorted(_KEYS)) for key in table if key not in _KEYS]
-    read = converted({key: table[key] for key in table if key in _KEYS}, _KEYS, faults)
+    faults = list[str]()
+    read = converted(table, _KEYS, faults)
     if "issuer" not in table:
         faults.append("issuer: required.")
     faults += _value_faults(read)

@@ -35,7 +35,6 @@ from webapp.settings.parsers import (
     duration,
     meant,
     tables_in,
-    unknown_key,
 )
 from webapp.settings.table import Setting, Values
 
@@ -95,9 +94,8 @@ def read_notify_tables(tables: Mapping[str, Any], problems: list[str]) -> tuple[
 
 
 def _table(name: str, table: Mapping[str, Any], problems: list[str]) -> NotifyTable | None:
-    faults = [unknown_key(key, sorted(_KEYS)) for key in table if key not in _KEYS]
-    known = {key: value for key, value in table.items() if key in _KEYS}
-    read = converted(known, _KEYS, faults, types=_TYPES)
+    faults = list[str]()
+    read = converted(table, _KEYS, faults, types=_TYPES)
     for key, parse in _PARSERS.items():
         if key in read:
             try:

@@ -220,6 +220,11 @@ def unused_for(text: str) -> timedelta | None:
     return found
 
 
+def label_of(name: str) -> str:
+    """Return the label of a table in `elicit.toml` that sets no label."""
+    return name.replace("_", " ").title()
+
+
 def asks_of_payments(text: str) -> bool | None:
     if text not in ("", "0", "1"):
         raise ValueError("must be 1 to poll about every open payment, or 0 to poll about none.")
@@ -331,17 +336,21 @@ def tables_in(
 
 
 def converted(
-    given: Mapping[str, Any],
+    table: Mapping[str, Any],
     keys: Mapping[str, str],
     faults: list[str],
     *,
     types: Mapping[str, Any] = TYPES,
 ) -> dict[str, Any]:
-    """Return the values that have their key's type, and add faults for the others."""
+    """Return the values that have their key's type, and add faults for the others.
+
+    Unknown keys are faults too.
+    """
+    faults += [unknown_key(key, sorted(keys)) for key in table if key not in keys]
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key in (key for key in table if key in keys):
         try:
-            values[key] = msgspec.convert(value, types[keys[key]])
+            values[key] = msgspec.convert(table[key], types[keys[key]])
         except msgspec.ValidationError:
             faults.append(f"{key}: must be {keys[key]}.")
     return values

@@ -29,7 +29,15 @@ from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Scheme
-from webapp.settings.parsers import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
+from webapp.settings.parsers import (
+    TEXT,
+    TYPES,
+    converted,
+    keys_of,
+    label_of,
+    tables_in,
+    unknown_key,
+)
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
 
 # The settings that every provider has, named without the prefix ELICIT_{NAME}_. `needs` must not
@@ -93,18 +101,14 @@ def read_merchant_accounts(
     sellers: dict[str, ProviderDeclaration] = {}
     for name, table in tables_in(tables, kind="sellers", built_in=BUILT_IN, problems=problems):
         faults: list[str] = []
-        values = _values(table, faults)
+        values: dict[str, Any] = {"label": label_of(name), **_values(table, faults)}
         if not faults:
             try:
-                sellers[name] = ProviderDeclaration(name=name, **_labelled(name, values))
+                sellers[name] = ProviderDeclaration(name=name, **values)
             except InvalidQuestion as error:
                 faults += map(_without_value, str(error).splitlines())
         problems += [f"sellers.{name}.{fault}" for fault in dict.fromkeys(faults)]
     return sellers
-
-
-def _labelled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {"label": name.replace("_", " ").title(), **values}
 
 
 def _without_value(fault: str) -> str:

@@ -51,7 +51,7 @@ class Metrics(Observer):
         """Create the metrics. `folder` is the shared folder if there are several processes."""
         self._folder = folder
         # called with the values that this process wrote to the store
-        self.follow: Callable[[Sequence[object]], None] = _ignore
+        self.follow: Callable[[Sequence[object]], None] = lambda _: None
         self._registry = registry = CollectorRegistry()
         self._asked = _counter(families.ASKED, registry)
         self._outcomes = _counter(families.OUTCOMES, registry)
@@ -216,10 +216,6 @@ def _is_running(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _ignore(_: Sequence[object]) -> None:
-    pass
 
 
 def _help(family: MetricFamily) -> str:

@@ -218,7 +218,7 @@ async def visit_page(
 ) -> ElicitResult:
     """Go through the author's own pages to the last one, and fill in their forms with `fields`."""
     origins = [*places, *errand.asked.asked.origins]
-    await walk(errand.browser, errand.link, answers=fields, also=origins, say=_print_nothing)
+    await walk(errand.browser, errand.link, answers=fields, also=origins, say=lambda _: None)
     return ACCEPT
 
 
@@ -354,10 +354,6 @@ async def _inbox_id(errand: Errand, approver: str) -> str:
                 return one.id
         if after is None:
             return ""
-
-
-def _print_nothing(_: str) -> None:
-    pass
 
 
 def _is_other_button(form: WalkedForm) -> bool:

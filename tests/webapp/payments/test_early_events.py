@@ -35,7 +35,7 @@ from tests.support.disputes import unused_payment as unused
 from tests.support.payment_env import Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
-from tests.support.webhook_log import only, replayed
+from tests.support.webhooks import only, replayed
 from webapp.calls.verbs import Verbs
 from webapp.cli.payments import end_payment
 from webapp.cli.webhooks import list_hooks

@@ -31,7 +31,7 @@ from tests.support.acme import (
     begun,
     declared,
     ledger,
-    left_by,
+    left_pending,
     noted,
     still_open,
     tell,
@@ -214,7 +214,7 @@ def test_last_poll_of_an_unresolved_payment_is_at_its_deadline() -> None:
 async def test_pending_transfer_whose_event_was_lost_is_polled_until_arrival(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(payment_env, acme, state="pending")
+    asked = await left_pending(payment_env, acme)
     await payment_env.sweep(days=3)
     assert await ledger(payment_env) == []
     acme.pay()
@@ -226,7 +226,7 @@ async def test_pending_transfer_whose_event_was_lost_is_polled_until_arrival(
 async def test_polling_interval_of_a_pending_payment_doubles_up_to_a_day(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    await left_by(payment_env, acme, state="pending")
+    await left_pending(payment_env, acme)
     asked_at: list[int] = []
     for minute in range(0, 4 * 24 * 60, 5):
         calls = len(acme.calls)
@@ -243,7 +243,7 @@ async def test_polling_interval_of_a_pending_payment_doubles_up_to_a_day(
 async def test_settled_payment_is_not_polled_again(
     payment_env: PaymentEnv, acme: Acme, end: str
 ) -> None:
-    await left_by(payment_env, acme, state="pending")
+    await left_pending(payment_env, acme)
     acme.pay(state=end)
     await payment_env.sweep(days=1)
     calls = len(acme.calls)
@@ -255,7 +255,7 @@ async def test_settled_payment_is_not_polled_again(
 async def test_extra_polls_do_not_change_the_polling_schedule(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(payment_env, acme, state="pending")
+    asked = await left_pending(payment_env, acme)
     checkouts = payment_env.service.kinds.payments.checkouts
     (loose,) = await payment_env.unresolved(status=UnresolvedStatus.WAITING)
     for _ in range(60):
@@ -281,7 +281,7 @@ class Full(MemoryStore):
 async def test_payment_that_could_not_be_stored_is_polled_again(acme: Acme, tmp_path: Path) -> None:
     store = Full()
     async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as payment_env:
-        asked = await left_by(payment_env, acme, state="pending")
+        asked = await left_pending(payment_env, acme)
         acme.pay()
         store.is_full = True
         await payment_env.sweep(days=1)
@@ -333,7 +333,7 @@ async def test_stripe_transfer_whose_event_was_lost_is_found_by_polling(shop: Sh
 
 
 async def test_late_event_ends_the_polling(payment_env: PaymentEnv, acme: Acme) -> None:
-    await left_by(payment_env, acme, state="pending")
+    await left_pending(payment_env, acme)
     assert (await tell(payment_env, acme.pay())).json() == {"received": "late"}
     calls = len(acme.calls)
     await payment_env.sweep(days=2)

@@ -25,7 +25,7 @@ from tests.support.acme import (
     begun,
     declared,
     ledger,
-    left_by,
+    left_pending,
     noted,
     tell,
 )
@@ -107,7 +107,7 @@ async def ask_the_same(
 async def test_same_payment_is_not_asked_for_again_while_unresolved(
     payment_env: PaymentEnv, acme: Acme, state: str
 ) -> None:
-    asked = await left_by(payment_env, acme, state="pending")
+    asked = await left_pending(payment_env, acme)
     if state == "otherwise":
         acme.pay()
         acme.checkouts["co-1"]["amount"] = 400
@@ -126,7 +126,7 @@ async def test_same_payment_is_not_asked_for_again_while_unresolved(
 async def test_unresolved_payment_blocks_the_same_question_even_after_100_others(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(payment_env, acme, state="pending")
+    asked = await left_pending(payment_env, acme)
     (loose,) = await payment_env.unresolved()
     for number in range(100):  # the store lists each of these before `loose`
         another = replace(
@@ -141,7 +141,7 @@ async def test_unresolved_payment_blocks_the_same_question_even_after_100_others
 async def test_unreadable_unresolved_payment_does_not_block_a_new_question(
     payment_env: PaymentEnv, acme: Acme, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    asked = await left_by(payment_env, acme, state="pending")
+    asked = await left_pending(payment_env, acme)
     (record,) = await payment_env.store.list(what)
     await payment_env.store.write(replace(record, sealed=b"a torn page"))
     await ask_the_same(payment_env, asked)
@@ -288,7 +288,7 @@ async def nobody_is_asked_again(payment_env: PaymentEnv, acme: Acme) -> None:
 async def test_unresolved_payment_of_an_erased_question_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
-    asked = await left_by(payment_env, acme, state="pending")
+    asked = await left_pending(payment_env, acme)
     # No process ran for two months. The next process erases old records before its first sweep.
     payment_env.clock.tick(days=62)
     await payment_env.store.erase(before=payment_env.clock())
@@ -316,7 +316,7 @@ async def test_unresolved_payment_whose_question_is_erased_during_a_poll_is_list
 ) -> None:
     acme = Slow()
     async with selling(declared(DECLARED, folder=tmp_path), acme) as payment_env:
-        asked = await left_by(payment_env, acme, state="pending")
+        asked = await left_pending(payment_env, acme)
         acme.pay(state="paid" if state == "otherwise" else state)
         if state == "otherwise":
             acme.checkouts["co-1"]["amount"] = 400
@@ -348,7 +348,7 @@ async def test_unresolved_payment_erased_during_a_poll_is_not_written_again(
 ) -> None:
     acme, store = Slow(), Emptied()
     async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as payment_env:
-        asked = await left_by(payment_env, acme, state="pending")
+        asked = await left_pending(payment_env, acme)
         if when == "before its provider is asked":
             store.owner = asked.owner
         else:

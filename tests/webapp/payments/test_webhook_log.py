@@ -13,8 +13,7 @@ from tests.support.mcp_server import LEGACY, eventually, soon, text_of
 from tests.support.paying import give_up, two_tabs
 from tests.support.payment_events import COMPLETED, sent_event
 from tests.support.shop_env import Buying, Shop, buying
-from tests.support.webhook_log import only, replayed
-from tests.support.webhooks import a_session, signed
+from tests.support.webhooks import a_session, only, replayed, signed
 from webapp.cli.webhooks import list_hooks, replay_hook, show_hook
 from webapp.command import CommandRefused
 from webapp.operations.rows import WebhookRow

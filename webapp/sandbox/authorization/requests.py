@@ -63,12 +63,9 @@ class Parameters:
         Raises:
             Repeated: A parameter came more than once.
         """
-        for name in self._repeated():
-            raise Repeated(name)
-
-    def _repeated(self) -> Iterator[str]:
-        counts = Counter(key for key, _ in self._pairs)
-        return (name for name, count in counts.items() if count > 1)
+        for name, count in Counter(key for key, _ in self._pairs).items():
+            if count > 1:
+                raise Repeated(name)
 
 
 _REDIRECT = re.compile(r"(?P<origin>https?://[^/?#@\\]+)(?P<rest>[/?][!-~]*)?", re.IGNORECASE)

@@ -252,12 +252,8 @@ def give_half_back(
     return Button(name="part", label=label, act=act, when=when, stays=True)
 
 
-def _is_awaited(sale: Sale) -> bool:
-    return sale.state is SaleState.AWAITED
-
-
 TRANSFER = tuple(
-    Button(name=name, act=becomes(state), when=_is_awaited)
+    Button(name=name, act=becomes(state), when=lambda sale: sale.state is SaleState.AWAITED)
     for name, state in (("arrive", SaleState.PAID), ("fail", SaleState.FAILED))
 )
 GO_BACK = Button(name=CANCEL, act=_nothing)
