@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gates(PageKind):
-    """The kind `gate`: implements question_kind.QuestionKind for a Form that is a gate."""
+    """The kind `gate`, of a Form that is a gate."""
 
     may_know = True
 

@@ -24,7 +24,7 @@ from flows.oauth.token_exchange import exchanged
 from flows.question import Link
 from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy, QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens
@@ -42,15 +42,13 @@ EXCHANGED_BEFORE = timedelta(seconds=60)
 _log = logging.getLogger(__name__)
 
 
-class Accounts:
-    """The implementation of webapp.elicitations.question_kind.QuestionKind for AccountRequest.
+class Accounts(QuestionKind):
+    """The kinds `oauth` and `api_key`, of an AccountRequest.
 
     `credentials` are this server's client ids and secrets, by the provider's name.
     """
 
-    holds_open = False
     may_know = True
-    outlives_errors = False
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class Accounts:
             connections=self.connections,
             failures=self.failures,
         )
-        self.flow = OauthFlow(self._clients.clients)
+        self._flow = OauthFlow(self._clients.clients)
         self.code_exchange = CodeExchange(
             elicitations=elicitations,
             outbound=outbound,
@@ -99,6 +97,10 @@ class Accounts:
         self.api_keys = TypedKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
         )
+
+    @property
+    def flow(self) -> OauthFlow:
+        return self._flow
 
     def now(self) -> datetime:
         return self._elicitations.clock()
@@ -339,9 +341,6 @@ class Accounts:
             working, tool, client, owner=claimed.owner, name=terms.asker
         )
         return self.connections.content(working, scopes=terms.scopes)
-
-    async def used_up(self, delivered: Elicitation) -> list[Value]:
-        return []
 
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/callback/{self.terms(elicitation).provider}"

@@ -31,7 +31,7 @@ from flows.payments.session import (
 )
 from flows.question import Link
 from flows.requests import PaymentRequest
-from webapp.elicitations.question_kind import AskedBy, missing_table
+from webapp.elicitations.question_kind import AskedBy, QuestionKind, missing_table
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.checkouts import Checkouts
@@ -62,8 +62,8 @@ class PaymentGone(NotPossible):
         )
 
 
-class Payments:
-    """The implementation of webapp.elicitations.question_kind.QuestionKind for PaymentRequest."""
+class Payments(QuestionKind):
+    """The kind `payment`, of a PaymentRequest."""
 
     holds_open = True
     may_know = True
@@ -82,7 +82,7 @@ class Payments:
         self._elicitations = elicitations
         self._sellers = sellers
         self._config = config  # the name of the file that declares providers, for errors
-        self.flow = Gateways(sellers)
+        self._flow = Gateways(sellers)
         self.ledger = Ledger(
             elicitations,
             places={s.name: s.api for s in sellers.values()},
@@ -119,6 +119,10 @@ class Payments:
             flow=self.flow,
             ledger=self.ledger,
         )
+
+    @property
+    def flow(self) -> Gateways:
+        return self._flow
 
     def facts(self, request: PaymentRequest) -> Json:
         seller = self._chosen(request)
