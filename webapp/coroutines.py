@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 from flows import question as questions
 from flows.elicitation.misuse import must_take
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import APPLICATION, ToolCall
 from flows.errors import (
@@ -251,16 +252,9 @@ class _BlockVerbs(Verbs):
         with self._interrupted():
             return await super().ask_together(questions, stops_at_no=stops_at_no)
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None = None,
-        again: bool | None,
-    ) -> Json:
+    async def once(self, work: OnceWork) -> Json:
         with self._interrupted():
-            return await super().once(name, work, key=key, again=again)
+            return await super().once(work)
 
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:
         with self._interrupted():

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,6 +17,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, cast
 
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import CallingPerson
@@ -134,31 +135,23 @@ class Verbs:
         self._ended(*outcomes)
         return outcomes
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None = None,
-        again: bool | None,
-    ) -> Json:
+    async def once(self, work: OnceWork) -> Json:
         """Do the work once and return its stored result.
 
         The result is stored under the run, so an identical call after a crash gets the result.
         After a payment, the result is stored under the receipt: every call that gets the same
-        receipt again shares the result. `again` is None if the work is not the tool's own. Such
-        work is identified by its name alone. Raises NotAllowed for a refused caller, because
-        nothing could be stored and the work would be repeated.
+        receipt again shares the result. Raises NotAllowed for a refused caller, because nothing
+        could be stored and the work would be repeated.
         """
         body = current_body()
         try:
             await must_have_asked_blocking(self.call.loop)
-            if again is None:
-                return await self._once(name, work, step=("", "", ""))
-            step = (self.call.tool.tool, body.path, json.dumps(key))
-            with body.using(name, key):
-                result = await self._once(name, work, step=step)
-            self.call.used.note_use(again=again)
+            if work.again is None:
+                return await self._once(work, step=("", "", ""))
+            step = (self.call.tool.tool, body.path, json.dumps(work.key))
+            with body.using(work.name, work.key):
+                result = await self._once(work, step=step)
+            self.call.used.note_use(again=work.again)
             return result
         except ElicitError as error:
             self.failed(error)
@@ -403,10 +396,8 @@ class Verbs:
         known = await self._known(question.request, step.digest, None)
         return None if known is None else self._given(question, step, known)
 
-    async def _once(
-        self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
-    ) -> Json:
-        call = self.call
+    async def _once(self, work: OnceWork, *, step: OnceKey) -> Json:
+        call, name = self.call, work.name
         await call.must_be_going_on()
         if call.caller.owner is None:
             if call.caller.refusal is not None:
