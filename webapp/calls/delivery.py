@@ -22,7 +22,6 @@ from flows.elicitation import states
 from flows.elicitation.ending import refusal
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.elicitation.tool_call import CallingClient
 from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import voting_of
@@ -32,14 +31,12 @@ from flows.question import OnWire, Outcome, Question, reporting_errors
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
-from webapp.payments.payments import Payments
 from webapp.records.values import Value
 
 if TYPE_CHECKING:
     import httpx
 
-    from webapp.http.client import Outbound
-    from webapp.oauth.accounts import Accounts
+    from webapp.calls.call import Call
 
 
 T = TypeVar("T")
@@ -238,32 +235,22 @@ _ON_THE_LOOP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class OwnersReach:
-    """The accounts and receipts of one owner. Implements flows.question.Resources."""
+    """The accounts and receipts of one owner in a call. Implements flows.question.Resources."""
 
+    call: "Call"
     owner: str
-    teams: Collection[str] = ()
-    teams_until: datetime | None = None
     run: str
-    request_id: str
-    tool: str
-    calling_client: CallingClient
-    has_ended: Callable[[], bool]  # returns True if the call has ended
-    payments: Payments
-    outbound: "Outbound"
-    accounts: "Accounts"
-    hide: Callable[[str], None]  # called with each new access token, which no error may contain
-    loop: asyncio.AbstractEventLoop  # the call's own event loop
 
     def client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.AsyncClient":
-        return self.outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
+        return self.call.outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
 
     def sync_client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.Client":
         with reporting_errors():
             _must_be_a_thread()
-        return self.outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
+        return self.call.outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
 
     def now(self) -> datetime:
-        return self.accounts.now()
+        return self.call.clock()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -271,37 +258,45 @@ class OwnersReach:
         except ElicitError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self.call.loop).result()
 
     async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
-        if self.has_ended():
+        call, tool = self.call, self.call.tool
+        if call.has_ended:
             return None
-        keys, owner = self.accounts.keys, self._holder_of(connection)
-        newer = await keys.instead_of(
-            owner, connection, refused=refused, tool=self.tool, client=self.calling_client
+        newer = await call.kinds.accounts.keys.instead_of(
+            self._holder_of(connection),
+            connection,
+            refused=refused,
+            tool=tool.tool,
+            client=tool.calling_client,
         )
-        if newer is None or self.has_ended():
+        if newer is None or call.has_ended:
             return None
-        self.hide(newer[0])
+        call.used.hidden.add(newer[0])  # no error may contain an access token
         return newer
 
     async def invalidate(self, connection: str, refused: str) -> None:
-        keys, by = self.accounts.keys, self.calling_client
-        owner = self._holder_of(connection)
-        await keys.invalidate(owner, connection, refused=refused, tool=self.tool, client=by)
+        keys, tool = self.call.kinds.accounts.keys, self.call.tool
+        owner, by = self._holder_of(connection), tool.calling_client
+        await keys.invalidate(owner, connection, refused=refused, tool=tool.tool, client=by)
 
     def _holder_of(self, connection: str) -> str:
-        connections, until = self.accounts.connections, self.teams_until
-        teams = self.teams if until is None or self.now() < until else ()
-        return connections.holder_of(connection, owner=self.owner, teams=teams)
+        caller, until = self.call.caller, self.call.caller.teams_until
+        teams = caller.teams if until is None or self.now() < until else ()
+        return self.call.kinds.accounts.connections.holder_of(
+            connection, owner=self.owner, teams=teams
+        )
 
     async def spend(self, receipt_id: str) -> Json:
-        return await self.payments.spend(
-            self.owner, receipt_id, run=self.run, request_id=self.request_id
+        return await self.call.kinds.payments.spend(
+            self.owner, receipt_id, run=self.run, request_id=self.call.request_id
         )
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        return await self.payments.refund(self.owner, receipt_id, reason=reason, run=self.run)
+        return await self.call.kinds.payments.refund(
+            self.owner, receipt_id, reason=reason, run=self.run
+        )
 
 
 def _must_be_a_thread() -> None:

@@ -81,22 +81,8 @@ class Verbs:
 
     @property
     def resources(self) -> OwnersReach:
-        call = self.call
-        return OwnersReach(
-            owner=call.run.value.owner,
-            teams=call.caller.teams,
-            teams_until=call.caller.teams_until,
-            run=call.run.value.id,
-            request_id=call.request_id,
-            tool=call.tool.tool,
-            calling_client=call.tool.calling_client,
-            has_ended=lambda: call.has_ended,
-            payments=call.kinds.payments,
-            outbound=call.outbound,
-            accounts=call.kinds.accounts,
-            hide=call.used.hidden.add,
-            loop=call.loop,
-        )
+        run = self.call.run.value
+        return OwnersReach(call=self.call, owner=run.owner, run=run.id)
 
     def count_from(self, nth: int, request: Request) -> None:
         """Set how many equal questions came before the next question with this request."""
