@@ -34,7 +34,7 @@ from flows.errors import (
     StoreUnavailable,
 )
 from flows.question import Outcome, Question
-from webapp.calls.call import Call, Interrupted
+from webapp.calls.call import Call, Interrupted, Presenter
 from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked
@@ -269,7 +269,7 @@ class _BlockVerbs(Verbs):
             raise (answer if isinstance(answer, ElicitError) else AlreadyDone()) from None
 
 
-class _ByAuthor:
+class _ByAuthor(Presenter):
     """A presenter of questions that calls the author's own function."""
 
     def __init__(self, show: Show, user_codes: UserCodes) -> None:
@@ -279,15 +279,6 @@ class _ByAuthor:
 
     def can(self, mode: str) -> bool:
         return mode == "url"
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return False
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    async def apply_client_answers(self, call: Call) -> None:
-        pass  # answers come only from the page
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout
