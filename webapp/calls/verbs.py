@@ -160,16 +160,8 @@ class Verbs:
                     "the next call. Call on_end before `once`, or after it."
                 )
             await call.the_run()
-            await register(
-                call.elicitations,
-                call.run,
-                step=(call.tool.tool, body.path, key),
-                callback=callback,
-                payload=payload,
-                tool=call.tool.tool,
-                server=call.tool.server,
-                caller=self.caller().id,
-            )
+            step = (call.tool.tool, body.path, key)
+            await register(call, callback, payload, step=step, caller=self.caller().id)
         except ElicitError as error:
             self.failed(error)
             raise
