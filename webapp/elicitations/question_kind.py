@@ -61,9 +61,8 @@ class QuestionKind(ABC):
     may_know = False
     outlives_errors = False
 
-    @property
-    def flow(self) -> Flow | None:
-        """The flow through another site, or None if this server's own page accepts the answer."""
+    def redirect_flow(self) -> Flow | None:
+        """Return the flow through another site, or None if our own page accepts the answer."""
         return None
 
     def facts(self, request: Any) -> Json:

@@ -33,8 +33,7 @@ from webapp.settings.settings import Settings
 class Visits(QuestionKind):
     """The kind `url`: the person opens an address that a Visit names."""
 
-    @property
-    def flow(self) -> VisitFlow:
+    def redirect_flow(self) -> VisitFlow:
         return VisitFlow()
 
     async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:

@@ -76,7 +76,7 @@ class Accounts(QuestionKind):
             connections=self.connections,
             failures=self.failures,
         )
-        self._flow = OauthFlow(self._clients.clients)
+        self.flow = OauthFlow(self._clients.clients)
         self.code_exchange = CodeExchange(
             elicitations=elicitations,
             outbound=outbound,
@@ -98,9 +98,8 @@ class Accounts(QuestionKind):
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
         )
 
-    @property
-    def flow(self) -> OauthFlow:
-        return self._flow
+    def redirect_flow(self) -> OauthFlow:
+        return self.flow
 
     def now(self) -> datetime:
         return self._elicitations.clock()

@@ -82,7 +82,7 @@ class Payments(QuestionKind):
         self._elicitations = elicitations
         self._sellers = sellers
         self._config = config  # the name of the file that declares providers, for errors
-        self._flow = Gateways(sellers)
+        self.flow = Gateways(sellers)
         self.ledger = Ledger(
             elicitations,
             places={s.name: s.api for s in sellers.values()},
@@ -120,9 +120,8 @@ class Payments(QuestionKind):
             ledger=self.ledger,
         )
 
-    @property
-    def flow(self) -> Gateways:
-        return self._flow
+    def redirect_flow(self) -> Gateways:
+        return self.flow
 
     def facts(self, request: PaymentRequest) -> Json:
         seller = self._chosen(request)
