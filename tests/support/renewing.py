@@ -17,7 +17,7 @@ from flows.providers import github
 from tests.support.account_env import Answer, Asking, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
 from webapp.calls.call import Call
-from webapp.calls.delivery import OwnersReach
+from webapp.calls.resources import OwnersReach
 from webapp.identity.identity import Caller
 from webapp.service import Service
 

@@ -85,8 +85,7 @@ class Presenter(Protocol):
     async def apply_client_answers(self, call: "Call") -> None:
         """Apply the client's answers to all questions of the run when the request ends early.
 
-        One question ended the request while other questions were pending. Do nothing if the
-        client's answers do not come with its requests.
+        One question ended the request while other questions were pending.
         """
         return
 

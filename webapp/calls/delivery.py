@@ -1,19 +1,14 @@
-"""Outcomes for tools, the accounts and receipts in them, and the effects of a delivered result.
+"""Outcomes for tools, and the effects of a delivered result.
 
 Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
 payment stays available for an identical call. All other answers are used up by any result, also by
 an error.
-
-Risks: a tool keeps an account's access token and uses it after its call, or after the person
-stopped sharing the account. The tool still has the old token, but it gets no newer one.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError
 from msgspec.json import decode
@@ -23,21 +18,15 @@ from flows.elicitation.ending import refusal
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
+from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import voting_of
 from flows.payments.receipt import Payment
 from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import OnWire, Outcome, Question, reporting_errors
+from flows.question import Outcome, Question
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
 from webapp.records.values import Value
-
-if TYPE_CHECKING:
-    import httpx
-
-    from webapp.calls.call import Call
-
 
 T = TypeVar("T")
 
@@ -225,87 +214,3 @@ def _unless_anothers(
 ) -> Elicitation:
     is_anothers = elicitation.id in unused and elicitation.status is Status.ACCEPTED
     return elicitation if is_anothers else change(elicitation, run=run)
-
-
-_ON_THE_LOOP = (
-    "sync_client() blocks: it is for a `def` tool, which runs in a thread of its own. In an async "
-    "tool write `async with account.client() as api:`."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
-class OwnersReach:
-    """The accounts and receipts of one owner in a call. Implements flows.question.Resources."""
-
-    call: "Call"
-    owner: str
-    run: str
-
-    def client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.AsyncClient":
-        return self.call.outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
-
-    def sync_client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.Client":
-        with reporting_errors():
-            _must_be_a_thread()
-        return self.call.outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
-
-    def now(self) -> datetime:
-        return self.call.clock()
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            _must_be_a_thread()
-        except ElicitError:
-            work.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(work, self.call.loop).result()
-
-    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
-        call, tool = self.call, self.call.tool
-        if call.has_ended:
-            return None
-        newer = await call.kinds.accounts.keys.instead_of(
-            self._holder_of(connection),
-            connection,
-            refused=refused,
-            tool=tool.tool,
-            client=tool.calling_client,
-        )
-        if newer is None or call.has_ended:
-            return None
-        call.used.hidden.add(newer[0])  # no error may contain an access token
-        return newer
-
-    async def invalidate(self, connection: str, refused: str) -> None:
-        keys, tool = self.call.kinds.accounts.keys, self.call.tool
-        owner, by = self._holder_of(connection), tool.calling_client
-        await keys.invalidate(owner, connection, refused=refused, tool=tool.tool, client=by)
-
-    def _holder_of(self, connection: str) -> str:
-        caller, until = self.call.caller, self.call.caller.teams_until
-        teams = caller.teams if until is None or self.now() < until else ()
-        return self.call.kinds.accounts.connections.holder_of(
-            connection, owner=self.owner, teams=teams
-        )
-
-    async def spend(self, receipt_id: str) -> Json:
-        return await self.call.kinds.payments.spend(
-            self.owner, receipt_id, run=self.run, request_id=self.call.request_id
-        )
-
-    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        return await self.call.kinds.payments.refund(
-            self.owner, receipt_id, reason=reason, run=self.run
-        )
-
-
-def _must_be_a_thread() -> None:
-    """Check that the current thread runs no event loop, which a blocking wait would stop.
-
-    Raises ElicitError if the thread runs an event loop.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ElicitError(_ON_THE_LOOP)

@@ -33,7 +33,6 @@ from flows.errors import (
 from flows.kinds.gate import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from webapp.calls.call import Call, Interrupted
-from webapp.calls.delivery import OwnersReach
 from webapp.calls.endings import register
 from webapp.calls.leases import Fact
 from webapp.calls.once import (
@@ -47,6 +46,7 @@ from webapp.calls.once import (
 from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
+from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.sessions import LOCAL_ISSUER
