@@ -285,9 +285,9 @@ async def once(
     """
     if not name:
         raise InvalidQuestion("once needs a name that is unique within the tool.")
-    doing = OnceWork(name, work, returns)
+    doing = OnceWork(name, work, returns, key=key, again=again)
     try:
-        return doing.typed(await current_asker().once(name, doing, key=key, again=again))
+        return doing.typed(await current_asker().once(doing))
     finally:
         doing.close()
 

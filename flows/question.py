@@ -27,6 +27,7 @@ from flows.elicitation.misuse import (
     place_of_call,
     running,
 )
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_call import CallingPerson, ToolBody
 from flows.errors import (
@@ -343,14 +344,7 @@ class Asker(Protocol):
         """
         ...
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None,
-        again: bool,
-    ) -> Json: ...
+    async def once(self, work: OnceWork) -> Json: ...
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:
         """Register the function named `callback` for the end of this call.
 

@@ -1,12 +1,13 @@
 """Completion of questions by trusted code and by browsers that return from a site."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation import states
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Elicitation, Json
 from flows.elicitation.tool_call import CallingPerson
 from flows.elicitation.traits import NamedByAuthor, Proof, TrustedCode, traits_of
@@ -67,14 +68,7 @@ class Completing:
     ) -> tuple[Outcome[Any], ...]:
         self._nobody_asks()
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None,
-        again: bool,
-    ) -> Json:
+    async def once(self, work: OnceWork) -> Json:
         self._nobody_asks()
 
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 from flows import question as questions
 from flows.elicitation.misuse import must_take
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import APPLICATION, ToolCall
 from flows.errors import (
@@ -33,7 +34,7 @@ from flows.errors import (
     StoreUnavailable,
 )
 from flows.question import Outcome, Question
-from webapp.calls.call import Call, Interrupted
+from webapp.calls.call import Call, Interrupted, Presenter
 from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked
@@ -251,16 +252,9 @@ class _BlockVerbs(Verbs):
         with self._interrupted():
             return await super().ask_together(questions, stops_at_no=stops_at_no)
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None = None,
-        again: bool | None,
-    ) -> Json:
+    async def once(self, work: OnceWork) -> Json:
         with self._interrupted():
-            return await super().once(name, work, key=key, again=again)
+            return await super().once(work)
 
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:
         with self._interrupted():
@@ -275,7 +269,7 @@ class _BlockVerbs(Verbs):
             raise (answer if isinstance(answer, ElicitError) else AlreadyDone()) from None
 
 
-class _ByAuthor:
+class _ByAuthor(Presenter):
     """A presenter of questions that calls the author's own function."""
 
     def __init__(self, show: Show, user_codes: UserCodes) -> None:
@@ -285,15 +279,6 @@ class _ByAuthor:
 
     def can(self, mode: str) -> bool:
         return mode == "url"
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return False
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    async def apply_client_answers(self, call: Call) -> None:
-        pass  # answers come only from the page
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout

@@ -43,14 +43,25 @@ class OnceWork:
     `work` is a function or an unstarted coroutine. A function may return an awaitable. The
     function receives the idempotency key if it has a parameter for the key. `returns` is the type
     of the result. Without `returns`, the function's annotation is used. Without an annotation, the
-    result is plain JSON.
+    result is plain JSON. `key` distinguishes works of one name, and `again` is True if a repeated
+    call does the work again. `again` is None if the work is not the tool's own: such work is
+    identified by its name alone.
 
     Raises:
         InvalidQuestion: `work` cannot be called, or its result could not be stored.
     """
 
-    def __init__(self, name: str, work: object, returns: Any) -> None:
-        self._name, self._work = name, work
+    def __init__(
+        self,
+        name: str,
+        work: object,
+        returns: Any = None,
+        *,
+        key: str | int | None = None,
+        again: bool | None = False,
+    ) -> None:
+        self.name, self.key, self.again = name, key, again
+        self._work = work
         if inspect.iscoroutine(work):
             self._takes_key = False
         elif callable(work):
@@ -92,7 +103,7 @@ class OnceWork:
         except Exception as error:  # noqa: BLE001 - the type's own code
             why = type(error).__name__
         raise ResultNotStored(
-            f"once({self._name!r}) is done and its result is stored, but the result is not "
+            f"once({self.name!r}) is done and its result is stored, but the result is not "
             f"{_shown(self._returns)}, the type that work should return ({why}). Correct the type. "
             "The same call then gets the stored result, and the work is not done again."
         )

@@ -52,10 +52,6 @@ class SeenClient(Struct, frozen=True, kw_only=True):
     id: str | None = None
     title: str | None = None
 
-    @property
-    def is_verified(self) -> bool:
-        return self.id is not None
-
 
 def storable_name(name: str) -> str:
     """Return a client's name in a form that can be stored: lone surrogates are escaped.

@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -31,11 +30,10 @@ from flows.oauth.provider import Client, Provider
 from flows.oauth.pushed_request import address_to_leave_to
 from flows.oauth.requests import (
     ApiAccess,
-    ask_proven,
+    ask_token,
     asked_who,
     authorize_parameters,
     authorize_url,
-    post,
 )
 from flows.oauth.responses import (
     Person,
@@ -403,16 +401,10 @@ def exchange(
     values = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
     if verifier:
         values["code_verifier"] = verifier
-    build = partial(
-        post,
-        client,
-        endpoint=endpoint,
-        values={**values, **client.provider.targets, **dict(client.provider.token_extra)},
-        client_auth=client_auth,
-        body=client.provider.body,
-        now=now,
+    values |= {**client.provider.targets, **dict(client.provider.token_extra)}
+    return (
+        yield from ask_token(client, endpoint, values, client_auth=client_auth, now=now, key=key)
     )
-    return (yield from ask_proven(build, client.provider, key=key, now=now))
 
 
 def proven_claims(

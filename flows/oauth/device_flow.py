@@ -7,7 +7,6 @@ person is therefore shown before the account is used.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import httpx
@@ -20,7 +19,7 @@ from flows.oauth.discovery import discover
 from flows.oauth.dpop import new_key
 from flows.oauth.id_token import person_in, userinfo_of
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ApiAccess, ask, ask_proven, asked_who, post
+from flows.oauth.requests import ApiAccess, ask, ask_token, asked_who, post
 from flows.oauth.responses import (
     Person,
     TokenReply,
@@ -138,17 +137,10 @@ def poll(
         "client_id": client.client_id,
         **provider.targets,
     }
-    build = partial(
-        post,
-        client,
-        endpoint=code.token,
-        values=values,
-        client_auth=code.client_auth,
-        body=provider.body,
-        now=now,
-    )
     try:
-        reply = yield from ask_proven(build, provider, key=code.dpop_key, now=now)
+        reply = yield from ask_token(
+            client, code.token, values, client_auth=code.client_auth, now=now, key=code.dpop_key
+        )
     except Failed as error:
         if not isinstance(error.__cause__, httpx.HTTPError):
             raise

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 
 import httpx
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from flows.oauth.discovery import client_auth_now, discover
 from flows.oauth.dpop import new_key
 from flows.oauth.id_token import owner_of_token, unsigned_claims
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ApiAccess, ask_proven, post
+from flows.oauth.requests import ApiAccess, ask_token
 from flows.oauth.responses import TokenSet, members_of, read_token_reply
 from flows.oauth.token_errors import (
     ENDED,
@@ -204,16 +203,9 @@ def _token_reply(
     is_new = connection.dpop_key is None and client.provider.dpop
     key = new_key() if is_new else connection.dpop_key
     endpoint, client_auth = yield from _token_endpoint(client, connection)
-    build = partial(
-        post,
-        client,
-        endpoint=endpoint,
-        values=values,
-        client_auth=client_auth,
-        body=client.provider.body,
-        now=now,
+    reply = yield from ask_token(
+        client, endpoint, values, client_auth=client_auth, now=now, key=key
     )
-    reply = yield from ask_proven(build, client.provider, key=key, now=now)
     kind = members_of(reply, client.provider).get("token_type")
     is_bound = not is_new or (isinstance(kind, str) and kind.lower() == "dpop")
     return reply, key if is_bound else None

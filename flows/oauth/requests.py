@@ -127,6 +127,31 @@ def ask_proven(
     return reply if nonce is None else (yield from ask(proven(nonce), provider))
 
 
+def ask_token(
+    client: Client,
+    endpoint: str,
+    values: Mapping[str, str],
+    *,
+    client_auth: str,
+    now: datetime,
+    key: str | None = None,
+) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
+    """Send a request to a token endpoint, with a proof of the key, and return the reply."""
+    provider = client.provider
+
+    def build() -> httpx.Request:
+        return post(
+            client,
+            endpoint=endpoint,
+            values=values,
+            client_auth=client_auth,
+            body=provider.body,
+            now=now,
+        )
+
+    return (yield from ask_proven(build, provider, key=key, now=now))
+
+
 def authorize_url(endpoint: str | None, parameters: Mapping[str, str]) -> str:
     url: str = _ADD_PARAMETERS(endpoint, [*parameters.items()])
     return url

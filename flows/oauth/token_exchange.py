@@ -27,7 +27,7 @@ from flows.oauth.declaration import TokenExchange
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ApiAccess, ask, asked_who, post
+from flows.oauth.requests import ApiAccess, ask, ask_token, asked_who, post
 from flows.oauth.responses import (
     TokenReply,
     is_list,
@@ -214,15 +214,7 @@ def _tokens(client: Client, values: Mapping[str, str], *, now: datetime) -> Talk
         found = yield from discover(provider)
         endpoint, client_auth = found.token, found.client_auth(client_auth)
         methods = found.client_auths
-    request = post(
-        client,
-        endpoint=endpoint,
-        values=values,
-        client_auth=client_auth,
-        body=provider.body,
-        now=now,
-    )
-    reply = yield from ask(request, provider)
+    reply = yield from ask_token(client, endpoint, values, client_auth=client_auth, now=now)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
         otherwise = f"{provider.label} exchanged no token"

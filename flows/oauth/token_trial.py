@@ -15,7 +15,6 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
@@ -41,7 +40,7 @@ from flows.oauth.registered_client import (
     target_fix,
     wrong,
 )
-from flows.oauth.requests import ApiAccess, Unreachable, ask_proven, asked_who, post
+from flows.oauth.requests import ApiAccess, Unreachable, ask_token, asked_who
 from flows.oauth.responses import read_person, read_token_reply
 from flows.oauth.token_errors import (
     OF_TARGET,
@@ -228,18 +227,12 @@ def tried(trial: Trial, metadata: Metadata | None, *, now: datetime) -> Talk[Tri
 
 def _sent(trial: Trial, endpoint: str, client_auth: str, *, now: datetime) -> Talk[httpx.Response]:
     client = trial.registration.client
-    provider = client.provider
-    build = partial(
-        post,
-        client,
-        endpoint=endpoint,
-        values=trial.values,
-        client_auth=client_auth,
-        body=provider.body,
-        now=now,
+    key = new_key() if client.provider.dpop else None
+    return (
+        yield from ask_token(
+            client, endpoint, trial.values, client_auth=client_auth, now=now, key=key
+        )
     )
-    key = new_key() if provider.dpop else None
-    return (yield from ask_proven(build, provider, key=key, now=now))
 
 
 def _is_of_client(refusal: Refusal) -> bool:

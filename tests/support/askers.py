@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from flows import elicit
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json
 from flows.elicitation.tool_call import CallingPerson
 from flows.errors import ElicitError
@@ -30,8 +31,8 @@ class FixedAsker:
     async def ask_together(self, questions: Any, *, stops_at_no: bool) -> Any:
         return tuple([await self.ask(question) for question in questions])
 
-    async def once(self, name: str, work: Any, *, key: Any, again: bool) -> Json:
-        return await work("idempotency-key")  # type: ignore[no-any-return]  # what a test gives
+    async def once(self, work: OnceWork) -> Json:
+        return await work("idempotency-key")
 
     @property
     def resources(self) -> Any:

@@ -1,7 +1,7 @@
 """A fake provider that rotates and revokes tokens, and people with accounts there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -9,14 +9,16 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from flows.elicitation.tool_call import CallingClient
+from flows.elicitation.tool_call import ToolCall
 from flows.oauth.account import Account
 from flows.oauth.connection import Connection
 from flows.oauth.provider import Revocation
 from flows.providers import github
 from tests.support.account_env import Answer, Asking, Network, connect, serving_accounts, stored
 from tests.support.clock import Clock
-from webapp.calls.delivery import OwnersReach
+from webapp.calls.call import Call
+from webapp.calls.resources import OwnersReach
+from webapp.identity.identity import Caller
 from webapp.service import Service
 
 BASE = "http://127.0.0.1:8766"
@@ -122,20 +124,8 @@ async def unasked(asked: Asking) -> Account:
     return await asked.account()
 
 
-def reach_of(
-    service: Service, owner: str, *, tool: str = "t", has_ended: Callable[[], bool] = lambda: False
-) -> OwnersReach:
-    kinds = service.kinds
-    return OwnersReach(
-        owner=owner,
-        request_id="leg",
-        run="r",
-        tool=tool,
-        calling_client=CallingClient(name="c"),
-        has_ended=has_ended,
-        payments=kinds.payments,
-        outbound=service.outbound,
-        accounts=kinds.accounts,
-        hide=lambda _: None,
-        loop=asyncio.get_running_loop(),
-    )
+def reach_of(service: Service, owner: str, *, tool: str = "t") -> OwnersReach:
+    presenter: Any = None  # this call asks nothing
+    about = ToolCall(server="s", tool=tool, client="c", arguments="{}")
+    call = Call(service, Caller(owner=owner, client="c"), about, presenter=presenter)
+    return OwnersReach(call=call, owner=owner, run="r")

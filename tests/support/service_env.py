@@ -11,7 +11,7 @@ from flows.crypto.tokens import Ring
 from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
 from flows.elicitation.tool_call import DescribedTool, ToolCall
 from tests.support.clock import Clock
-from webapp.calls.call import Call
+from webapp.calls.call import Call, Presenter
 from webapp.calls.presenter import PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
@@ -98,7 +98,7 @@ async def asked(service: Service, **about: object) -> Elicitation:
 
 
 @dataclass
-class Holding:
+class Holding(Presenter):
     """A presenter that shows nothing and waits until the elicitation ends or expires."""
 
     holds: str | None = None
@@ -107,20 +107,11 @@ class Holding:
     def can(self, mode: str) -> bool:
         return mode == "url"
 
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return False
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now + timeout
 
     def busy(self) -> object:
         return "busy"
-
-    async def apply_client_answers(self, call: Call) -> None:
-        """Apply nothing: this client sends no answers."""
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter

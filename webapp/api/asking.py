@@ -26,7 +26,7 @@ from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, 
 from flows.kinds.secret import Secret
 from flows.question import Outcome, Question, asking
 from webapp.api.access import PERSON_HEADER, Requester
-from webapp.calls.call import Call, Interrupted
+from webapp.calls.call import Call, Interrupted, Presenter
 from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
@@ -430,20 +430,11 @@ def _must_be_asked_alone(run: Run, step: Step) -> None:
             )
 
 
-class _ByProgram:
+class _ByProgram(Presenter):
     """The presenter for programs, which receive the link at once and wait by polling the API."""
 
     def can(self, mode: str) -> bool:
         return mode == "url"
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        return False
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    async def apply_client_answers(self, call: Call) -> None:
-        pass  # a person answers on the page, or a key that approves answers by API
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now

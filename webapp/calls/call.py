@@ -76,18 +76,18 @@ class Presenter(Protocol):
 
         `arguments` are what the person confirms; the form has to show them in full.
         """
-        ...
+        return False
 
     def carry(self, call: "Call", state: object) -> object:
         """Return a requestState with the tool's own state and this presenter's state."""
-        ...
+        return state
 
     async def apply_client_answers(self, call: "Call") -> None:
         """Apply the client's answers to all questions of the run when the request ends early.
 
         One question ended the request while other questions were pending.
         """
-        ...
+        return
 
     async def wait(
         self, call: "Call", shown: PresentedQuestion, waiter: Waiter

@@ -13,14 +13,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError
-from webapp.calls.patience import Patience
+from webapp.calls.patience import Patience, store_bounded
 from webapp.elicitations.service import Elicitations
 from webapp.identity.identity import Caller
 from webapp.limits import CallLimits
@@ -40,8 +40,6 @@ CONFIRM: Final = "confirm"
 # consecutive unanswered questions after which a client no longer counts as ANSWERED
 UNANSWERED_AT_MOST: Final = 2
 _ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
-K = TypeVar("K")
-V = TypeVar("V")
 Mode: TypeAlias = Literal["form", "url"]
 RememberedMode: TypeAlias = Literal["form", "url", "confirm"]
 _CLIENTS_AT_MOST = 10_000
@@ -138,7 +136,7 @@ class McpClients:
         id = self._id(client)
         if id not in self._known:
             found = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
-            _store_bounded(self._known, id, found, at_most=_CLIENTS_AT_MOST)
+            store_bounded(self._known, id, found, at_most=_CLIENTS_AT_MOST)
         return self._of(self._known[id], mode)
 
     def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientReaction | None:
@@ -228,7 +226,7 @@ class McpClients:
             return fresh
 
         await self._elicitations.write_rebuilt(noted)
-        _store_bounded(self._known, id, fresh[0], at_most=_CLIENTS_AT_MOST)
+        store_bounded(self._known, id, fresh[0], at_most=_CLIENTS_AT_MOST)
 
     def _id(self, client: ClientName) -> str:
         ids = self._elicitations.rows.ids
@@ -409,7 +407,7 @@ class AskedClient:
     ) -> None:
         at = at or self.first_sent_at(asked, is_again=False, now=self._clients.now)
         sent = SentQuestion(state, at, is_overdue)
-        _store_bounded(self._clients.sent_questions, asked.id, sent, at_most=_QUESTIONS_AT_MOST)
+        store_bounded(self._clients.sent_questions, asked.id, sent, at_most=_QUESTIONS_AT_MOST)
 
     async def _did(self, asked: Elicitation, mode: Mode) -> str | None:
         if self._listed is not None:
@@ -433,11 +431,3 @@ class AskedClient:
 
 def _remembered(asked: Elicitation, mode: Mode) -> RememberedMode:
     return CONFIRM if mode == FORM and traits_of(asked.kind).page == "confirm" else mode
-
-
-def _store_bounded(entries: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:
-    """Store the value and drop the oldest entry if there are more than `at_most`."""
-    entries[key] = value
-    entries.move_to_end(key)
-    if len(entries) > at_most:
-        entries.popitem(last=False)

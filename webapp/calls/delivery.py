@@ -1,19 +1,14 @@
-"""Outcomes for tools, the accounts and receipts in them, and the effects of a delivered result.
+"""Outcomes for tools, and the effects of a delivered result.
 
 Risks: a person pays for nothing. A tool that failed has not delivered what was paid for, so its
 payment stays available for an identical call. All other answers are used up by any result, also by
 an error.
-
-Risks: a tool keeps an account's access token and uses it after its call, or after the person
-stopped sharing the account. The tool still has the old token, but it gets no newer one.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError
 from msgspec.json import decode
@@ -22,25 +17,16 @@ from flows.elicitation import states
 from flows.elicitation.ending import refusal
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
-from flows.elicitation.tool_call import CallingClient
 from flows.elicitation.traits import traits_of
-from flows.errors import Cancelled, ElicitError, Failed, InvalidAnswer, NotAccepted, Processing
+from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import voting_of
 from flows.payments.receipt import Payment
 from flows.payments.session import PAID_OTHERWISE, is_paid_otherwise
-from flows.question import OnWire, Outcome, Question, reporting_errors
+from flows.question import Outcome, Question
 from flows.schema.schema import Fault, Refused
 from webapp.elicitations.service import Elicitations
 from webapp.kinds.registry import Kinds
-from webapp.payments.payments import Payments
 from webapp.records.values import Value
-
-if TYPE_CHECKING:
-    import httpx
-
-    from webapp.http.client import Outbound
-    from webapp.oauth.accounts import Accounts
-
 
 T = TypeVar("T")
 
@@ -228,89 +214,3 @@ def _unless_anothers(
 ) -> Elicitation:
     is_anothers = elicitation.id in unused and elicitation.status is Status.ACCEPTED
     return elicitation if is_anothers else change(elicitation, run=run)
-
-
-_ON_THE_LOOP = (
-    "sync_client() blocks: it is for a `def` tool, which runs in a thread of its own. In an async "
-    "tool write `async with account.client() as api:`."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
-class OwnersReach:
-    """The accounts and receipts of one owner. Implements flows.question.Resources."""
-
-    owner: str
-    teams: Collection[str] = ()
-    teams_until: datetime | None = None
-    run: str
-    request_id: str
-    tool: str
-    calling_client: CallingClient
-    has_ended: Callable[[], bool]  # returns True if the call has ended
-    payments: Payments
-    outbound: "Outbound"
-    accounts: "Accounts"
-    hide: Callable[[str], None]  # called with each new access token, which no error may contain
-    loop: asyncio.AbstractEventLoop  # the call's own event loop
-
-    def client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.AsyncClient":
-        return self.outbound.client(base_url=base_url, auth=auth, on_wire=on_wire)
-
-    def sync_client(self, *, base_url: str, auth: "httpx.Auth", on_wire: OnWire) -> "httpx.Client":
-        with reporting_errors():
-            _must_be_a_thread()
-        return self.outbound.sync_client(base_url=base_url, auth=auth, on_wire=on_wire)
-
-    def now(self) -> datetime:
-        return self.accounts.now()
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            _must_be_a_thread()
-        except ElicitError:
-            work.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-    async def renew(self, connection: str, refused: str) -> tuple[str, str | None] | None:
-        if self.has_ended():
-            return None
-        keys, owner = self.accounts.keys, self._holder_of(connection)
-        newer = await keys.instead_of(
-            owner, connection, refused=refused, tool=self.tool, client=self.calling_client
-        )
-        if newer is None or self.has_ended():
-            return None
-        self.hide(newer[0])
-        return newer
-
-    async def invalidate(self, connection: str, refused: str) -> None:
-        keys, by = self.accounts.keys, self.calling_client
-        owner = self._holder_of(connection)
-        await keys.invalidate(owner, connection, refused=refused, tool=self.tool, client=by)
-
-    def _holder_of(self, connection: str) -> str:
-        connections, until = self.accounts.connections, self.teams_until
-        teams = self.teams if until is None or self.now() < until else ()
-        return connections.holder_of(connection, owner=self.owner, teams=teams)
-
-    async def spend(self, receipt_id: str) -> Json:
-        return await self.payments.spend(
-            self.owner, receipt_id, run=self.run, request_id=self.request_id
-        )
-
-    async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        return await self.payments.refund(self.owner, receipt_id, reason=reason, run=self.run)
-
-
-def _must_be_a_thread() -> None:
-    """Check that the current thread runs no event loop, which a blocking wait would stop.
-
-    Raises ElicitError if the thread runs an event loop.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ElicitError(_ON_THE_LOOP)

@@ -36,8 +36,9 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, InvalidQuestion, StoreUnavailable
+from webapp.calls.call import Call
 from webapp.calls.once import OnceKey
-from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
+from webapp.calls.run import OPEN_AT_LEAST
 from webapp.completion import Completing
 from webapp.elicitations.retry import Contended
 from webapp.elicitations.service import Elicitations
@@ -259,17 +260,9 @@ class Endings:
 
 
 async def register(
-    elicitations: Elicitations,
-    run: CurrentRun,
-    *,
-    step: OnceKey,
-    callback: str,
-    payload: str,
-    tool: str,
-    server: str,
-    caller: str | None,
+    call: Call, callback: str, payload: str, *, step: OnceKey, caller: str | None
 ) -> None:
-    """Store the callback together with its run. A repeated registration changes nothing.
+    """Store the callback together with the call's run. A repeated registration changes nothing.
 
     `step` is the tool, the path of the body in nested calls, and the key.
 
@@ -278,6 +271,7 @@ async def register(
             too many callbacks.
         CallOver: The call has already ended.
     """
+    elicitations, run = call.elicitations, call.run
     pepper = elicitations.owners.pepper
     soon = elicitations.clock() + OPEN_AT_LEAST
 
@@ -304,8 +298,8 @@ async def register(
                     id=place(value),
                     owner=value.owner,
                     run=value.id,
-                    server=server,
-                    tool=tool,
+                    server=call.tool.server,
+                    tool=call.tool.tool,
                     callback=callback,
                     key=step[2],
                     payload=payload,

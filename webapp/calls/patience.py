@@ -22,6 +22,7 @@ _SHARE_OF_PATIENCE: Final = 0.8
 # If a call ends sooner, the client has not given up: the connection broke or the person cancelled.
 _GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)
 _CLIENTS_AT_MOST: Final = 10_000
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -64,10 +65,10 @@ class Patience:
         if is_given_up:
             if _GIVEN_UP_AT_LEAST <= waited < MOST_ALLOW:
                 given_up = (waited, self._clock() + REMEMBERED)
-                _store_bounded(self._gave_up, key, given_up)
+                store_bounded(self._gave_up, key, given_up, at_most=_CLIENTS_AT_MOST)
             return
         if waited >= MOST_ALLOW:
-            _store_bounded(self._patient, key, None)
+            store_bounded(self._patient, key, None, at_most=_CLIENTS_AT_MOST)
         if key in self._gave_up and waited > self._gave_up[key][0]:
             del self._gave_up[key]
 
@@ -98,11 +99,9 @@ class WatchedCall:
             self._patience.waited(self._caller, began_at=self._began_at, is_given_up=True)
 
 
-def _store_bounded(
-    entries: OrderedDict[tuple[str, str], V], key: tuple[str, str], value: V
-) -> None:
-    """Store the value and drop the oldest entry if there are too many."""
+def store_bounded(entries: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:
+    """Store the value and drop the oldest entry if there are more than `at_most`."""
     entries[key] = value
     entries.move_to_end(key)
-    if len(entries) > _CLIENTS_AT_MOST:
+    if len(entries) > at_most:
         entries.popitem(last=False)

@@ -21,6 +21,7 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.run import Step
 from flows.elicitation.states import Json
 from flows.errors import Cancelled, Processing
@@ -325,16 +326,9 @@ class _ReplayedVerbs(Verbs):
         asked = super().ask_together
         return await self._replayed(questions, lambda: asked(questions, stops_at_no=stops_at_no))
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None = None,
-        again: bool | None,
-    ) -> Json:
-        with self._current.verb(f"once {name}"):
-            return await super().once(name, work, key=key, again=again)
+    async def once(self, work: OnceWork) -> Json:
+        with self._current.verb(f"once {work.name}"):
+            return await super().once(work)
 
     async def forget(self, name: str) -> bool:
         with self._current.verb(f"forget {name}"):

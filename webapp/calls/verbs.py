@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,6 +17,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, cast
 
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.tool_call import CallingPerson
@@ -32,7 +33,6 @@ from flows.errors import (
 from flows.kinds.gate import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from webapp.calls.call import Call, Interrupted
-from webapp.calls.delivery import OwnersReach
 from webapp.calls.endings import register
 from webapp.calls.leases import Fact
 from webapp.calls.once import (
@@ -46,6 +46,7 @@ from webapp.calls.once import (
 from webapp.calls.order import QuestionOrder
 from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
+from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.sessions import LOCAL_ISSUER
@@ -80,22 +81,8 @@ class Verbs:
 
     @property
     def resources(self) -> OwnersReach:
-        call = self.call
-        return OwnersReach(
-            owner=call.run.value.owner,
-            teams=call.caller.teams,
-            teams_until=call.caller.teams_until,
-            run=call.run.value.id,
-            request_id=call.request_id,
-            tool=call.tool.tool,
-            calling_client=call.tool.calling_client,
-            has_ended=lambda: call.has_ended,
-            payments=call.kinds.payments,
-            outbound=call.outbound,
-            accounts=call.kinds.accounts,
-            hide=call.used.hidden.add,
-            loop=call.loop,
-        )
+        run = self.call.run.value
+        return OwnersReach(call=self.call, owner=run.owner, run=run.id)
 
     def count_from(self, nth: int, request: Request) -> None:
         """Set how many equal questions came before the next question with this request."""
@@ -134,31 +121,23 @@ class Verbs:
         self._ended(*outcomes)
         return outcomes
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None = None,
-        again: bool | None,
-    ) -> Json:
+    async def once(self, work: OnceWork) -> Json:
         """Do the work once and return its stored result.
 
         The result is stored under the run, so an identical call after a crash gets the result.
         After a payment, the result is stored under the receipt: every call that gets the same
-        receipt again shares the result. `again` is None if the work is not the tool's own. Such
-        work is identified by its name alone. Raises NotAllowed for a refused caller, because
-        nothing could be stored and the work would be repeated.
+        receipt again shares the result. Raises NotAllowed for a refused caller, because nothing
+        could be stored and the work would be repeated.
         """
         body = current_body()
         try:
             await must_have_asked_blocking(self.call.loop)
-            if again is None:
-                return await self._once(name, work, step=("", "", ""))
-            step = (self.call.tool.tool, body.path, json.dumps(key))
-            with body.using(name, key):
-                result = await self._once(name, work, step=step)
-            self.call.used.note_use(again=again)
+            if work.again is None:
+                return await self._once(work, step=("", "", ""))
+            step = (self.call.tool.tool, body.path, json.dumps(work.key))
+            with body.using(work.name, work.key):
+                result = await self._once(work, step=step)
+            self.call.used.note_use(again=work.again)
             return result
         except ElicitError as error:
             self.failed(error)
@@ -181,16 +160,8 @@ class Verbs:
                     "the next call. Call on_end before `once`, or after it."
                 )
             await call.current_run()
-            await register(
-                call.elicitations,
-                call.run,
-                step=(call.tool.tool, body.path, key),
-                callback=callback,
-                payload=payload,
-                tool=call.tool.tool,
-                server=call.tool.server,
-                caller=self.caller().id,
-            )
+            step = (call.tool.tool, body.path, key)
+            await register(call, callback, payload, step=step, caller=self.caller().id)
         except ElicitError as error:
             self.failed(error)
             raise
@@ -403,10 +374,8 @@ class Verbs:
         known = await self._known(question.request, step.digest, None)
         return None if known is None else self._given(question, step, known)
 
-    async def _once(
-        self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
-    ) -> Json:
-        call = self.call
+    async def _once(self, work: OnceWork, *, step: OnceKey) -> Json:
+        call, name = self.call, work.name
         await call.must_be_going_on()
         if call.caller.owner is None:
             if call.caller.refusal is not None:

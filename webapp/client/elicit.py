@@ -21,6 +21,7 @@ import httpx
 from flows import question as questions
 from flows.elicitation.ending import refusal
 from flows.elicitation.misuse import Unasked
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_call import CallingPerson
 from flows.errors import (
@@ -187,21 +188,14 @@ class Elicit:
             self._has(question, outcome)  # in order, as a restarted run does
         return outcomes
 
-    async def once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None,
-        again: bool,
-    ) -> Json:
+    async def once(self, work: OnceWork) -> Json:
         """Do the work once. Store its result under the run, or under the last payment in the run.
 
         The result has 60 KiB of JSON at most.
         """
         await must_have_asked_blocking()
-        with current_body().using(name, key):
-            return await self._once(name, work, key=key, again=again)
+        with current_body().using(work.name, work.key):
+            return await self._once(work)
 
     async def on_end(self, callback: str, payload: str, *, key: str) -> None:
         _served_only(
@@ -414,24 +408,12 @@ class Elicit:
         )
         return Outcome(status=status, error=error)
 
-    async def _once(
-        self,
-        name: str,
-        work: Callable[[str], Awaitable[Json]],
-        *,
-        key: str | int | None,
-        again: bool,
-    ) -> Json:
-        step = {
-            **self._requests.user_field,
-            "run": self.run,
-            "name": name,
-            "key": key,
-            "by": self._by,
-        }
+    async def _once(self, work: OnceWork) -> Json:
+        named = {"run": self.run, "name": work.name, "key": work.key, "by": self._by}
+        step = {**self._requests.user_field, **named}
         if self._receipt is not None:
             step["payment"] = self._receipt
-        claim = {**step, "again": again}
+        claim = {**step, "again": work.again}
         self._is_begun = True
         while (state := await self._requests.post("/api/runs/once", claim))["status"] == "busy":
             await self._requests.pause(_BUSY_SECONDS)

@@ -1,14 +1,15 @@
-"""The interface that each kind of question implements, in a module for each kind.
+"""The base class of the kinds of questions, which has a module for each kind.
 
 A kind raises NotConfigured if the server has no settings for the question. `missing_table` creates
 this error for a name in an author's code that has no table in `elicit.toml`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any
 
 from flows.elicitation.flow import Flow
 from flows.elicitation.states import Asked, Elicitation, Json
@@ -48,57 +49,53 @@ class AskedBy:
     bearer: SubjectToken | None = field(default=None, repr=False)  # the owner's own access token
 
 
-class QuestionKind(Protocol):
-    @property
-    def flow(self) -> Flow | None:
-        """The flow through another site, or None if this server's own page accepts the answer."""
-        ...
+class QuestionKind(ABC):
+    """The base class of the kinds. A kind overrides the methods in which it differs.
 
-    @property
-    def needs_closing(self) -> bool:
-        """True if an attempt opens something at the provider that has to be closed later."""
-        ...
+    `needs_closing`: an attempt opens something at the provider that has to be closed later.
+    `can_answer_without_asking`: an answer may be known without asking the person. `outlives_errors`: an identical
+    call can use the answer again after the tool failed.
+    """
 
-    @property
-    def can_answer_without_asking(self) -> bool:
-        """True if an answer may be known without asking the person."""
-        ...
+    needs_closing = False
+    can_answer_without_asking = False
+    outlives_errors = False
 
-    @property
-    def outlives_errors(self) -> bool:
-        """True if an identical call can use the answer again after the tool failed."""
-        ...
+    def redirect_flow(self) -> Flow | None:
+        """Return the flow through another site, or None if our own page accepts the answer."""
+        return None
 
     def facts(self, request: Any) -> Json:
         """Return the facts that make two questions equal, including the server's settings.
 
         Raises NotConfigured if this server has no settings for the question.
         """
-        ...
+        facts: Json = request.facts()
+        return facts
 
     async def known(self, request: Any, by: AskedBy) -> Json | None:
         """Return the argument for `Question.answer` if no person has to be asked, else None."""
-        ...
+        return None
 
+    @abstractmethod
     async def asked(self, request: Any, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         """Return `asked` with the data that this kind shows and needs."""
-        ...
 
+    @abstractmethod
     async def answer(self, claimed: Elicitation) -> Json:
         """Return the argument for `Question.answer` from an accepted elicitation."""
-        ...
 
     def return_path(self, elicitation: Elicitation) -> str:
         """Return the path to which a provider sends the browser back, or "" if no provider does."""
-        ...
+        return ""
 
     def label(self, elicitation: Elicitation) -> str:
         """Return the provider's name for people, or "" if the provider is not known here."""
-        ...
+        return ""
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """Return the values to write after a result that used the answer was delivered."""
-        ...
+        return []
 
 
 def missing_table(

@@ -39,7 +39,7 @@ from flows.kinds.form import Form, approver_of, voting_of
 from flows.question import Link
 from flows.shown import looks_of
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy, QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.identity.approvers import Approvers, Deciding
 from webapp.identity.identity import Caller
@@ -68,13 +68,8 @@ class PendingDecision:
     asked: Elicitation = field(repr=False)
 
 
-class Decisions:
-    """The kind `decision`: implements question_kind.QuestionKind for a Form with an approver."""
-
-    flow = None
-    needs_closing = False
-    can_answer_without_asking = False
-    outlives_errors = False
+class Decisions(QuestionKind):
+    """The kind `decision`, of a Form with an approver."""
 
     def __init__(self, *, elicitations: Elicitations, approvers: Approvers) -> None:
         self._elicitations = elicitations
@@ -91,9 +86,6 @@ class Decisions:
         if isinstance(request, Form) and request.approver is not None:
             self.approvers.must_decide_for(request.approver, caller)
 
-    async def known(self, request: Form, by: AskedBy) -> Json | None:
-        return None
-
     async def asked(self, request: Form, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         assert request.approver is not None
         voting = self.approvers.voting(request.approver, now=self._elicitations.clock())
@@ -103,14 +95,8 @@ class Decisions:
     async def answer(self, claimed: Elicitation) -> Json:
         return {}
 
-    def return_path(self, elicitation: Elicitation) -> str:
-        return ""
-
     def label(self, elicitation: Elicitation) -> str:
         return approver_of(elicitation) or ""
-
-    async def used_up(self, delivered: Elicitation) -> list[Value]:
-        return []
 
     async def announce(self, asked: Elicitation) -> None:
         """Add the question to the inbox, before the question itself is stored."""

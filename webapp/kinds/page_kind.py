@@ -19,7 +19,7 @@ from flows.kinds.secret import Secret
 from flows.question import Link
 from flows.schema.schema import Schema, check, schema_of, with_secrets
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy, QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.records.values import StoredSecret, Value
 
@@ -42,23 +42,11 @@ def question_text(elicitation: Elicitation) -> str:
     return text
 
 
-class PageKind:
-    """A base class: implements question_kind.QuestionKind for `terms` that contain a schema."""
-
-    flow = None
-    needs_closing = False
-    can_answer_without_asking = False
-    outlives_errors = False
+class PageKind(QuestionKind):
+    """The base class of the kinds whose `terms` contain a schema."""
 
     def __init__(self, *, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-
-    def facts(self, request: Any) -> Json:
-        facts: Json = request.facts()
-        return facts
-
-    async def known(self, request: Any, by: AskedBy) -> Json | None:
-        return None
 
     async def asked(self, request: Any, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         return replace(asked, terms=msgspec.to_builtins(request.terms))
@@ -102,15 +90,6 @@ class PageKind:
             )
         return claimed.content
 
-    async def used_up(self, delivered: Elicitation) -> list[Value]:
-        return []
-
-    def return_path(self, elicitation: Elicitation) -> str:
-        return ""
-
-    def label(self, elicitation: Elicitation) -> str:
-        return ""
-
 
 def terms_in(elicitation: Elicitation) -> Mapping[str, Json]:
     """Return the terms of a question that our own page answers; without terms, an empty mapping."""
@@ -142,7 +121,7 @@ def arguments_in(elicitation: Elicitation) -> Json:
 
 
 class SecretPage(PageKind):
-    """The kind `secret`: implements question_kind.QuestionKind for a Secret."""
+    """The kind `secret`, of a Secret."""
 
     can_answer_without_asking = True
 

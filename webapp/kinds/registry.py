@@ -27,25 +27,14 @@ from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
 from webapp.oauth.accounts import Accounts
 from webapp.payments.payments import Payments
-from webapp.records.values import Value
 from webapp.settings.settings import Settings
 
 
-class Visits:
-    """The kind `url`: the person opens an address. Implements QuestionKind for a Visit."""
+class Visits(QuestionKind):
+    """The kind `url`: the person opens an address that a Visit names."""
 
-    needs_closing = False
-    can_answer_without_asking = False
-    outlives_errors = False
-
-    def __init__(self) -> None:
-        self.flow = VisitFlow()
-
-    def facts(self, request: Visit) -> Json:
-        return request.facts()
-
-    async def known(self, request: Visit, by: AskedBy) -> Json | None:
-        return None
+    def redirect_flow(self) -> VisitFlow:
+        return VisitFlow()
 
     async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
         """Return `asked` with the address to open, if the author gave an address.
@@ -57,15 +46,6 @@ class Visits:
 
     async def answer(self, claimed: Elicitation) -> Json:
         return claimed.content
-
-    async def used_up(self, delivered: Elicitation) -> list[Value]:
-        return []
-
-    def return_path(self, elicitation: Elicitation) -> str:
-        return ""
-
-    def label(self, elicitation: Elicitation) -> str:
-        return ""
 
 
 class Kinds:

@@ -44,6 +44,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from flows.elicitation.misuse import InvalidUse, Unasked
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Json
 from flows.errors import (
     Cancelled,
@@ -191,7 +192,7 @@ async def _complete(
     async def work(_: str) -> None:
         await _author(verbs, on_complete, *answers, name="on_complete")
 
-    await verbs.once(name, work, again=None)
+    await verbs.once(OnceWork(name, work, again=None))
 
 
 async def _author(

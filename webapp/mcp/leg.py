@@ -12,6 +12,7 @@ a client that starts more bodies than this process can run. Each owner therefore
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from msgspec.json import encode
 from pydantic import BaseModel
 
 from flows.elicitation import run as runs
-from flows.errors import Cancelled, ElicitError, ResultNotStored, StoreUnavailable
+from flows.errors import Cancelled, ElicitError, NotAwaited, ResultNotStored, StoreUnavailable
 from flows.question import asking
 from webapp.calls.call import RESULT_BYTES_AT_MOST, Call, Presenter
 from webapp.calls.replay import Replays
@@ -48,7 +49,7 @@ from webapp.mcp.results import (
     without,
 )
 from webapp.mcp.task_state import meta_of, of_fault
-from webapp.mcp.tool_mistakes import must_be_no_awaitable
+from webapp.mcp.tool_mistakes import must_return_no_awaitable
 from webapp.mcp.tools import ServedTool
 from webapp.records.ids import owner_of
 from webapp.service import Service
@@ -57,6 +58,11 @@ _LONE_SURROGATE = (
     "The result of this tool contains half a character (a lone surrogate), which no message can "
     "contain. The tool may already have done its work. Its author has to encode the text, for "
     "example with text.encode(errors='replace').decode()."
+)
+# The repr of a coroutine, an async generator, a task, a gather or a question.
+_REPR = re.compile(
+    r"<(?:(?:coroutine|async_generator) object |Task \w+ name='[^']*' coro=<)([^\s()]+)"
+    r"|<_(Gathering)Future pending|<Question of the kind \w+ at ([^,>]+), not asked: await it>"
 )
 _log = logging.getLogger(__name__)
 
@@ -135,8 +141,27 @@ async def _run_body(
     has_raised = may_be_of_question(verbs.raised, own)
     if (has_raised or is_final_result(own)) and not call.is_interrupted:
         await all_were_asked(unasked, tool=call.tool.tool, has_raised=has_raised)
-        must_be_no_awaitable(own, tool)
+        _must_be_no_awaitable(own, tool)
     return verbs, own
+
+
+def _must_be_no_awaitable(result: Result, tool: ServedTool | None) -> None:
+    """Check that a result's text is not the repr of a question or coroutine that was not awaited.
+
+    A tool may print such a repr on purpose, for example from another program. So the check counts
+    only functions that the code of this tool calls.
+
+    Raises:
+        NotAsked: The text has the repr of a question, or of a coroutine of such a function.
+        InvalidUse: The tool is an async generator, which the library does not run.
+    """
+    texts = [str(part.get("text", "")) for part in result.get("content") or ()]
+    for found in (match for text in texts for match in _REPR.finditer(text)):
+        name, is_gathered, question = found.groups()
+        if question is not None:
+            raise NotAwaited(question)
+        for function in () if tool is None else tool.functions:
+            must_return_no_awaitable(function, name, is_gathered=is_gathered is not None)
 
 
 async def _interrupted(

@@ -7,6 +7,7 @@ shared keys and a longer lifetime.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
@@ -130,6 +131,7 @@ class Out(NamedTuple):
     at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """The run, the number of rounds and the client's answers that a request brings.
 
@@ -145,58 +147,33 @@ class Chain:
     rounds of an engine that replays, see `AskedStep.after`.
     """
 
-    __slots__ = (
-        "accounts",
-        "answers",
-        "began_again_at",
-        "dismissed",
-        "foreign",
-        "replayed",
-        "responses",
-        "rounds",
-        "run_id",
-        "run_key",
-        "shown",
-    )
-
-    def __init__(
-        self,
-        *,
-        responses: Mapping[str, Any],
-        foreign: str | None,
-        run_id: str | None = None,
-        rounds: int = 0,
-        shown: Mapping[int, Out] | None = None,
-        dismissed: frozenset[str] = frozenset(),
-        accounts: Mapping[str, str] | None = None,
-        run_key: str | None = None,
-        began_again_at: datetime | None = None,
-        replayed: tuple[str, ...] = (),
-    ) -> None:
-        self.answers = {k: v for k, v in responses.items() if k.startswith(KEY)}
-        self.responses = {k: v for k, v in responses.items() if k not in self.answers}
-        self.run_id = run_id
-        self.rounds = rounds
-        self.shown = shown or {}
-        self.dismissed = dismissed
-        self.accounts = accounts or {}
-        self.run_key = run_key
-        self.began_again_at = began_again_at
-        self.replayed = replayed
-        self.foreign = foreign  # the tool's own requestState
+    answers: Mapping[str, Any]  # to this server's questions
+    responses: Mapping[str, Any]  # to the tool's own requests
+    foreign: str | None  # the tool's own requestState
+    run_id: str | None = None
+    rounds: int = 0
+    shown: Mapping[int, Out] = field(default_factory=dict[int, Out])
+    dismissed: frozenset[str] = frozenset()
+    accounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    run_key: str | None = None
+    began_again_at: datetime | None = None
+    replayed: tuple[str, ...] = ()
 
 
 def read_chain(
     state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
 ) -> Chain:
     """Read this server's token from requestState. A state without a token is the tool's own."""
+    answers = {name: answer for name, answer in responses.items() if name.startswith(KEY)}
+    responses = {name: other for name, other in responses.items() if name not in answers}
+    without_run = Chain(answers=answers, responses=responses, foreign=state)
     if state is None or not state.startswith(MARK):
-        return Chain(responses=responses, foreign=state)
+        return without_run
     token, _, foreign = state.removeprefix(MARK).partition(":")
     try:
         claims = links.read(token, purpose=Purpose.RUN, now=now)
     except InvalidToken:
-        return Chain(responses=responses, foreign=state)
+        return without_run
     rest = [*claims.rest.split(";"), *[""] * 6]
     rounds, key, began = rest[0], rest[4], rest[5]
     shown, dismissed, accounts, replayed = [
@@ -205,12 +182,11 @@ def read_chain(
     began_again_at = _EPOCH + int(began, 16) * _MILLISECOND if began else None
     shown_before = _read_shown(shown)
     known_rounds = tuple(replayed)
-    has_answers = any(name.startswith(KEY) for name in responses)
     is_replay = began_again_at is not None and now - began_again_at < REPLAYED_WITHIN
-    if is_replay and has_answers and not known_rounds:
+    if is_replay and answers and not known_rounds:
         known_rounds = (as_round(shown_before),)
-    return Chain(
-        responses=responses,
+    return replace(
+        without_run,
         foreign=foreign or None,
         run_id=claims.id,
         rounds=int(rounds),

@@ -17,7 +17,7 @@ from webapp.calls.delivery import is_error
 from webapp.identity.identity import Caller
 from webapp.mcp.callers import TASKS, Declared, has_tasks
 from webapp.mcp.results import MODERN, Result
-from webapp.mcp.tools import low_level_of
+from webapp.mcp.tools import as_mapping, low_level_of
 from webapp.payments.verification import ON_ITS_WAY
 
 # The server's offer of tasks: which clients get tasks, and how the server declares tasks in each
@@ -59,16 +59,19 @@ class TaskOffer:
         At this point the client's declaration is only in `params`.
         """
         params = params or {}
-        meta = _mapping(params.get("_meta"))
+        meta = as_mapping(params.get("_meta"))
         version = str(result.get("protocolVersion") or MODERN)
         key = types.CLIENT_CAPABILITIES_META_KEY
-        declared = _mapping(meta.get(key) if version >= MODERN else params.get("capabilities"))
+        declared = as_mapping(meta.get(key) if version >= MODERN else params.get("capabilities"))
         shows = has_tasks(declared, version) and "url" in modes_of(declared)
         if not (shows and self.is_allowed and _has_name(caller())):
             return result
-        capabilities = dict(_mapping(result.get("capabilities")))
+        capabilities = dict(as_mapping(result.get("capabilities")))
         if version >= MODERN:
-            capabilities["extensions"] = {**_mapping(capabilities.get("extensions")), TASKS: {}}
+            capabilities["extensions"] = {
+                **as_mapping(capabilities.get("extensions")),
+                TASKS: {},
+            }
         else:
             capabilities["tasks"] = {"cancel": {}, "requests": {"tools": {"call": {}}}}
         return {**result, "capabilities": capabilities}
@@ -83,10 +86,6 @@ class TaskOffer:
 
 def _has_name(caller: Caller) -> bool:
     return caller.owner is not None and caller.refusal is None and not caller.by_code
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]

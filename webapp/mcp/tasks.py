@@ -37,6 +37,7 @@ from flows.elicitation.states import Elicitation
 from flows.kinds.form import voting_of
 from webapp.calls.call import Presenter
 from webapp.calls.delivery import is_refunded
+from webapp.calls.patience import store_bounded
 from webapp.calls.presenter import name_at
 from webapp.calls.running import Later
 from webapp.http.exchange import ClientConnection
@@ -48,7 +49,7 @@ from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.request_state import KEY
 from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_result
 from webapp.mcp.task_state import TaskOffer, TaskState, fault_of
-from webapp.mcp.tools import with_version
+from webapp.mcp.tools import as_mapping, with_version
 from webapp.records.ids import owner_of
 from webapp.service import Service
 
@@ -261,7 +262,7 @@ class Tasks:
         given = cast("Mapping[str, Any]", responses)
         state = await self._state(request)
         answers = [
-            (n, one, _mapping(given[self._key(n, one)]))
+            (n, one, as_mapping(given[self._key(n, one)]))
             for n, one in state.open_here
             if self._key(n, one) in given
         ]
@@ -319,7 +320,7 @@ class Tasks:
         # Run the body once for each processing payment: some tools do not wait for the payment.
         new_payments = [one.id for one in state.processing if one.id not in self._seen_processing]
         for id in new_payments:
-            _store_bounded(self._seen_processing, id, None)
+            store_bounded(self._seen_processing, id, None, at_most=_SHOWN_AT_MOST)
         return bool(new_payments) or not state.processing
 
     def _begin(self, prepared: PreparedLeg) -> RunningBody | None:
@@ -337,7 +338,7 @@ class Tasks:
         called = run.called
         if called is None or called.arguments is None:
             raise _unknown()
-        meta = {k: v for k, v in _mapping(request.params.get("_meta")).items() if k != _PROGRESS}
+        meta = {k: v for k, v in as_mapping(request.params.get("_meta")).items() if k != _PROGRESS}
         params = {"name": called.tool, "arguments": json.loads(called.arguments), "_meta": meta}
         params = with_version(params, called.version)
         prepared = await request.prepares(params=params, task=task, run_id=run.id)
@@ -374,7 +375,7 @@ class Tasks:
         asked: dict[str, Any] = {}
         for n, one in state.open_here:
             if one.id not in self._first_shown:
-                _store_bounded(self._first_shown, one.id, state.now)
+                store_bounded(self._first_shown, one.id, state.now, at_most=_SHOWN_AT_MOST)
             asked[self._key(n, one)] = presenter.request(self._service, one, url=self._link(one))
         return asked
 
@@ -450,17 +451,7 @@ def _as_usual(presenter: Presenter) -> Presenter:
 
 
 def _about(result: Result, run_id: str) -> Result:
-    return {**result, "_meta": {**_mapping(result.get("_meta")), **related_task(run_id)}}
-
-
-def _store_bounded(entries: "OrderedDict[str, Any]", id: str, value: object) -> None:
-    entries[id] = value
-    if len(entries) > _SHOWN_AT_MOST:
-        entries.popitem(last=False)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    return {**result, "_meta": {**as_mapping(result.get("_meta")), **related_task(run_id)}}
 
 
 def _unknown() -> MCPError:

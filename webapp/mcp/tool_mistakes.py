@@ -20,7 +20,6 @@ import asyncio
 import builtins
 import inspect
 import linecache
-import re
 import sys
 import threading
 from collections import Counter
@@ -32,13 +31,13 @@ from typing import Any, TypeAlias
 
 from flows import elicit
 from flows.elicitation.misuse import InvalidUse
-from flows.errors import InvalidQuestion, NotAsked, NotAwaited
+from flows.errors import InvalidQuestion, NotAsked
 from flows.kinds.form import form
 from flows.kinds.gate import layers_of, mark_of, needs_of
 from flows.kinds.secret import secret
 from webapp.importing import is_authors
 from webapp.mcp.before import servers_below
-from webapp.mcp.tools import ServedTool, functions_without_tools, own_functions
+from webapp.mcp.tools import functions_without_tools, own_functions
 
 _MISSING = object()
 
@@ -83,36 +82,18 @@ async def must_have_no_mistakes(server: Any) -> None:
         raise InvalidQuestion("\n".join(wrong))
 
 
-_REPR = re.compile(
-    r"<(?:(?:coroutine|async_generator) object |Task \w+ name='[^']*' coro=<)([^\s()]+)"
-    r"|<_(Gathering)Future pending|<Question of the kind \w+ at ([^,>]+), not asked: await it>"
-)
 _YIELDS = (
     "The tool contains `yield`, so calling it runs none of its code. Return the value instead."
 )
 
 
-def must_be_no_awaitable(result: Mapping[str, Any], tool: ServedTool | None) -> None:
-    """Check that a result's text is not the repr of a question or coroutine that was not awaited.
-
-    A tool may print the repr of a coroutine on purpose, for example from another program. Such a
-    repr is therefore an error only if the code of this tool calls the function.
+def must_return_no_awaitable(function: object, name: str, *, is_gathered: bool) -> None:
+    """Check that `function` is no async generator `name`, and calls no function of this name.
 
     Raises:
-        NotAsked: The text has the repr of a question, or of a coroutine of such a function.
-        InvalidUse: The tool is an async generator, which the library does not run.
+        NotAsked: The function calls a function of this name.
+        InvalidUse: The function is an async generator, which the library does not run.
     """
-    texts = [str(part.get("text", "")) for part in result.get("content") or ()]
-    for found in (match for text in texts for match in _REPR.finditer(text)):
-        name, is_gathered, question = found.groups()
-        if question is not None:
-            raise NotAwaited(question)
-        for function in () if tool is None else tool.functions:
-            _must_return_no_awaitable(function, name, is_gathered=is_gathered is not None)
-
-
-def _must_return_no_awaitable(function: object, name: str, *, is_gathered: bool) -> None:
-    """Raise if `function` calls the function `name`, or is an async generator of that name."""
     if not isinstance(function, FunctionType):
         return
     file = function.__code__.co_filename

@@ -376,12 +376,13 @@ def with_version(params: Mapping[str, Any], version: str | None) -> dict[str, An
 
 
 def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(params.get("_meta"))
+    return as_mapping(params.get("_meta"))
 
 
 def _own(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(_meta(params).get("fastmcp"))
+    return as_mapping(_meta(params).get("fastmcp"))
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object of the client, or an empty one for another value."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

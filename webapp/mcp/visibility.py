@@ -7,7 +7,7 @@ tool, its needs are asked.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -25,7 +25,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Caller
 from webapp.kinds.registry import Kinds
 from webapp.mcp.results import MODERN, Result
-from webapp.mcp.tools import ServedTool, tools_of
+from webapp.mcp.tools import ServedTool, as_mapping, tools_of
 from webapp.service import Service
 
 SENDING_SECONDS = 5.0
@@ -60,8 +60,8 @@ class Visibility:
 
     async def promised(self, context: ServerRequestContext[Any, Any], result: Result) -> Result:
         """Return the result of `initialize`. If tools may be hidden, declare `listChanged`."""
-        capabilities = _mapping(result.get("capabilities"))
-        tools = _mapping(capabilities.get("tools"))
+        capabilities = as_mapping(result.get("capabilities"))
+        tools = as_mapping(capabilities.get("tools"))
         if "tools" not in capabilities or tools.get("listChanged"):
             return result
         if not await self._hiding(context):
@@ -76,7 +76,7 @@ class Visibility:
         caller: Callable[[], Caller],
     ) -> HandlerResult:
         """Serve `subscriptions/listen` (2026-07-28): notify the client when its list changes."""
-        wanted = _mapping(_mapping(context.params).get("notifications"))
+        wanted = as_mapping(as_mapping(context.params).get("notifications"))
         if not wanted.get("toolsListChanged") or not (hiding := await self._hiding(context)):
             return await call_next(context)
         who = caller()
@@ -202,10 +202,6 @@ async def _is_there(kinds: Kinds, request: Request, by: AskedBy) -> bool:
             return await kinds.secrets.known(request, by) is not None
         case _:
             return False
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _as_private(result: Result) -> Result:

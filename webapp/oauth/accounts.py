@@ -24,7 +24,7 @@ from flows.oauth.token_exchange import exchanged
 from flows.question import Link
 from flows.requests import AccountRequest, ApiKeyRequest, wrong_verb
 from webapp.elicitations.complete import complete_elicitation
-from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy, QuestionKind
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens
@@ -42,15 +42,13 @@ EXCHANGED_BEFORE = timedelta(seconds=60)
 _log = logging.getLogger(__name__)
 
 
-class Accounts:
-    """The implementation of webapp.elicitations.question_kind.QuestionKind for AccountRequest.
+class Accounts(QuestionKind):
+    """The kinds `oauth` and `api_key`, of an AccountRequest.
 
     `credentials` are this server's client ids and secrets, by the provider's name.
     """
 
-    needs_closing = False
     can_answer_without_asking = True
-    outlives_errors = False
 
     def __init__(
         self,
@@ -99,6 +97,9 @@ class Accounts:
         self.api_keys = TypedKeys(
             elicitations=elicitations, outbound=outbound, exchange=self.code_exchange
         )
+
+    def redirect_flow(self) -> OauthFlow:
+        return self.flow
 
     def now(self) -> datetime:
         return self._elicitations.clock()
@@ -339,9 +340,6 @@ class Accounts:
             working, tool, client, owner=claimed.owner, name=terms.asker
         )
         return self.connections.content(working, scopes=terms.scopes)
-
-    async def used_up(self, delivered: Elicitation) -> list[Value]:
-        return []
 
     def return_path(self, elicitation: Elicitation) -> str:
         return f"/callback/{self.terms(elicitation).provider}"

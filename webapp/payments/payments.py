@@ -31,7 +31,7 @@ from flows.payments.session import (
 )
 from flows.question import Link
 from flows.requests import PaymentRequest
-from webapp.elicitations.question_kind import AskedBy, missing_table
+from webapp.elicitations.question_kind import AskedBy, QuestionKind, missing_table
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.payments.checkouts import Checkouts
@@ -62,8 +62,8 @@ class PaymentGone(NotPossible):
         )
 
 
-class Payments:
-    """The implementation of webapp.elicitations.question_kind.QuestionKind for PaymentRequest."""
+class Payments(QuestionKind):
+    """The kind `payment`, of a PaymentRequest."""
 
     needs_closing = True
     can_answer_without_asking = True
@@ -119,6 +119,9 @@ class Payments:
             flow=self.flow,
             ledger=self.ledger,
         )
+
+    def redirect_flow(self) -> Gateways:
+        return self.flow
 
     def facts(self, request: PaymentRequest) -> Json:
         seller = self._chosen(request)

@@ -58,12 +58,13 @@ async def depart(
         TooManyAttempts: No attempt is left.
     """
     kind = service.kinds[elicitation.kind]
-    if kind.flow is None:
+    flow = kind.redirect_flow()
+    if flow is None:
         raise NotPossible(status=elicitation.status, wanted="sent to another site")
     press = _Press(
         service=service,
         kind=kind,
-        flow=kind.flow,
+        flow=flow,
         browser=service.browser.hash(cookie),
         rest=secrets.token_urlsafe(STATE_BYTES),
         switches=switches,

@@ -452,7 +452,9 @@ async def test_mark_on_a_resource_or_a_prompt_is_refused(library, kind, mark):
 
 
 async def test_decorator_that_hides_a_mark_is_refused(library):
-    with pytest.raises(InvalidQuestion, match=r"`delete` is marked .* add `@functools\.wraps\(tool\)`"):
+    with pytest.raises(
+        InvalidQuestion, match=r"`delete` is marked .* add `@functools\.wraps\(tool\)`"
+    ):
         await must_have_no_mistakes(server_with(library, hidden))
 
 

@@ -448,14 +448,14 @@ async def test_ended_call_does_not_receive_refreshed_token() -> None:
 
 async def test_call_ended_during_refresh_does_not_receive_new_token() -> None:
     async with connected() as (service, network, clock):
-        account, ends = await the_one(service), asyncio.Event()
+        account = await the_one(service)
         clock.tick(minutes=5)
         gate = hold_up(network)
-        resources = reach_of(service, account.owner, has_ended=ends.is_set)
+        resources = reach_of(service, account.owner)
         renewing = asyncio.create_task(resources.renew(account.id, account.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        ends.set()
+        resources.call.has_ended = True
         gate.set()
         assert await renewing is None
 

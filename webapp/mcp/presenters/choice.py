@@ -45,11 +45,10 @@ def presenter_of(
 
     `task_id` is the id of a task if this request waits for the task's result.
     """
-    patience = service.clients.patience
-    limits, user_codes = service.clients.limits, service.identity.user_codes
+    patience, limits = service.clients.patience, service.clients.limits
     in_form = _in_form(service, caller, is_on=declared.asks)
-    ticks = service.elicitations.ticks
-    held_until = Deadline(patience.limit_for(caller, limits.call), ticks=ticks)
+    call_limit = patience.limit_for(caller, limits.call)
+    held_until = Deadline(call_limit, ticks=service.elicitations.ticks)
     shows = declared.shows(by_code=caller.by_code)
     client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
@@ -74,9 +73,8 @@ def presenter_of(
                 asks=asks,
                 held_until=unless_patient,
                 task_id=task_id,
-                unread_until=held_until,
                 progress=limits.progress,
-                user_codes=user_codes,
+                user_codes=service.identity.user_codes,
             )
         forms = HoldForm(
             context=context,
@@ -89,17 +87,7 @@ def presenter_of(
         return by_kind(forms=forms, links=links)
     if not (shows or declared.asks):
         return by_kind(forms=in_result, links=in_result)
-    retry = Retry(
-        chain=chain,
-        links=service.links,
-        client=client,
-        in_result=in_result,
-        request_until=Deadline(limits.retry, ticks=ticks),
-        held_until=held_until,
-        limits=limits,
-        user_codes=user_codes,
-        in_form=in_form,
-    )
+    retry = Retry(service, chain=chain, in_result=in_result, in_form=in_form)
     return by_kind(forms=retry, links=retry if shows else in_result, retry=retry)
 
 

@@ -43,11 +43,11 @@ FORMS_AT_MOST = 60
 class Hold(OnStream):
     """Presents questions with a server-to-client request on the call's own stream.
 
-    `unread_until` limits the wait after the client accepted a link sooner than a person can read.
+    The wait ends at `in_result.held_until` if the client accepted a link sooner than a person can
+    read.
     """
 
     mode = LINK
-    unread_until: Deadline
     progress: timedelta
     user_codes: UserCodes
 
@@ -89,7 +89,7 @@ class Hold(OnStream):
             if silence is not None and self.client.is_unanswered(current.id):
                 until = min(until, silence.at(call.clock()))
             if is_unread:
-                until = min(until, self.unread_until.at(call.clock()))
+                until = min(until, self.in_result.held_until.at(call.clock()))
             is_new = partial(self._stops, shown, None if is_answered else asking)
             current = await call.hold(current, waiter, until=until, stops=is_new)
             if not call.is_waiting_for(current):
@@ -114,7 +114,7 @@ class Hold(OnStream):
             elif (
                 shown.group.has_automatic_answer
                 or self._is_held_enough
-                or (is_unread and self.unread_until.has_ended)
+                or (is_unread and self.in_result.held_until.has_ended)
             ):
                 await self._still_waiting(call, shown, asking)
             else:

@@ -21,7 +21,7 @@ from webapp.mcp.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
-class InTask:
+class InTask(Presenter):
     """Presents questions for polling: the request ends at the first unanswered question.
 
     `otherwise` presents questions until the call becomes a task. If `otherwise` is None, the call
@@ -51,12 +51,6 @@ class InTask:
 
     def busy(self) -> object:
         return {} if self.otherwise is None else self.otherwise.busy()
-
-    def carry(self, call: Call, state: object) -> object:
-        return state
-
-    async def apply_client_answers(self, call: Call) -> None:
-        pass  # the client sends its answers in separate requests
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter

@@ -31,14 +31,12 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
 from webapp.calls.call import Call
-from webapp.calls.clients import FORM, LINK, AskedClient, Mode, Reaction
+from webapp.calls.clients import FORM, LINK, Reaction, Mode
 from webapp.calls.presenter import AUTOMATIC, RESULT, RETRY, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
-from webapp.elicitations.links import LINK_OUTLIVES, Links
+from webapp.elicitations.links import LINK_OUTLIVES
 from webapp.elicitations.waiters import Waiter
-from webapp.identity.user_codes import UserCodes
 from webapp.kinds.page_kind import arguments_in
-from webapp.limits import CallLimits
 from webapp.mcp.forms import (
     USER_CODE_SCHEMA,
     acted,
@@ -65,6 +63,7 @@ from webapp.mcp.request_state import (
     write_shown,
 )
 from webapp.mcp.results import Result
+from webapp.service import Service
 
 _USER_CODE_SUFFIX = "-code"
 _ACCOUNTS_AT_MOST = 8  # in one token
@@ -77,26 +76,19 @@ class Retry:
 
     def __init__(
         self,
+        service: Service,
         *,
         chain: Chain,
-        links: Links,
-        client: AskedClient,
         in_result: LinkInResult,
-        request_until: Deadline,
-        held_until: Deadline,
-        limits: CallLimits,
-        user_codes: UserCodes,
         in_form: Callable[[str], bool],
     ) -> None:
+        self._service = service
         self._chain = chain
-        self._links = links
-        self._client = client
+        self._client = in_result.client
         self._in_result = in_result
-        self._request_until = request_until
-        self._held_until = held_until
-        self._limits = limits
-        self._user_codes = user_codes
         self._in_form = in_form
+        self._limits = limits = service.clients.limits
+        self._request_until = Deadline(limits.retry, ticks=service.elicitations.ticks)
         self._dismissed = set(chain.dismissed)
         self._answered = set[int]()  # indexes of questions answered in this request
         self._began_again_at = chain.began_again_at
@@ -107,7 +99,7 @@ class Retry:
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         wanted = max(self._request_until.at(now), now + self._limits.request_at_least)
-        return min(wanted, self._held_until.at(now))
+        return min(wanted, self._in_result.held_until.at(now))
 
     async def wait(
         self, call: Call, shown: PresentedQuestion, waiter: Waiter
@@ -252,7 +244,7 @@ class Retry:
                 self._answered.add(shown.index)
                 await self._client.answered(asked, LINK, after=0, is_valid=False)
                 await self._end_with(call, Prompt(shown=shown, is_unanswered=True), ending=RESULT)
-            words = await self._user_codes.wrong(asked, typed)
+            words = await self._service.identity.user_codes.wrong(asked, typed)
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
         return action
@@ -409,7 +401,7 @@ class Retry:
             self._replayed,
         ]
         rest = ";".join([str(self._chain.rounds + 1), *map(",".join, lists)])
-        token = self._links.run(
+        token = call.links.run(
             run_id=run.id,
             rest=rest,
             expires_at=run.open_until + LINK_OUTLIVES,
