@@ -31,7 +31,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
 from webapp.calls.call import Call
-from webapp.calls.clients import FORM, LINK, Reaction, Mode
+from webapp.calls.clients import FORM, LINK, Mode, Reaction
 from webapp.calls.presenter import AUTOMATIC, RESULT, RETRY, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES
