@@ -1,4 +1,4 @@
-"""`python -m benchmarks.valkey`: the service on Valkey, next to a bare client of the same server.
+"""`python -m benchmarks.valkey`: compare the service on Valkey with plain redis-py calls.
 
 The baseline runs as many Valkey scripts as the service runs writes. Each baseline script sets one
 value of the size of a record, and returns when the value is on disk (`appendfsync always`). The
@@ -6,8 +6,8 @@ bare client has redis-py's defaults: it opens a connection for each waiting call
 started for the run, on a Unix socket of this machine.
 
 `wake` starts a second process with `python -m benchmarks.valkey ADDRESS SECRET`. The second process
-reads the ids of questions and waits for their answers. It prints when each question was answered,
-by the clock that both processes share.
+reads the ids of questions and waits for their answers. When a wait ends, it prints the time of the
+clock that both processes share (`perf_counter`).
 """
 
 import argparse

@@ -21,7 +21,7 @@ async def is_open(here: ApprovalEnv) -> bool:
 
 
 async def copied(person: Person, of: Person) -> Person:
-    """Return a person's browser with the session of another person added to its own cookies."""
+    """Return the browser of `person`, after adding the session cookies of `of`."""
     for cookie in of.browser.cookies.jar:
         if "session" in cookie.name:
             person.browser.cookies.set(cookie.name, cookie.value or "")

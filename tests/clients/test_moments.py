@@ -56,7 +56,7 @@ def client_that(
 
 
 class Shop:
-    """A running shop, which distinguishes its visitors by their clients."""
+    """A running test server. All visitors are one user, so it distinguishes only their clients."""
 
     def __init__(self, env: Env, revision: str) -> None:
         self.env = env
@@ -220,7 +220,8 @@ def test_client_that_twice_does_not_return_gets_link_at_third_call(kind: str) ->
 
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
-        assert reached.seconds == 120  # 2 x 60: a replaying client answers at its second call
+        # Two calls of 60 seconds each: a client that replays also calls again before it answers.
+        assert reached.seconds == 120
         assert [received.is_from_client for received in reached.results] == [
             True,
             True,
@@ -237,7 +238,7 @@ def test_client_that_twice_does_not_return_gets_link_at_third_call(kind: str) ->
 def test_call_abandoned_while_form_is_open_leads_to_link(revision: str) -> None:
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client_that(form=HANGS, limit=15))
-        # on the newer revision the server is not notified of the client's limit
+        # On the newer revision, the server is not notified when the client gives up.
         calls = 1 if revision == OLDER else 3
         assert reached.seconds == 15 * calls
         by_client = [received.is_from_client for received in reached.results]
@@ -320,7 +321,7 @@ def test_client_behind_failing_proxy_gets_link_in_result() -> None:
     )
 
     async def play(shop: Shop) -> None:
-        # First, another program that sends the same name, its library's, shows the question.
+        # First, another program shows the question. Both programs send their library's name.
         await shop.asked(client_that(name="fastmcp", version="4.2.3", limit=None), what="tea")
         for what, calls in (("milk", 3), ("cake", 2)):
             reached, _ = await shop.asked(proxy, what=what)

@@ -1,4 +1,4 @@
-"""A tool author's module that the hosts serve: a server, alone or mounted in a framework."""
+"""A tool author's module, which the tests serve alone and mounted in each web framework."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -43,8 +43,9 @@ _paces: Callable[[AnyRequest], ApiLimits] = part("paces")
 class ImportedAccount(Struct, frozen=True, kw_only=True):
     """The result of an import.
 
-    `imported`: the account is stored. `unchanged`: it was stored with these tokens already. `kept`:
-    the account is connected here already, so nothing was changed.
+    `imported`: the account is stored. `unchanged`: it was stored before, with the same tokens.
+    `kept`: it was connected before, with other tokens. The server still uses those, and ignores the
+    imported ones.
     """
 
     result: Done
@@ -232,7 +233,7 @@ async def working_account_of(
 
 
 def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
-    """Return the tool and the client under which accounts are shared with the program."""
+    """Return the tool and client that stand for the program in the sharing of accounts."""
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 

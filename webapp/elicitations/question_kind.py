@@ -53,8 +53,8 @@ class QuestionKind(ABC):
     """The base class of the kinds. A kind overrides the methods in which it differs.
 
     `needs_closing`: an attempt opens something at the provider that has to be closed later.
-    `can_answer_without_asking`: an answer may be known without asking the person. `outlives_errors`: an identical
-    call can use the answer again after the tool failed.
+    `can_answer_without_asking`: an answer may be known without asking the person.
+    `outlives_errors`: an identical call can use the answer again after the tool failed.
     """
 
     needs_closing = False

@@ -1,4 +1,4 @@
-"""The layer before the MCP library: the size of messages, and the sessions of 2025-11-25 over HTTP.
+"""ASGI middleware before the MCP library: limits messages, and manages HTTP sessions (2025-11-25).
 
 Each session belongs to the sender that opened it. The events of its streams are stored while the
 library answers its requests (`resuming`).
@@ -140,7 +140,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedSessions:
-    """An ASGI application that passes a session's requests on only if its opener sent them."""
+    """An ASGI application that forwards a session's requests only from the session's opener."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class OpenedSessions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = self._sender(scope)
-        if sender is None:  # the connection has ended: do not start a body for it
+        if sender is None:  # the connection has ended: do not run a tool for it
             await refuse(
                 send, HTTPStatus.FORBIDDEN, "The server cannot identify the sender of this request."
             )
@@ -225,7 +225,7 @@ class OpenedSessions:
         session = self._shares.open(sender, user=scope.get("user"), now=self._clock())
 
         async def noting(message: Message) -> None:
-            """Record the session before its id is sent, even if a middleware delays it."""
+            """Record the session when its response starts: no client knows the id before."""
             is_start = message["type"] == "http.response.start"
             if is_start and message["status"] < HTTPStatus.BAD_REQUEST:
                 for name, value in message.get("headers", ()):

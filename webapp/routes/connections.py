@@ -72,7 +72,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
         for one in found
         if show not in (*_SHOWN, *providers)
         or show in (f"at-{one.provider}", _standing(page, one))
-        # An account of an app that is not set up does not work either.
+        # The filter `over` also shows accounts whose OAuth client is not set up: they do not work.
         or (show == "over" and _standing(page, one) == "unused")
     ]
     part, paging = paged(page, chosen, back=HERE, shows=("all", *_SHOWN, *providers))
@@ -96,7 +96,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
 async def look_before_disconnect(
     page: NamedDependency[PageRequest], id: FromPath[str]
 ) -> Response[Any]:
-    """Show what disconnecting an account changes, or that the account is disconnected."""
+    """Show the effects of disconnecting the account, or that it is already disconnected."""
     viewer = await known_viewer(page, of="connections")
     found = await _found(page, id, viewer=viewer)
     view: View
@@ -323,12 +323,13 @@ def _tail(connection: Connection) -> str:
     return connection.id[OWNER_TAG_CHARACTERS:]
 
 
-# The question that reconnects an account. A person asks it on the page; no tool does.
+# The question that reconnects an account. The person starts it on the page of their accounts. No
+# tool is involved.
 #
 # Risks: reconnecting shares an account with another tool, or connects another person's account. The
-# question names no tool, so the account keeps its tools. The question requires the id that the
-# account's person has at the provider, so no other account can answer it. Pressing again while the
-# question is open returns the same question.
+# question names no tool, so the account keeps its tools. The question accepts only the provider's
+# user id of the existing account, so no other account can be connected. If the person presses again
+# while the question is open, the same question is returned.
 
 OPEN_FOR = timedelta(minutes=10)
 

@@ -31,14 +31,14 @@ from webapp.stores import without_password
 from webapp.stores.sqlite_file import check_status, must_be_private
 
 _HEADER = (
-    b"# The secrets of elicit, newest first; with the time at which each of the others "
-    b"ceased to be the newest.\n"
+    b"# The secrets of elicit, newest first. After an older secret comes the time at which a newer "
+    b"one replaced it.\n"
 )
 DATA_HOME = Setting(
     name="XDG_DATA_HOME",
     parse=Path,
     default="~/.local/share",
-    says="the folder that contains the data folder `elicit-url`; `~` is the folder in `HOME`",
+    says="the folder that contains the data folder `elicit-url`. `~` is your home folder (`HOME`)",
     names_file=True,
 )
 CONFIG_HOME = Setting(
@@ -77,7 +77,7 @@ def new_secret() -> bytes:
 
 
 def data_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of the key file and the store of local use."""
+    """Return the folder that contains the key file and the default SQLite store."""
     return folder_of(environment, DATA_HOME)
 
 
@@ -99,11 +99,14 @@ class KeyFile:
         self.notes = path.with_name(f"{path.name}.stores")  # the list of stores
 
     def ring(self, *, is_needed: Callable[[str], bool] | None = None, store: str = "") -> Ring:
-        """Return a ring that rereads the file when it changes. Create the file if there is none.
+        """Return a keyring that rereads the file when it changes. Create the file if it is missing.
 
-        Raise OSError instead of creating the file if `is_needed` returns True for the current store
-        or for a store that was opened with the file: a new key could not decrypt its records. If
-        `is_needed` raises for the current store, that error is raised.
+        A missing file is not created if the current store or a listed store may need its secrets,
+        because a new secret could not decrypt the records of that store.
+
+        Raises:
+            OSError: `is_needed` returns True for one of these stores, or a listed store cannot be
+                read. If the current store cannot be read, the error of `is_needed` is raised.
         """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         must_be_private(self.path)
@@ -119,18 +122,17 @@ class KeyFile:
             try:
                 if not each or not is_needed(each):
                     continue
-                why = "contains data that only its secrets decrypt"
+                why = "contains data that only the secrets of that file decrypt"
             except (StoreUnavailable, ValueError) as error:
                 if each == at_hand:
                     raise
-                why = f"could need its secrets and cannot be read ({error})"
-                if isinstance(error, StoreUnavailable):
-                    why = f"could need its secrets and cannot be read ({error.why})"
+                reason = error.why if isinstance(error, StoreUnavailable) else error
+                why = f"cannot be read ({reason}), so it could need the secrets of that file"
             also = f" (or remove it from {self.notes})" if each in self.stores() else ""
             raise OSError(
-                f"it is gone, and {without_password(each)} {why}: restore the file from a copy, or "
-                "set ELICIT_SECRET to its content; to start with an empty store, move that store "
-                f"away{also}"
+                f"the key file does not exist, and {without_password(each)} {why}. Restore the key "
+                "file from a copy, or set ELICIT_SECRET to the content of the copy. To start with "
+                f"an empty store, move that store away{also}"
             )
 
     def read(self) -> tuple[SecretSetting, ...]:
@@ -174,7 +176,7 @@ class KeyFile:
         except FileNotFoundError:
             return ()
         except (ValueError, msgspec.ValidationError) as error:
-            damaged = f"{self.notes} is damaged; remove it, and serve each store once"
+            damaged = f"{self.notes} is damaged. Remove it, then start the server with each store"
             raise OSError(damaged) from error
 
     def seen(self) -> _Seen:

@@ -84,7 +84,7 @@ MOLLIE: Final = Scheme(
 class MollieAccount:
     """The operator's account at Mollie.
 
-    `account` is the profile id, compared if it is set.
+    `account` is the profile id. If it is set, a payment that names another profile is refused.
 
     Without `webhook_url` (Mollie cannot reach us), only the return page and the sweeper fetch
     payments.

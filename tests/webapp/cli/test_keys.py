@@ -234,7 +234,7 @@ async def test_no_key_is_created_for_store_encrypted_with_missing_key(tmp_path, 
     for command in (("payments", "list"), ("serve", "--port", "0")):
         refused = await called(*command, home=tmp_path)
         assert refused.status == 2
-        assert "elicit.db contains data that only its secrets decrypt" in refused.err
+        assert "elicit.db contains data that only the secrets of that file decrypt" in refused.err
         assert not file.path.exists()
     elsewhere = {"ELICIT_STORE": f"sqlite:///{tmp_path / 'another.db'}"}
     refused = await called("payments", "list", home=tmp_path, extra=elsewhere)

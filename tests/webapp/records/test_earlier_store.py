@@ -1,6 +1,6 @@
 """Stores of earlier versions: every kind of row can be read under its id and written unchanged.
 
-earlier_store.json contains a record of each kind, written by the code before the records package.
+earlier_store.json contains a record of each kind, written by a version without the records package.
 """
 
 from datetime import timedelta
