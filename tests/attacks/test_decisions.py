@@ -44,7 +44,7 @@ async def test_requester_with_approver_role_cannot_answer_own_request():
         assert await is_open(here)
 
 
-async def test_same_name_at_another_issuer_or_forged_claim_makes_no_approver():
+async def test_similar_subject_or_group_claim_does_not_make_an_approver():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -131,7 +131,7 @@ async def test_link_scanner_decides_nothing():
         assert await here.env.service.elicitations.store.list("inbox") == before
 
 
-async def test_approver_group_name_in_address_opens_only_its_own_requests():
+async def test_approver_cannot_open_request_of_another_group_by_address_or_forged_item():
     async with approving(shop(), approvers=(FINANCE, LEGAL)) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank, lea = await here.signed_in("frank"), await here.signed_in("lea")
@@ -156,7 +156,7 @@ async def test_approver_group_name_in_address_opens_only_its_own_requests():
         assert await is_open(here)
 
 
-async def test_next_person_signed_in_to_same_browser_decides_as_themselves():
+async def test_next_person_in_same_browser_cannot_approve_with_page_of_previous_person():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -177,7 +177,7 @@ async def test_requesters_text_is_escaped_on_approvers_page():
         assert 'href="https://evil.example' not in text
 
 
-async def test_other_proofs_cannot_settle_an_approval():
+async def test_trusted_code_or_client_answer_cannot_settle_an_approval():
     async with approving(shop()) as here, here.asking() as caller:
         link = link_in(await caller.result("refund", order="o8"))
         service, id = here.env.service, here.env.id_of(link)

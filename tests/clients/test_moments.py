@@ -184,7 +184,7 @@ def test_filled_form_counts_even_if_immediate(revision: str) -> None:
 @REVISIONS
 @pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
 @pytest.mark.parametrize("says", ["decline", "cancel"])
-def test_refusal_after_two_seconds_counts_as_decline_of_person(
+def test_refusal_after_two_seconds_counts_as_answer_of_the_person(
     revision: str, kind: str, says: str
 ) -> None:
     client = client_that(modes=("form", "url"), link=SHOWS)
@@ -215,7 +215,7 @@ def test_twenty_seconds_without_answer_lead_to_link(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
-def test_client_that_twice_does_not_return_gets_link_at_third_call(kind: str) -> None:
+def test_client_that_times_out_twice_gets_link_at_third_call(kind: str) -> None:
     client = client_that(form=HANGS, modes=("form", "url"))
 
     async def play(shop: Shop) -> None:
@@ -250,7 +250,9 @@ def test_call_abandoned_while_form_is_open_leads_to_link(revision: str) -> None:
 
 @REVISIONS
 @pytest.mark.parametrize("does", [HANGS, DECLINES, CANCELS], ids=["hangs", "declines", "cancels"])
-def test_client_without_visible_forms_is_not_asked_for_a_day(revision: str, does: Does) -> None:
+def test_client_that_did_not_show_a_form_gets_only_links_for_the_next_day(
+    revision: str, does: Does
+) -> None:
     async def play(shop: Shop) -> None:
         client = client_that(form=does)
         await shop.asked(client, what="tea")
@@ -343,7 +345,7 @@ def test_client_listed_as_showing_nothing_is_not_asked(revision: str, named: str
 
 @REVISIONS
 @pytest.mark.parametrize("kind", ["confirm", "gate"])
-def test_client_listed_as_answering_confirm_may_answer_only_confirm_at_once(
+def test_client_listed_with_answers_confirm_cannot_answer_gate_immediately(
     revision: str, kind: str
 ) -> None:
     async def play(shop: Shop) -> None:

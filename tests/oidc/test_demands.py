@@ -42,7 +42,7 @@ async def test_account_connects_and_person_signs_in_at_oauth2_mock_server(node: 
         await people_are_known(server, MOCK_SERVER)
 
 
-async def test_account_of_node_oauth2_server_works_and_doctor_says_why_nobody_signs_in(
+async def test_node_oauth2_server_connects_account_and_doctor_explains_why_sign_in_fails(
     node: str,
 ) -> None:
     with OauthServer(node, program="node_oauth2_server.mjs") as server:

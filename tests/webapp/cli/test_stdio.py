@@ -156,7 +156,7 @@ async def test_stdio_with_a_port_in_use_ends_with_an_error(desktop):
     )
 
 
-async def test_stdio_port_used_for_another_store_names_the_server(desktop):
+async def test_error_names_the_server_that_uses_the_port_with_another_store(desktop):
     # finding: XA19
     first = await desktop.start()
     elsewhere = {**desktop.extra, "ELICIT_STORE": f"sqlite:///{desktop.home / 'other.db'}"}

@@ -49,7 +49,7 @@ async def test_events_above_limit_are_dropped_logged_and_counted(
         assert receiver.body_of()["data"]["id"] == question.id
 
 
-async def test_full_address_does_not_limit_other_address() -> None:
+async def test_limit_of_waiting_events_applies_to_each_address_separately() -> None:
     receiver, clock = Receiver(is_down=True), Clock()
     async with serving_events(
         MemoryStore(), clock, receiver, policies=THREE, addresses=[CRM, DESK]

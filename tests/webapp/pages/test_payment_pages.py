@@ -147,7 +147,7 @@ def test_success_sign_is_shown_only_for_good_outcome(became: str, sign: str, sho
     assert signs == ["mark", f"sign {sign}"]
 
 
-def test_refused_and_unconfigured_provider_are_not_called_silent(shown: Shown) -> None:
+def test_page_does_not_say_no_answer_if_provider_refused_or_is_not_set_up(shown: Shown) -> None:
     view = usual(ProviderTrouble, provider="Mollie", trouble="refused", is_payment=True)
     page = shown(view)
     assert "nothing was charged" in page.main_text()
@@ -250,7 +250,9 @@ def test_price_is_isolated_and_not_translated(view: type[Any], shown: Shown) -> 
 
 
 @pytest.mark.parametrize(("is_test", "other"), [(True, "with real money"), (False, "as a test")])
-def test_unexpected_payment_is_not_called_free(is_test: bool, other: str, shown: Shown) -> None:
+def test_page_for_mismatched_payment_does_not_say_no_real_money_moves(
+    is_test: bool, other: str, shown: Shown
+) -> None:
     view = usual(PaymentPending, is_otherwise=True, is_test=is_test, price="9.00 €")
     page = shown(view)
     text = page.main_text()

@@ -72,7 +72,9 @@ async def test_page_of_a_refused_request_says_what_happened_in_plain_words() -> 
 
 
 @pytest.mark.parametrize(("zone", "status"), [("Asia/Kathmandu", 303), ("", 422)])
-async def test_time_on_page_reaches_tool_in_chosen_zone(zone: str, status: int) -> None:
+async def test_time_typed_on_page_reaches_tool_with_chosen_time_zone(
+    zone: str, status: int
+) -> None:
     # finding: XP10
     server = new_server("mcp")
     fields: dict[str, Any] = {
