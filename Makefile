@@ -12,14 +12,14 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff spelling mypy pyright types docs messages pictures bench clean pins pythons environments lowest
+.PHONY: help run test test-slow soak check ruff spelling words mypy pyright types docs messages pictures bench clean pins pythons environments lowest
 
 help:
 	@echo 'make run      serves the demo tools on http://127.0.0.1:8765'
 	@echo 'make test     runs the tests, except the slow ones'
 	@echo 'make test-slow  runs the tests that start processes, browsers and clients in other languages'
 	@echo 'make soak     kills a process a hundred times at each point, and runs every combination (hours)'
-	@echo 'make check    runs ruff, codespell, mypy and pyright, and checks the public types'
+	@echo 'make check    runs ruff, codespell, mypy and pyright, and checks words and public types'
 	@echo 'make pictures  writes the pictures of the pages in docs/pictures, with Chromium'
 	@echo 'make docs     builds the site of docs/ in build/site'
 	@echo 'make messages writes the texts of the pages into the catalogues for translators'
@@ -43,7 +43,7 @@ test-slow: $(VENV)/dev.stamp
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)
 
-check: ruff spelling mypy pyright types
+check: ruff spelling words mypy pyright types
 
 ruff: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -51,6 +51,10 @@ ruff: $(VENV)/dev.stamp
 
 spelling: $(VENV)/dev.stamp
 	git ls-files | xargs $(BIN)/codespell
+
+# The words of names, docstrings, pages and documents.
+words: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest --quiet tests/test_words.py
 
 mypy: $(VENV)/dev.stamp
 	$(BIN)/mypy

@@ -217,13 +217,7 @@ def _with_claims(payment: Payment, changed: Mapping[str, BankClaim]) -> Payment:
     if claims == claims_of(payment):
         return payment
     words = {id: _FIRST_WORDS.get(one.stage, one.stage) for id, one in claims.items()}
-    changed_payment = restated(replace(payment, claims=claims, disputes=words))
-    is_new = payment.status is not changed_payment.status is ReceiptStatus.DISPUTED
-    if is_new and not payment.is_refund_begun:
-        # The audit has named the requester of each part refund that was made by now. A requester
-        # who is stored from now on is named when the claim has ended.
-        return replace(changed_payment, refund_asked_by=None)
-    return changed_payment
+    return restated(replace(payment, claims=claims, disputes=words))
 
 
 def _stated_last(claim: BankClaim) -> tuple[bool, float, int]:

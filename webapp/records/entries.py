@@ -182,9 +182,10 @@ def _entry(value: object, entry: Entry, previous: str | None) -> Entry:
         # Only a refund is requested by a person or program, and `by` then names the requester.
         refund = _refund_in(entry.what)
         is_new = refund not in ("", _refund_in(previous)) and not refund.startswith(_FAILED)
-        # After a dispute about all of the money, a full refund that was begun before goes on.
+        # After a dispute about all of the money, the state names earlier refunds again.
         was_disputed = (previous or "").partition(":")[0] in DISPUTED
-        is_restored = was_disputed and value.status is ReceiptStatus.REFUNDING
+        ends_dispute = value.status not in (ReceiptStatus.DISPUTED, ReceiptStatus.REFUNDED)
+        is_restored = was_disputed and ends_dispute
         return replace(
             entry,
             by=value.refund_asked_by if is_new and not is_restored else None,
