@@ -60,7 +60,9 @@ class OnceWork:
         key: str | int | None = None,
         again: bool | None = False,
     ) -> None:
-        self.name, self.key, self.again = name, key, again
+        self.name: str = name
+        self.key: str | int | None = key
+        self.again: bool | None = again
         self._work = work
         if inspect.iscoroutine(work):
             self._takes_key = False

@@ -31,6 +31,7 @@ from flows.payments.checkout_page import PACE, begun, prepared, return_urls, sto
 from flows.payments.claims import ProviderClaim
 from flows.payments.gateway import (
     CLOCKS_DIFFER,
+    Notice,
     ProviderSession,
     fits_a_header,
     payment_of,
@@ -214,7 +215,6 @@ class StripeGateway:
 
     scheme = STRIPE
     pace = PACE
-    read_notice = staticmethod(notice_in)
 
     def __init__(self, seller: StripeAccount) -> None:
         self.seller = seller
@@ -259,6 +259,9 @@ class StripeGateway:
             query["starting_after"] = after
         reply = yield self._get(f"{_SESSIONS}?{urlencode(query)}")
         return sessions_in(reply, self.seller)
+
+    def read_notice(self, body: bytes) -> Notice:
+        return notice_in(body)
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         """Fetch the session; Stripe captures payments automatically."""
