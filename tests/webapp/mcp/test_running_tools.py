@@ -93,7 +93,7 @@ async def test_gathered_question_stops_waiting_when_its_request_ends(server):
         is_quiet = not len(env.service.elicitations.waiters)
         for link in (*links_asked(first), *links_asked(second)):
             await env.complete(link)
-        assert is_quiet  # the call has ended, so no claim can be delivered
+        assert is_quiet, "an ended request leaves no waiter that could claim an answer"
 
 
 async def test_answer_between_two_requests_of_a_gather_is_used_by_the_next_request(server):
@@ -252,7 +252,7 @@ async def test_once_runs_once_across_requests(server, revision):
 
 
 @pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
-async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, turns):
+async def test_second_once_with_same_name_and_key_raises_and_does_not_run(server, revision, turns):
     # finding: R13
     done: list[str] = []
 

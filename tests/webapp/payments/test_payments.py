@@ -285,7 +285,7 @@ async def test_payment_after_expiry_is_stored_and_the_page_says_so(shop: Shop) -
         assert len(await shop.payments()) == 1
 
 
-async def test_webhook_before_the_sweeper_at_the_timeout_delivers_the_payment_once(
+async def test_payment_at_timeout_is_delivered_once_if_webhook_runs_before_sweeper(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -300,7 +300,7 @@ async def test_webhook_before_the_sweeper_at_the_timeout_delivers_the_payment_on
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
 
-async def test_sweeper_before_the_webhook_at_the_timeout_delivers_the_payment_once(
+async def test_payment_at_timeout_is_delivered_once_if_sweeper_runs_before_webhook(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -435,16 +435,16 @@ async def test_failed_bank_transfer_fails_the_waiting_tool(shop: Shop) -> None:
         assert (await shop.statuses(), await shop.ledger()) == (["failed"], [])
 
 
-@pytest.mark.parametrize("asks", ["the way back", "the sweeper"])
+@pytest.mark.parametrize("polled_by", ["return page", "sweeper"])
 async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
-    shop: Shop, asks: str
+    shop: Shop, polled_by: str
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
         back = await buy.person.press_there(there, "fail")
         shop.post.clear()
-        if asks == "the way back":
+        if polled_by == "return page":
             assert "did not arrive" in (await buy.person.come_back(back)).text
             assert "did not arrive" in await buy.result()
         else:
@@ -456,9 +456,9 @@ async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
 
 
-@pytest.mark.parametrize("asks", ["the next call", "the sweeper"])
+@pytest.mark.parametrize("polled_by", ["next call", "sweeper"])
 async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again(
-    shop: Shop, asks: str
+    shop: Shop, polled_by: str
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
@@ -467,7 +467,7 @@ async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again
         assert ON_ITS_WAY in await buy.result()
         await buy.person.press_there(there, "fail")
         shop.post.clear()
-        if asks == "the sweeper":
+        if polled_by == "sweeper":
             shop.clock.tick(hours=12)
             await shop.sweep()
             calls = shop.line.count(FETCH)
@@ -525,7 +525,7 @@ async def test_failed_transfer_of_an_earlier_tab_leaves_the_latest_tab_payable(
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
 @pytest.mark.parametrize("is_failure_first", [True, False])
-async def test_failed_transfer_and_card_payment_in_two_tabs_end_the_same_in_any_order(
+async def test_event_order_of_failed_transfer_and_card_payment_does_not_change_final_state(
     shop: Shop, *, is_failure_first: bool, is_waited_for: bool
 ) -> None:
     async with buying(shop) as buy:
@@ -573,7 +573,7 @@ async def test_card_payment_right_after_a_failed_transfer_answers_the_waiting_ca
         assert await shop.statuses() == ["accepted"]
 
 
-async def test_payment_of_a_question_ended_by_a_failed_transfer_answers_a_newer_call(
+async def test_payment_in_older_tab_after_failed_transfer_answers_newer_call(
     shop: Shop,
 ) -> None:
     """After the failed transfer, a newer call asks again and gets the payment of the older page."""
@@ -969,14 +969,14 @@ async def test_return_page_of_a_removed_provider_does_not_answer_500(shop: Shop)
     assert await shop.ledger() == ["open"]
 
 
-async def test_trusted_code_cannot_complete_a_payment_question(shop: Shop) -> None:
+async def test_complete_elicitation_does_not_accept_payment_questions(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.person.go_on(buy.link)
         assert await shop.env.complete(buy.link, {"payment": "p"}) == "unknown"
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
 
 
-async def test_tool_failure_repeated_after_a_disconnect_leaves_the_payment_usable(
+async def test_stored_tool_error_is_returned_after_disconnect_and_payment_stays_usable(
     shop: Shop,
 ) -> None:
     # finding: M10
