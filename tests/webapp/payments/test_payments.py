@@ -103,7 +103,9 @@ async def test_lost_checkout_reply_charges_nothing_and_pressing_again_reuses_the
         await shop.tell_all()
         assert await buy.paid() == "paid 9.00 EUR"
         id = (await shop.asked())[0].id
-        assert shop.line.keys == [f"{id}:1"] * 2, "it is the page that was made the first time"
+        assert shop.line.keys == [f"{id}:1"] * 2, (
+            "both presses use one idempotency key, so they share a checkout"
+        )
         assert len(await shop.payments()) == 1
 
 
@@ -169,7 +171,7 @@ async def test_payment_after_canceling_the_checkout_is_used_by_the_next_same_cal
         assert "ELICITATION_DENIED" in await buy.result()
         await buy.person.press_there(there, "card")
         await shop.tell_all()
-        assert await shop.ledger() == ["open"], "the money is not lost"
+        assert await shop.ledger() == ["open"], "the payment can be used by the next call"
         assert await buy.again() == "paid 9.00 EUR"
         assert not buy.caller.has_links_left
 
@@ -183,7 +185,7 @@ async def test_declining_on_our_page_closes_the_checkout(shop: Shop) -> None:
         assert (await shop.session(there.rsplit("/", 1)[1]))["status"] == "expired"
         calls = len(shop.line.calls)
         await shop.sweep()
-        assert len(shop.line.calls) == calls, "and asks no more"
+        assert len(shop.line.calls) == calls, "the second sweep sends no request to the provider"
 
 
 async def test_question_expiry_closes_the_checkout_after_the_provider_was_down(shop: Shop) -> None:
@@ -265,7 +267,7 @@ async def test_payment_of_an_abandoned_call_is_stored_for_the_next_same_call(sho
         assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
-        assert not buy.caller.has_links_left, "nobody was asked again"
+        assert not buy.caller.has_links_left, "the repeated call does not ask for a payment"
         await results_are_noted(shop)
         assert (await shop.ledger(), shop.bodies) == (["spent"], 1)
 
@@ -382,7 +384,7 @@ async def test_pending_bank_transfer_is_shown_on_the_page_and_accepted_on_arriva
         page = await buy.person.visit(buy.link)
         assert page.status == 200
         assert "bank" in page.text
-        assert page.csrf is None, "there is nothing to press while it is under way"
+        assert page.csrf is None, "the page has no form while the transfer is pending"
         assert not buy.call.done()
         assert await shop.ledger() == []
         shop.clock.tick(minutes=10)
@@ -473,7 +475,9 @@ async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again
             calls = shop.line.count(FETCH)
             shop.clock.tick(days=2)
             await shop.sweep()
-            assert shop.line.count(FETCH) == calls, "it has said its last word"
+            assert shop.line.count(FETCH) == calls, (
+                "the sweeper does not fetch a failed session again"
+            )
             page = await buy.person.visit(buy.link)
             assert "on its way" not in f"{page.heading} {page.text}"
         newer = buy.caller.call("report")
@@ -814,7 +818,9 @@ async def test_a_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> No
         with pytest.raises(Failed):
             await receipt.refund()
         shop.line.broken.clear()
-        assert await shop.ledger() == ["refunding"], "nobody uses it any more"
+        assert await shop.ledger() == ["refunding"], (
+            "no call can use a payment while its refund is pending"
+        )
         return f"refunded {(await receipt.refund()).price}"
 
     shop.body = refund
@@ -835,7 +841,7 @@ async def test_spent_receipt_cannot_be_refunded(shop: Shop) -> None:
     shop.body = both
     async with buying(shop) as buy:
         assert await buy.paid() == "kept"
-        assert shop.line.count(REFUND) == 0, "money was not even asked for"
+        assert shop.line.count(REFUND) == 0, "no refund is requested for a spent receipt"
         assert await shop.ledger() == ["spent"]
 
 
@@ -905,7 +911,9 @@ async def test_crash_before_the_checkout_was_stored_is_reconciled_with_the_same_
     await shop.sweep()
     assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
     assert [hook.status for hook in await shop.webhooks()] == ["applied"]
-    assert len(set(shop.line.keys)) == 1, "the same key made the same session"
+    assert len(set(shop.line.keys)) == 1, (
+        "each request to create the checkout has the same idempotency key"
+    )
     async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"
         assert not caller.has_links_left
@@ -953,7 +961,7 @@ async def test_removed_provider_does_not_stop_the_sweeper_for_other_questions(
     assert await shop.statuses() == ["declined", "expired"]
     await shop.restart(sellers=sellers)
     await shop.sweep()
-    assert shop.line.count(EXPIRE) == 1, "what was open is closed when the seller is back"
+    assert shop.line.count(EXPIRE) == 1, "the open checkout is closed when the provider is back"
 
 
 async def test_return_page_of_a_removed_provider_does_not_answer_500(shop: Shop) -> None:
