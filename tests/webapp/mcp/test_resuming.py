@@ -161,7 +161,7 @@ async def test_delivered_result_can_be_read_again(server):
         assert reader.results == ["worked 1"] * 2
 
 
-@pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
+@pytest.mark.parametrize("id", ["another session's", "unknown id", "7", "_GET_stream"])
 async def test_event_id_of_another_session_is_refused(server, id):
     # finding: R2
     async with read_whole(server) as (env, reader):

@@ -251,7 +251,7 @@ async def test_once_runs_once_across_requests(server, revision):
             assert result == f"{{'seats': [{first}]}} {first + 1}"
 
 
-@pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
+@pytest.mark.parametrize("turns", ["sequential", "concurrent", "after a question", "invalid key"])
 async def test_second_once_with_same_name_and_key_raises_and_does_not_run(server, revision, turns):
     # finding: R13
     done: list[str] = []
@@ -264,14 +264,14 @@ async def test_second_once_with_same_name_and_key_raises_and_does_not_run(server
     @server.tool()
     async def pay_all() -> str:
         match turns:
-            case "in a row":
+            case "sequential":
                 return str([await elicit.once("pay", pay) for _ in range(3)])
-            case "at once":
+            case "concurrent":
                 three = (elicit.once("pay", pay) for _ in range(3))
                 *_, last = await asyncio.gather(*three, return_exceptions=True)
                 assert isinstance(last, Exception)
                 raise last
-            case "after an answer":
+            case "after a question":
                 await elicit.once("pay", pay, key=1)
                 await elicit.url("Sign", LOGIN)
                 return str(await elicit.once("pay", pay, key=1))
@@ -279,13 +279,13 @@ async def test_second_once_with_same_name_and_key_raises_and_does_not_run(server
 
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay_all")
-        if turns == "after an answer":
+        if turns == "after a question":
             await env.complete(await caller.link())
         result = await soon(call)
         assert result.is_error
         assert "[ELICITATION_INVALID_USE]" in text_of(result)
         assert "key" in text_of(result)
-        assert len(done) == (0 if turns == "by a bad key" else 1)
+        assert len(done) == (0 if turns == "invalid key" else 1)
 
 
 @pytest.mark.every_way

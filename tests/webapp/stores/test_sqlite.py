@@ -338,7 +338,7 @@ async def test_writes_above_statement_row_limit_are_all_stored(path):
     await store.aclose()
 
 
-@pytest.mark.parametrize("key", ["k", None], ids=["going on", "over"])
+@pytest.mark.parametrize("key", ["k", None], ids=["open", "ended"])
 async def test_write_of_version_created_by_other_writer_raises_conflict(path, key):
     store = await SqliteStore.open(path)
     (first,) = await store.write(replace(record("a-1"), key="k"))
