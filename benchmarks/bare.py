@@ -63,7 +63,9 @@ class BareWriter:
                     break
             self._connection.execute("BEGIN IMMEDIATE")
             written = self._connection.executemany(self._upsert, rows)
-            assert not rows or written.rowcount == len(rows), "the stored version of a row differs"
+            assert not rows or written.rowcount == len(rows), (
+                "each write updates the version of the row that it read"
+            )
             self._connection.execute("COMMIT")
             self._loop.call_soon_threadsafe(_answer, futures)
             if write is None:

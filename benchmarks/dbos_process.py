@@ -1,6 +1,7 @@
 """DBOS in its own process: workflows that wait for a message, and senders of the message.
 
-The process prints "ready", and after each line on its input the number of workflows a second.
+The process prints "ready". Then, for each line on stdin, it runs the workflows and prints how many
+completed per second.
 """
 
 import asyncio

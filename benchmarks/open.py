@@ -257,7 +257,7 @@ async def started(address: str, secret: bytes, many: int) -> Mapping[str, float]
         cwd=_TOP,
     )
     output, _ = await process.communicate()
-    assert process.returncode == 0, "the process that starts failed"
+    assert process.returncode == 0, "the benchmark process must exit with status 0"
     took: Mapping[str, float] = json.loads(output.splitlines()[-1])
     return took
 

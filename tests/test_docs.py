@@ -61,7 +61,9 @@ def test_every_verb_is_shown_in_the_guide():
 def test_generated_pages_are_up_to_date():
     for page in generated.PAGES:
         text = (generated.DOCS / page).read_text("utf-8")
-        assert text == generated.page(page), f"write docs/{page} again: python -m docs.generated"
+        assert text == generated.page(page), (
+            f"docs/{page} is out of date: run python -m docs.generated"
+        )
 
 
 def test_every_public_name_is_in_the_reference():

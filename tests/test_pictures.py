@@ -23,7 +23,9 @@ def test_picture_shows_the_page_as_it_is_now(name: str) -> None:
     # finding: XP12
     written = json.loads(HASHES.read_text("utf-8"))
     assert written.keys() == PICTURED.keys()
-    assert written[name] == hashes()[name], "the page has changed: run `make pictures`, and commit"
+    assert written[name] == hashes()[name], (
+        "the page has changed: run `make pictures`, and commit the pictures"
+    )
 
 
 def test_pictures_are_small_pngs_of_the_named_pages() -> None:

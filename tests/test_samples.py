@@ -159,7 +159,7 @@ def test_every_python_sample_is_part_of_a_tested_file():
             ast.parse(text)
             if page not in HAVE_TESTS:
                 assert any(text in file for file in FILES.values()), (
-                    f"{page}: name its file\n{text}"
+                    f"{page}: the sample is in no file: name its file\n{text}"
                 )
 
 

@@ -271,9 +271,9 @@ async def test_stolen_token_works_only_until_expiry(env: PeopleEnv, shop: Progra
 async def test_server_with_custom_auth_identifies_token_owner(library: str) -> None:
     tokens = {
         "good": {"sub": "alice"},
-        "of bob": {"sub": "bob"},
-        "nobodys": {},
-        "this machine's": {"iss": LOCAL_ISSUER, "sub": f"uid:{os.getuid()}"},
+        "of another user": {"sub": "bob"},
+        "without a user": {},
+        "of the local user": {"iss": LOCAL_ISSUER, "sub": f"uid:{os.getuid()}"},
     }
     scopes = {text: ["act"] for text in tokens}
     server = guarded_by_tokens(library, {**tokens, "for calls": {"sub": "alice"}}, scopes=scopes)
@@ -318,7 +318,7 @@ async def end(env: PeopleEnv, program: Program, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["key", "token"])
-@pytest.mark.parametrize("then", ["a change", "nothing"])
+@pytest.mark.parametrize("then", ["question changed", "nothing"])
 async def test_stream_ends_without_new_data_when_its_key_or_token_ends(
     env: PeopleEnv, shop: Program, what: str, then: str
 ) -> None:

@@ -178,7 +178,7 @@ async def test_approval_of_one_call_does_not_cover_similar_call(server, done):
         assert done == [["ann", 5, ""]] * 2
 
 
-@pytest.mark.parametrize("ends", ["by time", "revoked", "cleared"])
+@pytest.mark.parametrize("ends", ["expired", "revoked", "cleared"])
 async def test_call_is_asked_again_after_approval_expired_or_was_revoked(ends):
     server = new_server("mcp")
     done = gated(server)
@@ -189,7 +189,7 @@ async def test_call_is_asked_again_after_approval_expired_or_was_revoked(ends):
         at.clock.tick(minutes=14)
         assert await caller.text("pay", to="ann") == "paid"
         (approval,) = await approvals.all()
-        if ends == "by time":
+        if ends == "expired":
             at.clock.tick(minutes=1, seconds=1)
         elif ends == "revoked":
             assert await approvals.revoke(approval.id)

@@ -15,18 +15,21 @@ class Audit:
     def note(self, question): ...
 """
 NONE: dict[str, tuple[str, str]] = {
-    "a module that is missing": ("", "There is no module 'nowhere'"),
-    "a module that wants another": ("import no_such_thing", "imports 'no_such_thing'"),
-    "a module that raises": ("1 / 0", "could not be imported: ZeroDivisionError"),
-    "an attribute that is missing": ("", "has no 'audit'"),
-    "a class": (
+    "missing module": ("", "There is no module 'nowhere'"),
+    "module with a missing import": ("import no_such_thing", "imports 'no_such_thing'"),
+    "module that raises": ("1 / 0", "could not be imported: ZeroDivisionError"),
+    "missing attribute": ("", "has no 'audit'"),
+    "class instead of object": (
         f"{CLASS}\naudit = Audit",
         "is a class, but a plugin is an object. So write Audit()",
     ),
-    "an object without hooks": ("audit = object()", "has no hooks. Mark its methods"),
-    "a misspelt stage": (CLASS.replace("settle", "setle"), "perhaps 'settle' is meant"),
-    "a guard replaced": (CLASS.replace('after("settle")', 'replace("verify")'), "is a guard"),
-    "a write surrounded": (CLASS.replace('after("settle")', 'around("start")'), "start writes"),
+    "object without hooks": ("audit = object()", "has no hooks. Mark its methods"),
+    "misspelt stage": (CLASS.replace("settle", "setle"), "perhaps 'settle' is meant"),
+    "replaced guard": (CLASS.replace('after("settle")', 'replace("verify")'), "is a guard"),
+    "around hook for a stage that writes": (
+        CLASS.replace('after("settle")', 'around("start")'),
+        "start writes",
+    ),
 }
 
 
@@ -34,7 +37,7 @@ NONE: dict[str, tuple[str, str]] = {
 async def test_invalid_plugin_stops_start_with_explanation(tmp_path: Path, case: str) -> None:
     text, says = NONE[case]
     (tmp_path / "my_rules.py").write_text(HEAD + text)
-    name = "nowhere:audit" if "missing" in case and "module" in case else "my_rules:audit"
+    name = "nowhere:audit" if case == "missing module" else "my_rules:audit"
     ended = await called("serve", "--port", "0", "--plugin", name, home=tmp_path)
     assert (ended.status, ended.out) == (1, "")
     assert f"elicit: The plugin {name}" in ended.err

@@ -66,7 +66,9 @@ async def test_two_servers_on_one_machine_use_separate_cookies(here):
         cookies = person.browser.cookies
         assert len({here.service.browser.cookie_name, there.service.browser.cookie_name}) == 2
         names = {name.split("_")[1] for name in cookies}
-        assert (len(cookies), len(names)) == (6, 2), "three each"
+        assert (len(cookies), len(names)) == (6, 2), (
+            "each server sets three cookies under its own name"
+        )
 
 
 async def test_files_in_working_directory_are_not_read_as_settings(tmp_path, monkeypatch):

@@ -185,14 +185,16 @@ async def test_only_token_of_this_issuer_for_this_server_reaches_tool():
         mcp_url = here.env.mcp_url
         tokens = {
             "another audience": here.issuer.token("alice", audience="https://other.example/mcp"),
-            "our pages": here.issuer.token("alice", audience="the pages"),
-            "the origin alone": here.issuer.token("alice", audience=here.env.url),
+            "audience of the pages": here.issuer.token("alice", audience="the pages"),
+            "origin as audience": here.issuer.token("alice", audience=here.env.url),
             "another issuer": other.token("alice", audience=mcp_url),
-            "another issuer's name": other.token("alice", audience=mcp_url, iss=here.issuer.url),
-            "over": here.issuer.token("alice", audience=mcp_url, exp=1),
-            "a sign-in": here.issuer.token("alice", audience=mcp_url, nonce="n"),
-            "rubbish": "x.y.z",
-            "nothing": "x",
+            "our issuer's name, another issuer's key": other.token(
+                "alice", audience=mcp_url, iss=here.issuer.url
+            ),
+            "expired": here.issuer.token("alice", audience=mcp_url, exp=1),
+            "ID token with a nonce": here.issuer.token("alice", audience=mcp_url, nonce="n"),
+            "three parts that are not a JWT": "x.y.z",
+            "one character": "x",
         }
         for name, token in tokens.items():
             headers = {**ACCEPT, "authorization": f"Bearer {token}"}

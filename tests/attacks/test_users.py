@@ -154,16 +154,16 @@ async def _raises_later(_: Request) -> str:
 
 
 ODD: dict[str, Callable[[Request], Any]] = {
-    "raises": _raises,
-    "raises later": _raises_later,
+    "exception at the call": _raises,
+    "exception at the await": _raises_later,
     "number": lambda _: 7,
     "bytes": lambda _: b"ann",
     "list": lambda _: ["ann"],
-    "yes": lambda _: True,
+    "boolean": lambda _: True,
     "empty": lambda _: "",
     "huge": lambda _: "a" * 1_000_000,
-    "half a letter": lambda _: "\ud800",
-    "exits": lambda _: (_ for _ in ()).throw(RecursionError),
+    "lone surrogate": lambda _: "\ud800",
+    "recursion error": lambda _: (_ for _ in ()).throw(RecursionError),
 }
 
 

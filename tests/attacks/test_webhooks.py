@@ -117,7 +117,7 @@ async def test_payment_link_with_our_reference_is_stored_and_refused(shop: Shop,
     await nothing_is_settled(shop, buy)
     await shop.sweep()
     assert await webhook_statuses(shop) == [("refused", "session")]
-    assert shop.line.count("cs_test_thief") == 0, "a stranger's session is not even asked for"
+    assert shop.line.count("cs_test_thief") == 0, "no session of an unknown payment link is fetched"
     await nothing_is_settled(shop, buy)
     await can_still_be_paid(shop, buy)
 
@@ -255,7 +255,9 @@ async def test_session_with_other_terms_when_fetched_settles_nothing(
         await gone(shop, other)
     shop.clock.tick(minutes=30)
     await shop.sweep()
-    assert await shop.statuses() == ["expired", "expired"], "those behind it are not kept waiting"
+    assert await shop.statuses() == ["expired", "expired"], (
+        "a refused session does not delay the questions after it"
+    )
     assert await shop.ledger() == []
     assert await webhook_statuses(shop) == [("refused", "amount")]
 

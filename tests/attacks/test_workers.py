@@ -196,12 +196,12 @@ async def test_socket_connection_without_valid_envelope_gets_nothing(make, store
         http = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
         tries = {
             "plain HTTP": http,
-            "nothing in a frame": framed(b""),
+            "empty frame": framed(b""),
             "rubbish": framed(b"x" * 300),
-            "a frame without an end": (2**31).to_bytes(LENGTH_BYTES, "big"),
-            "an envelope of another connection": framed(sealed),
-            "a broken one": framed(broken),
-            "its own challenge": framed(old),
+            "frame with a length that is too large": (2**31).to_bytes(LENGTH_BYTES, "big"),
+            "envelope of another connection": framed(sealed),
+            "envelope with a changed byte": framed(broken),
+            "challenge sent back": framed(old),
         }
         for name, frame in tries.items():
             for _ in range(TIMES):

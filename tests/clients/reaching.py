@@ -154,6 +154,6 @@ async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reac
         reached
     )
     asked = [one for one in await env.elicitations() if one.status is not Status.EXPIRED]
-    assert len(asked) == 1, "asked again"
+    assert len(asked) == 1, "the repeated calls create only one question"
     await visitor.leaves()
     return reached

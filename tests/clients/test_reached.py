@@ -23,7 +23,9 @@ def test_each_client_reaches_person_for_every_kind(client: KnownClient, revision
 
 
 def test_clients_page_matches_observations() -> None:
-    assert DOCUMENT.read_text("utf-8") == document(), "python -m tests.clients"
+    assert DOCUMENT.read_text("utf-8") == document(), (
+        "the page is out of date: run python -m tests.clients"
+    )
 
 
 def test_clients_page_has_same_setup_commands_as_home_page() -> None:

@@ -28,7 +28,7 @@ async def test_usual_path_runs_as_often_as_the_page_says_and_repeats_nothing(nam
     assert all(call.starts > 1 for call in replayed.values())
     written = PAGES["docs/how-to/cookbook.md"]
     assert rows(name, watched, replayed) in written, (
-        "write the table again: python -m tests.cookbook"
+        "the table is out of date: run python -m tests.cookbook"
     )
 
 

@@ -244,7 +244,7 @@ async def _all_agree(env: AccountEnv, results: Sequence[str], *, later: int) -> 
         await env.carried()
         await env.none_is("waiting", "hook")
     payments = await agreed(env)
-    assert len(payments) == len(results), "an order was paid for twice, or not at all"
+    assert len(payments) == len(results), "each order has exactly one payment"
     statuses = Counter(str(payment.status) for payment in payments)
     # If the server died after it sent a result and before it stored the delivery, the payment is
     # not "spent".

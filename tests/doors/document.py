@@ -24,7 +24,7 @@ def document() -> str:
     before, heading, rest = DOCUMENT.read_text("utf-8").partition(_HEAD.partition("\n")[0])
     _, until, after = rest.partition(_UNTIL)
     assert heading, "the page has no section of rules"
-    assert until, "the section of rules has no end"
+    assert until, "the section of rules has no heading after it"
     sections = "\n".join([_HEAD, *(_section(rule) for rule in rules())])
     return f"{before}{sections}\n{_UNTIL}{after}"
 

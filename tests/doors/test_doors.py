@@ -25,7 +25,7 @@ async def world() -> AsyncIterator[World]:
 @pytest.mark.parametrize("rule", RULES)
 async def test_rule_holds_at_door(rule: str, door: Door, world: World) -> None:
     cell = RULES[rule].cells.get(door)
-    assert cell is not None, f"{rule} says nothing of {door}: add a probe or a reason"
+    assert cell is not None, f"{rule} has no entry for {door}: add a probe or a reason"
     if isinstance(cell, str):
         assert len(cell.split()) > 2
         return
@@ -45,4 +45,6 @@ async def test_rules_have_unique_names() -> None:
 
 
 async def test_page_of_rules_and_doors_is_up_to_date() -> None:
-    assert DOCUMENT.read_text("utf-8") == document(), "write it again: python -m tests.doors"
+    assert DOCUMENT.read_text("utf-8") == document(), (
+        "the page is out of date: run python -m tests.doors"
+    )

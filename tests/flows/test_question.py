@@ -217,7 +217,9 @@ def test_equal_questions_have_equal_digest() -> None:
     assert question() == question()
     assert question().digest == question().digest
     assert len(question().digest) == 32
-    assert len({question(), question()}) == 2, "gather asks each of them"
+    assert len({question(), question()}) == 2, (
+        "equal questions are separate objects, so `gather` asks both"
+    )
 
 
 @pytest.mark.parametrize(

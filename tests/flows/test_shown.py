@@ -30,7 +30,7 @@ def nested(deep: int, value: Any = 0) -> Any:
 TOO_MUCH = {
     "depth": ({"a": nested(DEPTH_AT_MOST + 1)}, f"more than {DEPTH_AT_MOST} deep"),
     "objects": ({"a": {"b": nested(DEPTH_AT_MOST)}}, f"more than {DEPTH_AT_MOST} deep"),
-    "without end": ({"a": nested(100_000)}, f"more than {DEPTH_AT_MOST} deep"),
+    "very deep": ({"a": nested(100_000)}, f"more than {DEPTH_AT_MOST} deep"),
     "values": ({"a": [0] * VALUES_AT_MOST}, "4,000 values"),
     "lines": (
         {"a": "\n" * LINES_AT_MOST},
@@ -40,7 +40,7 @@ TOO_MUCH = {
     "names": ({f"a{number}": 0 for number in range(LINES_AT_MOST + 1)}, "2,001 lines"),
     "characters": ({"a": "x" * CHARACTERS_AT_MOST}, "49,153 characters"),
     "characters of names": ({"a" * (CHARACTERS_AT_MOST + 1): 0}, "49,154 characters"),
-    "spelled": ({"a": "\x7f" * (CHARACTERS_AT_MOST // 6)}, "characters"),
+    "control characters": ({"a": "\x7f" * (CHARACTERS_AT_MOST // 6)}, "characters"),
     "indented": ({"a": nested(DEPTH_AT_MOST - 1, [0] * (LINES_AT_MOST - 100))}, "characters"),
 }
 

@@ -53,16 +53,16 @@ async def test_cancelled_running_task_leaves_its_payment_to_same_call(
     # finding: XD4
     async with world() as at, task_of(revision, tool)(at) as held:
         await held.cancel()
-        assert (len(at.made), at.after) == (1, []), "it is stopped at the await of once"
+        assert (len(at.made), at.after) == (1, []), "the task is cancelled while it awaits `once`"
         payment = await at.payment()
         assert (payment.status, payment.may_be_delivered) == (ReceiptStatus.OPEN, True)
-        assert payment.due_at is None, "the clock does not refund it"
+        assert payment.due_at is None, "no automatic refund of the payment is scheduled"
         assert not await at.here.service.kinds.payments.ledger.is_in_hand(payment)
 
 
 def test_document_contains_current_table() -> None:
     text = FILE.read_text("utf-8")
-    assert text == with_table(text), "python -m tests.held writes it"
+    assert text == with_table(text), "the table is out of date: run python -m tests.held"
 
 
 def test_table_has_a_cell_for_each_pair() -> None:

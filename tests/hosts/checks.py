@@ -65,7 +65,9 @@ async def pages(at: Served) -> Verdict:
                 found = await person.browser.get(str(httpx.URL(at.url).join(address)))
                 assert found.status_code == 200, address
             where = await person.browser.get(f"{at.url}/where")
-            assert where.text == f"{at.url}/where", "an author's own route"
+            assert where.text == f"{at.url}/where", (
+                "the author's own route sees the address that the browser opened"
+            )
     return Verdict.HOLDS
 
 

@@ -6,7 +6,9 @@ from tests.hosts.table import FILE, HOSTS, rendered, with_table
 
 def test_document_contains_the_checked_table() -> None:
     text = FILE.read_text("utf-8")
-    assert text == with_table(text, rendered()), "python -m tests.hosts writes it"
+    assert text == with_table(text, rendered()), (
+        "the table is out of date: run python -m tests.hosts"
+    )
 
 
 def test_host_exceptions_name_only_existing_promises() -> None:

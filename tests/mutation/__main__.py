@@ -53,8 +53,12 @@ class Trials:
         copy = self.copies.get()
         module, test = MORTAL
         with copy.broken(module, ["raise RuntimeError"]):
-            assert copy.first_failure([test]).is_killed, "the tests do not import the copy"
-        assert copy.first_failure([test]).word == "survived", "the copy fails without a fault"
+            assert copy.first_failure([test]).is_killed, (
+                "the tests must fail if the copied module cannot be imported"
+            )
+        assert copy.first_failure([test]).word == "survived", (
+            "the tests must pass on an unchanged copy"
+        )
         self.copies.put(copy)
 
     def try_out(self, fault: Fault) -> Outcome:

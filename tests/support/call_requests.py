@@ -51,5 +51,5 @@ async def soon(awaited: Awaitable[T]) -> T:
     """Return the result, which must be ready without any timer."""
     future = asyncio.ensure_future(awaited)
     await settled_loop()
-    assert future.done(), "it still sleeps"
+    assert future.done(), "the awaitable must finish without a timer"
     return future.result()

@@ -74,7 +74,7 @@ def talked(talk: Talk[T], *replies: httpx.Response) -> tuple[T, list[httpx.Reque
         while True:
             asked.append(talk.send(next(waiting)))
     except StopIteration as stop:
-        assert next(waiting, None) is None, "it did not ask for all of the replies"
+        assert next(waiting, None) is None, "the flow must request all replies"
         return stop.value, asked
 
 

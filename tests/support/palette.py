@@ -55,7 +55,7 @@ def _pixels(png: bytes) -> tuple[int, int, list[bytes]]:
     """Return the width, the height and the colour of each pixel."""
     chunks = list(_chunks(png))
     width, height, depth, kind = struct.unpack_from(">IIBB", dict(chunks)[b"IHDR"])
-    assert (depth, kind) == (8, 2), "a screenshot is 8-bit RGB"
+    assert (depth, kind) == (8, 2), "a screenshot must be an 8-bit RGB image"
     raw = zlib.decompress(b"".join(content for name, content in chunks if name == b"IDAT"))
     size, above, pixels = width * _BYTES, bytearray(width * _BYTES), list[bytes]()
     for start in range(0, len(raw), size + 1):

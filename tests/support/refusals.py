@@ -28,18 +28,20 @@ ENDED: Mapping[str, httpx.Response] = {
     "Strava": _json(400, message="Bad Request", errors=[{"field": "refresh_token"}]),
     "ServiceNow": _json(401, error="access_denied"),
     "WeChat": _json(200, errcode=40030, errmsg="invalid refresh_token"),
-    "not ok": _json(200, ok=False),
+    "200 with ok: false": _json(200, ok=False),
     "revoked": _json(403, error="unauthorized_client", error_description="The user revoked access"),
-    "a grant": _json(400, error="unauthorized_client", error_description="The grant has expired"),
-    "not this grant": _json(
+    "grant expired": _json(
+        400, error="unauthorized_client", error_description="The grant has expired"
+    ),
+    "grant type not allowed": _json(
         400,
         error="unauthorized_client",
         error_description="The client is not authorized to use the grant type refresh_token.",
     ),
-    "500 with the word": _json(500, error="invalid_grant"),
-    "nothing": _json(200),
-    "no key": _json(200, access_token=None, message="refresh token expired"),
-    "a broken key": _json(200, access_token="two words"),
+    "500 with invalid_grant": _json(500, error="invalid_grant"),
+    "200 with an empty object": _json(200),
+    "access token is null": _json(200, access_token=None, message="refresh token expired"),
+    "access token with a space": _json(200, access_token="two words"),
     "403 with Retry-After": httpx.Response(403, headers={"retry-after": "60"}),
     "a plain 401": httpx.Response(401),
     "a plain 403": httpx.Response(403, text="Forbidden"),
@@ -49,19 +51,19 @@ OPERATORS: Mapping[str, httpx.Response] = {
     "a wrong secret": _json(401, error="invalid_client"),
     "a wrong secret, 400": _json(400, error="invalid_client", error_description="Client auth"),
     "a wrong secret, 200": _json(200, error="invalid_client"),
-    "no refresh here": _json(400, error="unsupported_grant_type"),
+    "unsupported_grant_type": _json(400, error="unsupported_grant_type"),
 }
 # Neither a refusal nor a token: a page of the provider, or of a server in front of it.
 PAGES: Mapping[str, httpx.Response] = {
-    "elsewhere": httpx.Response(302, headers={"location": "https://portal.example"}),
-    "a portal": httpx.Response(200, html="<html>error=invalid_grant</html>"),
-    "no text": httpx.Response(200, content=b"\xff"),
+    "redirect": httpx.Response(302, headers={"location": "https://portal.example"}),
+    "HTML page": httpx.Response(200, html="<html>error=invalid_grant</html>"),
+    "body that is not UTF-8": httpx.Response(200, content=b"\xff"),
     "204": httpx.Response(204),
 }
 # Temporary failures of the network or the provider.
 PASSING: Mapping[str, httpx.Response] = {
     "500": httpx.Response(500),
-    "503 with the word": _json(503, error="invalid_grant"),
+    "503 with invalid_grant": _json(503, error="invalid_grant"),
     "502": httpx.Response(502, html="<h1>Bad Gateway</h1>"),
     "429": _json(429, error="invalid_grant"),
     "429 with Retry-After": httpx.Response(429, headers={"retry-after": "60"}),

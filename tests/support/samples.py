@@ -32,7 +32,7 @@ def _files() -> Mapping[str, str]:
         for text in samples(page, "python"):
             if named := _NAMED.match(text):
                 name = named[1]
-                assert name not in files, f"{page}: another page has {name}"
+                assert name not in files, f"{page}: another page already has a file {name}"
             if name:
                 files[name] += text + "\n\n"
     return files

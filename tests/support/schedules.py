@@ -53,7 +53,9 @@ class Schedule:
         step = len(self.taken)
         if step < len(self.planned):
             name = self.planned[step]
-            assert name in able, "a schedule must be repeatable"
+            assert name in able, (
+                "the planned task must be able to run: a schedule must be repeatable"
+            )
         else:
             name = self.taken[-1] if self.taken and self.taken[-1] in able else able[0]
         self.taken.append(name)

@@ -443,7 +443,7 @@ class Payer(Person):
         mark = re.search(
             rf'action="/pay/\w+/{button}">\s*<input [^>]*name="csrf" value="(\w+)"', page.text
         )
-        assert mark is not None, f"there is no button {button}"
+        assert mark is not None, f"the page has no button {button}"
         posted = len(self._shop.post)
         there = await self.browser.post(f"{_plain(url)}/{button}", data={"csrf": mark[1]})
         assert there.status_code == 303, there.text
@@ -495,7 +495,7 @@ class Buying:
         """Return the result of the same call made again. Fail if it asks for a payment."""
         call = self.caller.call("report")
         await eventually(lambda: call.done() or self.caller.has_links_left)
-        assert not self.caller.has_links_left, "it asks to pay again"
+        assert not self.caller.has_links_left, "the repeated call must not ask for a payment"
         return text_of(call.result())
 
     async def is_asked_again(self) -> str:

@@ -1,6 +1,7 @@
 """A server with the tools that the official conformance suite calls.
 
-Tools that ask a person exist twice: with the protocol itself, and with our verbs.
+Most tools that ask a person have two versions: one sends protocol requests itself, the other
+calls `elicit.form`.
 """
 
 from typing import Any
@@ -219,7 +220,10 @@ def _add_verb_tools(server: MCPServer) -> None:
 
 
 def _add_input_tools(server: MCPServer) -> None:
-    """Add tools for which elicit has no verbs, such as named requests, roots and prompts."""
+    """Add tools and a prompt that need features that elicit does not have.
+
+    These are request keys chosen by the tool, sampling, roots, and questions in a prompt.
+    """
     model = types.CreateMessageRequest(
         params=types.CreateMessageRequestParams(
             messages=[
@@ -272,7 +276,7 @@ def _add_input_tools(server: MCPServer) -> None:
 
     @server.prompt()
     async def test_input_required_result_prompt(context: Context) -> Any:
-        """Ask before it says anything."""
+        """Ask for the context before returning the prompt."""
         if has(context, "user_context"):
             return "With context"
         return _asking({"user_context": _form("Which context?", _object(context=TEXT))})

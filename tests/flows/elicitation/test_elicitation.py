@@ -79,7 +79,7 @@ def swept(before: Elicitation, *, until: datetime) -> tuple[Elicitation, datetim
     """Apply each sweep that is due up to `until`. Return the elicitation and its next due time."""
     while before.due_at is not None and before.due_at <= until:
         after = states.fall_due(before, now=before.due_at)
-        assert after != before, "the sweeper would look for ever"
+        assert after != before, "each due sweep changes the elicitation, so sweeping ends"
         before = after
     return before, before.due_at
 
@@ -406,7 +406,7 @@ def test_open_checkout_is_due_as_soon_as_question_ends() -> None:
     assert states.settle(opened, Status.ACCEPTED, now=later).due_at != later
     twice = attempts.open_attempt(opened, browser="b", attempt_data={"n": 2}, now=NOON)
     paid = states.settle(twice, Status.ACCEPTED, now=later)
-    assert paid.due_at == later, "the other attempt's checkout must close"
+    assert paid.due_at == later, "the checkout of the other attempt is due to be closed"
     assert attempts.close(paid).due_at != later
 
 

@@ -95,13 +95,15 @@ def test_gate_off_applies_only_to_the_marked_function() -> None:
 
     wrapper = elicit.gate(off=True)(plain(tool))
     assert mark_of(wrapper) == Gate(is_off=True)
-    assert mark_of(plain(wrapper)) == Gate(is_off=True), "what wraps it is the same tool"
-    assert mark_of(tool) is None, "the other may be served as well, and destroys"
+    assert mark_of(plain(wrapper)) == Gate(is_off=True), (
+        "a wrapper of the marked function has its mark"
+    )
+    assert mark_of(tool) is None, "the wrapped function does not get the mark"
     bound = Box().empty
     elicit.gate(off=True)(partial(bound))
     assert mark_of(bound) is None
     elicit.gate(wrapper)
-    assert mark_of(wrapper) == Gate(), "what shuts counts more, in any order"
+    assert mark_of(wrapper) == Gate(), "`gate` overrides `gate(off=True)` in either order"
 
 
 def test_gate_off_works_on_library_tool_and_static_method() -> None:
@@ -138,7 +140,9 @@ def test_gate_off_never_removes_the_gate_of_a_marked_function() -> None:
     later = wraps(of_another_name)(lambda: None)
     elicit.gate(off=True)(later)
     elicit.gate(of_another_name)
-    assert mark_of(later) == Gate(), "nor one that is marked afterwards"
+    assert mark_of(later) == Gate(), (
+        "`gate` on the wrapped function overrides an earlier `off=True`"
+    )
     assert elicit.gate(off=True)(elicit.gate(off=True)(delete_later_yet)) is delete_later_yet
 
 
@@ -208,7 +212,7 @@ def test_gate_asks_for_approval_and_decline_raises() -> None:
     assert (question.message, request.kind) == ("Run delete?", "gate")
     assert request.arguments == {"count": 5}
     assert not request.schema.fields
-    assert question.no is None, "declining ends the call"
+    assert question.no is None, "a declined gate has no value to return: the call ends"
     assert issubclass(Declined, Exception)
 
 
@@ -238,4 +242,6 @@ def test_approval_also_covers_shown_values() -> None:
         gate_question(Gate(), tool="delete", arguments="{}", shown={"n": n}, can_be_stored=True)
         for n in (1, 2)
     )
-    assert _request(one).covers != _request(other).covers, "a default that changed since"
+    assert _request(one).covers != _request(other).covers, (
+        "an approval does not cover a changed default value"
+    )

@@ -40,7 +40,9 @@ def test_declared_habit_is_accepted_by_a_server_that_insists_on_it(habit: str) -
 @pytest.mark.parametrize("habit", PLAYED)
 def test_habit_that_is_refused_only_after_consent_states_why(habit: str) -> None:
     row, stage = PLAYED[habit], PLAYED[habit].stage()
-    assert stage is not Stage.AFTER or row.without, "say why nothing shows it earlier"
+    assert stage is not Stage.AFTER or row.without, (
+        "the row must say why the habit cannot be detected before consent"
+    )
     assert row.declares or stage is Stage.NEVER
     walked_on = stage in (Stage.NEVER, Stage.AFTER)
     assert walked_on or not row.without
@@ -57,7 +59,9 @@ def test_built_in_providers_declare_the_habits_that_name_them(habit: str) -> Non
 
 def test_page_of_habits_is_up_to_date() -> None:
     assert len(PLAYED) + len(KNOWN) >= 45
-    assert DOCUMENT.read_text("utf-8") == document(), "write it again: python -m tests.habits"
+    assert DOCUMENT.read_text("utf-8") == document(), (
+        "the page is out of date: run python -m tests.habits"
+    )
 
 
 def test_habits_name_tests_that_exist() -> None:

@@ -22,7 +22,7 @@ async def test_approver_lists_inbox_and_answers_request():
         done = await sent(here, path, token, {"accepts": True})
         assert (done.status_code, done.json()["decision"]) == (200, "approved")
         again = await sent(here, path, token, {"accepts": True})
-        assert again.status_code == 200, "the same answer, sent twice"
+        assert again.status_code == 200, "sending the same answer twice is not an error"
         other = await sent(here, path, here.own("flora"), {"accepts": False})
         assert (other.status_code, other.json()["code"]) == (409, "ELICITATION_ALREADY_SETTLED")
         decided = (await sent(here, "/api/inbox?decided=true", here.own("flora"))).json()

@@ -178,14 +178,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "no time zone": {"expires_at": "2099-01-01T00:00:00"},
     "time after the last year": {"expires_at": "9999-12-31T23:59:59-12:00"},
     "refused by the provider": {"access_token": "made-up"},
-    "somebody else's": {"account_id": "7"},
+    "account id of another person": {"account_id": "7"},
     "unknown provider": {"provider": "elsewhere"},
-    "provider that is no name": {"provider": "../hub"},
+    "invalid provider name": {"provider": "../hub"},
     "provider without a person": {"provider": "silent"},
     "scope": {"scopes": ['re"po']},
     "more scopes than a row holds": {"scopes": [f"{number:030}" for number in range(1900)]},
     "details": {"details": {"api_domain": "https://evil.example"}},
-    "letters": {"account_id": "583231\u202e"},
+    "bidirectional control character in the account id": {"account_id": "583231\u202e"},
 }
 INVALID: dict[str, dict[str, Any]] = {
     "no token": {"access_token": None},

@@ -72,7 +72,9 @@ async def test_question_refused_by_hook_returns_403_and_stores_no_row(
     assert answer.headers["content-type"] == "application/problem+json"
     for kind in ("elicitation", "run", "standing"):
         assert not await here.service.elicitations.store.list(kind), kind
-    assert (await shop.ask(FORM, name="wish")).status_code == 201, "the key stands for nothing yet"
+    assert (await shop.ask(FORM, name="wish")).status_code == 201, (
+        "the refused question did not use up the idempotency key"
+    )
 
 
 async def test_repeated_request_notifies_plugin_of_start_once(

@@ -90,7 +90,7 @@ async def test_access_token_refused_by_provider_is_refreshed_once(
     assert (await account.call()).status_code == 401  # the provider refuses the new token too
 
 
-async def test_proxied_request_is_shown_as_use_on_connections_page(
+async def test_proxied_request_is_recorded_as_account_use(
     here: AskingEnv, account: Account
 ) -> None:
     await account.call("/github/api/user")

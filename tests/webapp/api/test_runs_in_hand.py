@@ -182,7 +182,9 @@ async def test_run_end_reports_payment_refunded_or_disputed_during_work(
     renewed = await send(till, "once", **step(result["payment"]["id"]))
     assert renewed.status_code == 409
     done = await send(till, "once/done", **step(result["payment"]["id"], result="made"))
-    assert done.status_code == 200, "the work is done in any case"
+    assert done.status_code == 200, (
+        "the program can report its finished work after the payment is gone"
+    )
     assert (await send(till, "end", questions=[result["id"]])).status_code == 409
 
 

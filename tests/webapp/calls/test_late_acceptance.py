@@ -43,7 +43,7 @@ class Asking:
         body.cancel()
         await asyncio.wait({body})
         await call.finish()
-        assert presenter.shown is not None, "nobody was asked"
+        assert presenter.shown is not None, "the call must show a question"
         return presenter.shown.elicitation
 
     async def answered(self, call: Call) -> bool:

@@ -82,7 +82,7 @@ async def test_new_payment_runs_paid_step_again(shop: Shop) -> None:
         await buy.person.pay(await buy.caller.link())
         await shop.tell_all()
         assert text_of(await soon(call)) == "copy 2 for 9.00 EUR"
-    assert len(set(press.printed)) == 2, "each under an idempotency key of its own"
+    assert len(set(press.printed)) == 2, "each payment runs the step with a new idempotency key"
 
 
 async def test_permanent_purchase_runs_step_once_for_each_call(shop: Shop) -> None:

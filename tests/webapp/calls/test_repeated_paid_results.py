@@ -22,7 +22,7 @@ async def bought(shop: Shop, buy: Buying) -> str:
 async def texts_of_the_same_call(buy: Buying) -> list[str]:
     """Return the texts of the repeated call's result, and check that it asks for no payment."""
     result = await soon(buy.caller.call("report"))
-    assert not buy.caller.has_links_left, "it asks to pay again"
+    assert not buy.caller.has_links_left, "the repeated call must not ask for a payment"
     return [part.text for part in result.content]
 
 

@@ -30,7 +30,7 @@ async def listening(here: Service, there: Service) -> AsyncIterator[None]:
     await settled_loop()
     yield
     for task in tasks:
-        assert not task.done(), "listening ended"
+        assert not task.done(), "the listener must run until the test ends"
         task.cancel()
     await asyncio.wait(tasks)
 
@@ -63,7 +63,7 @@ async def test_completion_claims_outcome_for_waiting_request_in_same_write(here:
     assert after.version == before.version + 1
     assert after.take is not None
     assert after.take.leg == call.request_id
-    assert call.has_claimed, "before the body goes on, a disconnect leaves it alone"
+    assert call.has_claimed, "the waiting request has claimed the outcome before its body continues"
     with pytest.raises(NotPossible):
         await here.elicitations.claim(after.id, run="r", request_id="another")
     await soon(waiting)
@@ -104,7 +104,7 @@ async def test_wake_all_makes_every_waiter_check_again(here: Service, there: Ser
     _, presenter, waiting = await call_request(here)
     await there.completing.complete(id_of(presenter), {"n": 1})
     await settled_loop()
-    assert not waiting.done(), "no watcher runs, so nothing was announced"
+    assert not waiting.done(), "without a watcher, no change wakes the waiting call"
     here.elicitations.waiters.wake_all()
     assert (await soon(waiting)).content == {"n": 1}
 
@@ -323,7 +323,9 @@ async def test_lease_of_dead_call_expires_although_clock_was_set_back(
     async with process(store.sibling(), clock) as restarted:
         again = asyncio.ensure_future(answer(call_of(restarted)))
         await settled_loop()
-        assert not again.done(), "its body may be running"
+        assert not again.done(), (
+            "the body of the dead call may still be running until its lease expires"
+        )
         for _ in range(6):
             clock.tick(seconds=LEASE.total_seconds() / 6)
             restarted.elicitations.waiters.wake_all()
@@ -363,7 +365,9 @@ async def test_second_body_does_not_start_after_machine_resumes_from_sleep(
         clock.set(seconds=45)
         again = [asyncio.ensure_future(answer(call_of(each))) for each in (here, another)]
         await settled_loop()
-        assert not any(one.done() for one in again), "its body runs, and has seen no time pass"
+        assert not any(one.done() for one in again), (
+            "no second body starts: the first one still runs after the sleep"
+        )
         for _ in range(6):
             clock.tick(seconds=10)
             await call.renew()
@@ -540,7 +544,7 @@ async def test_ended_waits_leave_no_waiters_behind(here: Service) -> None:
     waiters = here.elicitations.waiters
     for end in ("complete", "cancel", "outrun", "expire"):
         _, presenter, waiting = await call_request(here)
-        assert len(waiters) == 2, "its question and its run"
+        assert len(waiters) == 2, "the call waits for its question and for its run"
         match end:
             case "complete":
                 await here.completing.complete(id_of(presenter), {})

@@ -144,7 +144,9 @@ async def test_demo_answers_confirmation_of_custom_tool(tmp_path, mode):
         assert (end.status, end.err) == (0, "")
         assert "The tool says: closed: True" in end.out
         known = await called("clients", "list", "--json", home=tmp_path)
-        assert "at once" not in known.out, "the demo is not known as a client that draws nothing"
+        assert "at once" not in known.out, (
+            "the server does not list the demo as a client that answers at once"
+        )
 
 
 async def test_demo_passes_named_arguments_to_tool(tmp_path):

@@ -56,14 +56,17 @@ EVERY_EVENT = (
 
 # Settings for a server on this machine, with the words that the doctor has to report.
 SETTINGS: dict[str, tuple[Mapping[str, str], Sequence[str]]] = {
-    "a name that is none": ({"ELICIT_STROE": "memory:"}, ["ELICIT_STROE", "ELICIT_STORE"]),
-    "no https": ({"ELICIT_URL": "http://elicit.example"}, ["ELICIT_URL", "https"]),
+    "unknown setting": ({"ELICIT_STROE": "memory:"}, ["ELICIT_STROE", "ELICIT_STORE"]),
+    "http address": ({"ELICIT_URL": "http://elicit.example"}, ["ELICIT_URL", "https"]),
     "no secret": ({"ELICIT_URL": URL}, ["ELICIT_SECRET", "elicit keys new"]),
-    "a weak secret": ({"ELICIT_SECRET": "short"}, ["ELICIT_SECRET", "elicit keys new"]),
-    "a store that forgets": ({"ELICIT_STORE": "memory:"}, ["ELICIT_STORE to sqlite:///"]),
-    "no such store": ({"ELICIT_STORE": "mongodb://far/db"}, ["ELICIT_STORE", "sqlite:///"]),
-    "half of a provider": ({"ELICIT_GITHUB_CLIENT_ID": "abc"}, ["ELICIT_GITHUB_CLIENT_SECRET"]),
-    "a key that is none": (
+    "weak secret": ({"ELICIT_SECRET": "short"}, ["ELICIT_SECRET", "elicit keys new"]),
+    "memory store": ({"ELICIT_STORE": "memory:"}, ["ELICIT_STORE to sqlite:///"]),
+    "unknown type of store": ({"ELICIT_STORE": "mongodb://far/db"}, ["ELICIT_STORE", "sqlite:///"]),
+    "provider without a client secret": (
+        {"ELICIT_GITHUB_CLIENT_ID": "abc"},
+        ["ELICIT_GITHUB_CLIENT_SECRET"],
+    ),
+    "publishable Stripe key": (
         {"ELICIT_STRIPE_KEY": "pk_test_a", "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_a"},
         ["ELICIT_STRIPE_KEY", "sk_"],
     ),
@@ -222,7 +225,7 @@ async def test_unreachable_public_url_is_reported(tmp_path: Path, httpx_mock: HT
         (NOW - timedelta(days=1), "has ended -> renew it"),
         (ssl.SSLCertVerificationError(1, "self-signed"), "with its full chain"),
     ],
-    ids=["soon", "ended", "not believed"],
+    ids=["soon", "ended", "certificate not trusted"],
 )
 async def test_expiring_or_invalid_certificate_is_reported(
     tmp_path: Path, httpx_mock: HTTPXMock, end: datetime | Exception, words: str
@@ -266,7 +269,7 @@ WRONG_AT_STRIPE: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str]]] 
         [endpoint("*", url="https://old.example/webhooks/stripe")],
         [f"no webhook endpoint {URL}/webhooks/stripe (it has: https://old.example"],
     ),
-    "switched off": ({}, [endpoint("*", status="disabled")], ["disabled", "enable it"]),
+    "endpoint disabled": ({}, [endpoint("*", status="disabled")], ["disabled", "enable it"]),
     "too few events": (
         {},
         [endpoint(*EVERY_EVENT[:-5])],
@@ -411,7 +414,7 @@ async def test_redirect_uri_registration_is_checked_at_issuer(
         {"status_code": 302, "headers": {"location": "https://elsewhere.example/login"}},
         {"status_code": 429},
     ],
-    ids=["a page", "elsewhere", "not now"],
+    ids=["200 with a page", "redirect to another host", "429"],
 )
 async def test_redirect_uri_to_register_is_shown_if_issuer_gives_no_clear_answer(
     tmp_path: Path, httpx_mock: HTTPXMock, answer: dict[str, Any]

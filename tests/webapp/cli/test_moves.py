@@ -56,7 +56,9 @@ async def test_store_in_use_is_moved_and_next_server_uses_same_key(
     for more in ((), ("--workers", "2")):
         refused = await run("serve", "--port", "0", *more, home=tmp_path)
         says = f"elicit: this store has moved to {new}: set ELICIT_STORE to that\n"
-        assert (refused.status, refused.err) == (2, says), "as with any wrong setting"
+        assert (refused.status, refused.err) == (2, says), (
+            "the server exits with status 2, as for each invalid setting"
+        )
     assert await ids(new) == ["a-1", "a-2"]
     async with (
         serving(home=tmp_path, extra={"ELICIT_STORE": new}) as server,
@@ -66,7 +68,7 @@ async def test_store_in_use_is_moved_and_next_server_uses_same_key(
     again = await called("move", old, new, home=tmp_path)
     assert (again.status, "was moved before" in again.out) == (0, True)
     stores = (tmp_path / ".local/share/elicit-url/key.stores").read_text()
-    assert new in stores, "its secrets are stored for the new place"
+    assert new in stores, "the key file lists the new store"
 
 
 async def test_commands_on_moved_store_report_new_address(tmp_path: Path) -> None:

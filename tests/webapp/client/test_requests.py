@@ -22,7 +22,7 @@ async def test_request_with_refused_token_is_retried_only_once(
 
     def refuse(request: httpx.Request) -> httpx.Response:
         sent.append(request.headers["user-access-token"])
-        assert len(sent) < 10, "the request is sent again and again"
+        assert len(sent) < 10, "the client stops repeating a refused request"
         about = {"content-type": "application/problem+json"}
         problem = {"code": "ACCESS_TOKEN_REFUSED", "detail": "The token has expired."}
         return httpx.Response(401, headers=about, json=problem)

@@ -84,7 +84,7 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
             at = Scene(here=here, there=there, store=store, clock=clock)
             await settled_loop()
             await scene(at)
-            assert not at.listening.done(), "listening ended"
+            assert not at.listening.done(), "the listener must run until the scene ends"
             at.listening.cancel()
             await asyncio.wait({at.listening})
 
@@ -101,7 +101,7 @@ def test_changes_written_while_watch_was_down_are_found_after_reconnect(
         await settled_loop()
         await at.answer(id)
         await settled_loop()
-        assert not waiting.done(), "no watcher runs, so nothing was announced"
+        assert not waiting.done(), "without a watcher, no change wakes the waiting call"
         assert (await waiting).content == {"n": 1}
         assert at.seconds < 2 * LISTEN_AGAIN_SECONDS
 
@@ -123,6 +123,6 @@ def test_listening_continues_after_failed_watches() -> None:
         before = at.seconds
         await at.answer(id)
         assert (await waiting).content == {"n": 1}
-        assert at.seconds == before, "it was notified, without a timer"
+        assert at.seconds == before, "the change wakes the waiting call before any timer"
 
     play(scene)

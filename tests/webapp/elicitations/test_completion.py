@@ -655,10 +655,10 @@ def nested(depth: int) -> Json:
 
 
 CONTENTS = {
-    "an object of the language": {"at": object()},
-    "more than a record holds": {"a": "x" * 70_000},
-    "half a letter": {"a": "\ud800"},
-    "a set": {"a": {1, 2}},
+    "Python object": {"at": object()},
+    "larger than a record": {"a": "x" * 70_000},
+    "lone surrogate": {"a": "\ud800"},
+    "set": {"a": {1, 2}},
 }
 
 

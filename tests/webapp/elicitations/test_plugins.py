@@ -620,7 +620,7 @@ class Rewords:
 @pytest.mark.parametrize(
     "plugins",
     [[Swallows()], [Rewords()], [Swallows(), Rewords()], [Rewords(), Swallows()]],
-    ids=["swallows", "rewords", "both", "both, turned around"],
+    ids=["swallows", "rewords", "both", "both, in reverse order"],
 )
 async def test_exception_of_guard_passes_through_surrounding_hooks(
     plugins: Sequence[object], caplog: pytest.LogCaptureFixture

@@ -69,7 +69,9 @@ async def test_sweeper_handles_step_back_until_done_and_only_once(store, clock):
             for each in both:
                 await fall_due(each)
             clock.tick(seconds=CLAIM_OVER_SECONDS)
-        assert Acting.since == [survived] * 3, "it failed twice"
+        assert Acting.since == [survived] * 3, (
+            "the sweeper repeats the failed handling until the third try succeeds"
+        )
         record = await store.read(SERVICE, STEP_BACK, SERVICE)
         back = step_back_of(record)
         assert back is not None

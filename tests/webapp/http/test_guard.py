@@ -227,7 +227,9 @@ async def test_tool_call_with_browser_fetch_metadata_is_refused(site: str) -> No
     # finding: S15
     sent = [HOST, ("Sec-Fetch-Site", site)]
     assert (await ask(LOCAL, "/mcp", sent)).status == 403
-    assert (await ask(LOCAL, "/e/x", sent)).passed, "a person followed a link"
+    assert (await ask(LOCAL, "/e/x", sent)).passed, (
+        "a browser can open a page by a link from any site"
+    )
     named = LOCAL | {"allowed_origins": frozenset({"https://app.example"})}
     assert (await ask(named, "/mcp", [*sent, ("Origin", "https://app.example")])).passed
 

@@ -121,7 +121,9 @@ async def test_asker_or_possible_asker_cannot_decide(here: Service) -> None:
         structs.replace(elsewhere, is_by_code=True),
         structs.replace(elsewhere, owner=here.identity.local_owner),
     ):
-        assert found.is_asker(frank, unknown), "they may be one person"
+        assert found.is_asker(frank, unknown), (
+            "a decider who may be the asker is treated as the asker"
+        )
     lets = approvers(here, replace(ALL, lets_askers_decide=True))
     assert not lets.is_asker(frank, asked_by(here, "frank"))
 

@@ -132,8 +132,8 @@ async def test_approval_is_limited_to_client_which_asked(service: Service) -> No
     # finding: S11
     await approved(service, client_id="one", client="Claude")
     assert await is_asked(service, client_id="two", client="Claude")
-    assert await is_asked(service, client="Claude"), "a name proves no id"
-    assert await is_asked(service, client="one"), "and is none"
+    assert await is_asked(service, client="Claude"), "a client name does not replace a client id"
+    assert await is_asked(service, client="one"), "a client id is not accepted as a client name"
     assert not await is_asked(service, client_id="one", client="Claude 2")
     await approved(service, is_wide=True, client="by name")
     assert not await is_asked(service, {"count": 6}, client="by name")
@@ -149,7 +149,9 @@ async def test_approval_for_all_clients_covers_all_clients_of_same_person(
     assert not await is_asked(service, client_id="two")
     assert not await is_asked(service, client="by name")
     assert await is_asked(service, client_id="two", subject="bob")
-    assert await is_asked(service, {"count": 6}, client_id="two"), "it widens nothing else"
+    assert await is_asked(service, {"count": 6}, client_id="two"), (
+        "an approval for all clients does not cover other arguments"
+    )
     await approved(service, {"count": 6}, is_for_all=True, is_wide=True, client_id="one")
     assert not await is_asked(service, {"count": 7}, client_id="two")
     await service.kinds.gates.approvals.clear()
@@ -187,7 +189,9 @@ async def test_list_of_approvals_names_client(service: Service) -> None:
 
 async def test_approval_covers_no_other_version_of_tool(service: Service) -> None:
     await approved(service)
-    assert await is_asked(service, version="1.0"), "what had none has one now"
+    assert await is_asked(service, version="1.0"), (
+        "an approval of a tool without a version does not cover version 1.0"
+    )
     await approved(service, version="2.0", is_wide=True)
     assert not await is_asked(service, {"count": 6}, version="2.0")
     assert await is_asked(service, {"count": 6}, version="1.0")
@@ -256,7 +260,9 @@ async def test_approved_call_stays_approved_after_content_is_wiped(
         await again.finish()
     assert len(await service.elicitations.store.list("elicitation")) == 1
     await service.kinds.gates.approvals.clear()
-    assert await is_asked(service, run_id=run_id), "it was taken back"
+    assert await is_asked(service, run_id=run_id), (
+        "after the approvals are cleared, the call asks again"
+    )
 
 
 async def test_approval_is_reused_without_question_after_crash_and_lease(
@@ -292,9 +298,13 @@ async def test_approvals_are_listed_by_owner_revoked_and_cleared(service: Servic
     assert len(await approvals.all()) == 3
     six, five = sorted(await approvals.all(owner=alice), key=lambda one: one.about, reverse=True)
     assert (six.about, five.about) == ("count: 6", "count: 5")
-    assert not await approvals.revoke(five.id, owner=bob), "knowing an id gives nothing"
+    assert not await approvals.revoke(five.id, owner=bob), (
+        "another owner cannot revoke the approval by its id"
+    )
     assert await approvals.revoke(five.id, owner=alice)
-    assert not await approvals.revoke(five.id, owner=alice), "it is over"
+    assert not await approvals.revoke(five.id, owner=alice), (
+        "a revoked approval cannot be revoked again"
+    )
     assert await is_asked(service)
     assert not await is_asked(service, {"count": 6})
     assert await approvals.clear(owner=alice) == 1

@@ -108,7 +108,7 @@ async def test_crash_before_question_is_written_leaves_unreachable_inbox_item(cl
         assert await items(service) == ["waiting"]
         assert await waiting(service) == []
         assert await ask(service) is None
-        assert len(await waiting(service)) == 1, "the same call asks again"
+        assert len(await waiting(service)) == 1, "the repeated call creates a reachable inbox item"
         clock.tick(days=2)
         while await fall_due(service):
             clock.tick(minutes=1)

@@ -47,7 +47,7 @@ async def test_secret_typed_after_decline_in_another_tab_is_ignored(
         stored = await here.elicitations.get(question.id)
         assert stored is not None
         assert (stored.status, stored.content) == (ending, None)
-        assert not await here.elicitations.store.list("secret"), "nothing is stored"
+        assert not await here.elicitations.store.list("secret")
 
 
 async def test_secret_typed_after_expiry_is_not_accepted(clock: Clock) -> None:

@@ -50,7 +50,9 @@ async def test_tool_continues_after_two_people_have_approved(library: str, revis
         assert "You approved it." in page.text
         assert "Needs 2 approvals, 1 given." in await caller.text("refund", order="o8")
         await press(frank, address, "approve", page=page)
-        assert (await here.asked()).status is Status.PENDING, "one person counts once"
+        assert (await here.asked()).status is Status.PENDING, (
+            "two approvals of one person count once"
+        )
         assert ran == []
         flora = await here.signed_in("flora")
         shown = await flora.visit(await here.one(flora))
@@ -113,7 +115,7 @@ async def test_delegation_is_recorded_and_ends_the_delegators_right() -> None:
         address = await here.one(frank)
         page = await frank.visit(address)
         assert 'value="flora"' in page.text
-        assert 'value="alice"' not in page.text, "the person who asked"
+        assert 'value="alice"' not in page.text, "the asker cannot be chosen as a delegate"
         assert 'value="frank"' not in page.text
         data = {"csrf": page.csrf or "", "to": "alice"}
         refused = await frank.browser.post(f"{address}/delegate", data=data)
@@ -257,7 +259,7 @@ async def test_approval_and_decline_at_the_same_moment_have_one_winner(last: str
         )
         asked = await second.asked()
         wanted = Status.DECLINED if last == "approve" else Status.ACCEPTED
-        assert asked.status is wanted, "the first write counts"
+        assert asked.status is wanted, "the decision that is written first wins"
         assert asked.decided_by is not None
         assert asked.decided_by.label == "flora"
 

@@ -45,7 +45,9 @@ async def test_tool_waits_for_days_until_another_person_approves(revision, decla
             text = await caller.text("refund", order="o8")
             assert WAITS in text
             assert "Pay it back? (refund)" in text
-            assert not caller.has_links_left, "nobody in the client can answer"
+            assert not caller.has_links_left, (
+                "the client is not asked, because nobody in it can approve"
+            )
         frank = await here.signed_in("frank")
         here.clock.tick(hours=2)
         assert "sign in again" in (await frank.visit(here.inbox)).text
@@ -60,7 +62,9 @@ async def test_tool_waits_for_days_until_another_person_approves(revision, decla
         async with here.asking(revision=revision, declares=declares) as caller:
             assert await caller.text("refund", order="o8") == "o8 is paid back"
             assert ran == ["o8"]
-            assert WAITS in await caller.text("refund", order="o8"), "an approval is for one run"
+            assert WAITS in await caller.text("refund", order="o8"), (
+                "an approval covers only one run"
+            )
         assert ran == ["o8"]
 
 
@@ -194,7 +198,7 @@ async def test_askers_link_cannot_approve():
         alice, frank = await here.signed_in("alice"), await here.signed_in("frank")
         page = await alice.visit(link)
         assert (await alice.browser.post(link, data={"csrf": page.csrf})).status_code == 303
-        assert (await frank.visit(link)).status == 403, "it is hers"
+        assert (await frank.visit(link)).status == 403, "only the asker can open the asker's link"
         assert await here.env.complete(link) is Completion.UNKNOWN
         assert (await here.asked()).status is Status.PENDING
 
@@ -213,7 +217,9 @@ async def test_undecided_approval_expires():
         while await fall_due(here.env.service):
             here.clock.tick(minutes=1)
         assert (await here.env.status(link)) is Status.EXPIRED
-        assert WAITS in await caller.text("refund", order="o8"), "asked again"
+        assert WAITS in await caller.text("refund", order="o8"), (
+            "the call asks again after the approval expired"
+        )
 
 
 async def test_approval_older_than_a_day_is_requested_again():
@@ -222,7 +228,9 @@ async def test_approval_older_than_a_day_is_requested_again():
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
         await press(frank, await here.one(frank), "approve")
-        assert WAITS in await caller.text("refund", order="o9"), "other arguments, another wish"
+        assert WAITS in await caller.text("refund", order="o9"), (
+            "an approval does not cover other arguments"
+        )
         here.clock.tick(hours=25)
         assert WAITS in await caller.text("refund", order="o8")
         assert not ran

@@ -51,7 +51,9 @@ async def test_approval_in_a_task_survives_two_days_and_two_restarts(library, re
         async with process() as here:
             async with task_client(here.env, revision, headers=here.bearer("alice")) as client:
                 state = await client.get(task)
-                assert state["status"] == "working", "nobody in the client can answer"
+                assert state["status"] == "working", (
+                    "the task does not require input: the client cannot answer"
+                )
                 assert "Waiting for finance: Pay it back? (refund)" in state["statusMessage"]
                 assert FOLLOWS in state["statusMessage"]
             frank = await here.signed_in("frank")

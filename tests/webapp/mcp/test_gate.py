@@ -269,9 +269,9 @@ async def test_gate_answer_does_not_open_another_call(server, ran):
             await caller.send_call("delete", after=asked, count=500)
         unasked = asked.model_copy(update={"request_state": None})
         other = await caller.asked("delete", after=unasked, count=500)
-        assert not ran, "an answer to a question that was not asked"
+        assert not ran, "an answer does not approve other arguments"
         again = await caller.asked("delete", after=unasked, count=5)
-        assert not ran, "an answer without the token of its question"
+        assert not ran, "an answer without its request state approves nothing"
         await caller.answered("delete", after=other, count=500)
         assert ran == [500]
         assert again.input_requests == asked.input_requests
@@ -341,7 +341,7 @@ async def test_long_arguments_are_shown_and_approved_in_full(server, revision, r
         assert long in (await person.visit(link)).text
         await person.press(link)
         assert await caller.text("write", text=long) == "written"
-        assert not caller.forms, "a client's form cannot show that much"
+        assert not caller.forms, "arguments too long for a form are shown only on the page"
         assert await caller.link_in_result("write", text=f"{long[:-1]}b")
         assert len(ran) == 1
 

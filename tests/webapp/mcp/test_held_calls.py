@@ -93,7 +93,7 @@ async def test_waiting_call_with_a_link_is_answered_after_50_seconds(library):
         await env.pending()
         await env.complete(link, {"name": "ann"})
         assert "ann" in text_of(await soon(last))
-        assert not caller.has_links_left, "it was accepted in this session"
+        assert not caller.has_links_left, "a question accepted in this session is not asked again"
         assert caller.completed == [env.id_of(link)]
 
 

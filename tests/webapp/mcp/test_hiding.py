@@ -293,7 +293,7 @@ async def test_authors_list_middleware_runs_only_within_a_request(
         outer.mount(server)
         server = outer
     async with caller_of(server, LEGACY) as (env, caller):
-        assert not seen_in, "at initialize"
+        assert not seen_in, "the middleware does not run at initialize"
         assert await seen(caller) == set()
         listed = len(seen_in)
         # The server reads all tools once more, to find the hidden ones. That read skips the
@@ -303,7 +303,7 @@ async def test_authors_list_middleware_runs_only_within_a_request(
         await eventually(lambda: caller.list_changes == 1)
         assert await caller.text("lose_key") == "True"
         await eventually(lambda: caller.list_changes == 2)
-        assert len(seen_in) == listed, "outside a request"
+        assert len(seen_in) == listed, "the middleware does not run outside a request"
 
 
 async def test_hide_marks_of_every_layer_hide_a_transformed_tool(revision):

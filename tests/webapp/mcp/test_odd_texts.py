@@ -127,7 +127,7 @@ async def test_malformed_call_is_refused_before_asking(server, revision, logged)
             assert reply["error"]["code"] == types.INVALID_PARAMS, params
             (odd_name,) = params
             assert odd_name in reply["error"]["message"], params
-        assert not await env.elicitations(), "nobody is asked"
+        assert not await env.elicitations(), "a malformed call creates no question"
         assert not logged()
 
 
@@ -166,7 +166,7 @@ async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server
             page = await (await env.person()).visit(env.link_of(asked))
             assert "odd" in page.text
             assert "\x1b" not in page.text
-        assert len(keys) == 5, "each is distinguished from the others"
+        assert len(keys) == 5, "each client name has its own question"
 
 
 @pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])

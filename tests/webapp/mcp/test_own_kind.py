@@ -92,7 +92,7 @@ async def test_custom_kind_is_a_page(server, revision):
         call = caller.call("lease", flat=7)
         link, person = await caller.link(), await env.person()
         page = await person.visit(link)
-        assert "Lease of flat 7" in page.text, "the person sees what they sign"
+        assert "Lease of flat 7" in page.text, "the page shows the document to sign"
         given = {"csrf": page.csrf, "answer.name": "Ada Lovelace"}
         assert (await person.browser.post(link, data=given)).status_code == 303
         assert text_of(await soon(call)) == "Signed by Ada Lovelace."
@@ -103,7 +103,9 @@ async def test_custom_kind_uses_its_declared_traits(server, revision):
     async with caller_of(server, revision, kinds=[Signatures], name="it") as (env, caller):
         assert "await" in await caller.text("forgotten")
         assert not await env.elicitations()
-    assert traits_of("signature") == Traits(name="signature", page="form"), "known only there"
+    assert traits_of("signature") == Traits(name="signature", page="form"), (
+        "traits declared for one server are not known outside it"
+    )
 
 
 def test_custom_kind_with_a_reserved_name_is_refused():

@@ -96,7 +96,9 @@ async def test_result_of_a_request_without_questions_consumes_the_outcome(librar
         sizing = await caller.asked("deliver", after=paying)
         assert await caller.last_text("deliver", after=sizing) == "delivered"
         fresh = await caller.asked("deliver")
-        assert asked_keys(fresh) != ["size"], "one payment, two deliveries"
+        assert asked_keys(fresh) != ["size"], (
+            "a payment is used for one delivery: the next call asks for a new one"
+        )
         assert env.id_of(links_asked(fresh)[0]) != env.id_of(link)
 
 

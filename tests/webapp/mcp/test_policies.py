@@ -60,7 +60,9 @@ async def test_older_call_ends_when_a_newer_question_supersedes_its_question(ser
         assert result.meta["elicitId"] == env.id_of(link)
         assert "A newer question replaced it" in text_of(result)
         person = await env.person()
-        assert (await person.visit(link)).csrf is None, "there is nothing to press any more"
+        assert (await person.visit(link)).csrf is None, (
+            "the page of the superseded question has no form"
+        )
         await env.complete(last)
         assert text_of(await soon(newest)) == "Bern accepted accept"
 

@@ -186,10 +186,12 @@ async def test_repeated_result_requires_the_gate_of_the_new_call(server, revisio
     async with caller_of(server, revision, fills=[{}, {}, "decline"]) as (env, caller):
         assert await caller.text("order", what="tea") == "order 1 of tea"
         assert given_again(await caller.result("order", what="tea")) == "order 1 of tea"
-        assert len(caller.forms) == 1, "the first approval is still valid"
+        assert len(caller.forms) == 1, "the first approval covers the repeated call"
         await env.service.kinds.gates.approvals.clear()
         assert given_again(await caller.result("order", what="tea")) == "order 1 of tea"
-        assert len(caller.forms) == 2, "the approval was deleted"
+        assert len(caller.forms) == 2, (
+            "after its approval was deleted, the repeated call asks again"
+        )
         await env.service.kinds.gates.approvals.clear()
         refused = await caller.result("order", what="tea")
         assert refused.is_error

@@ -85,7 +85,7 @@ async def replayed(caller: Any, tool: str, resumed: Sequence[dict[str, Any]]) ->
     for answers in resumed:
         if not isinstance(result, types.InputRequiredResult):
             return result
-        assert result.input_requests, "a round without a question"
+        assert result.input_requests, "each input_required result has a question"
         result = await caller.client.session.call_tool(
             tool,
             {},

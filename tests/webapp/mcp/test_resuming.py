@@ -150,7 +150,7 @@ async def test_events_sent_while_disconnected_can_be_read_later_repeatedly(libra
         for times in (1, 2):
             assert await soon(reader.resume(reader.seen[0])) == 200
             assert reader.results == ["worked 1"] * times
-        assert await soon(reader.resume(reader.seen[-1])) == 200, "there is nothing more"
+        assert await soon(reader.resume(reader.seen[-1])) == 200, "no event follows the last one"
         assert reader.results == ["worked 1"] * 2
 
 
@@ -161,7 +161,7 @@ async def test_delivered_result_can_be_read_again(server):
         assert reader.results == ["worked 1"] * 2
 
 
-@pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
+@pytest.mark.parametrize("id", ["another session's", "unknown id", "7", "_GET_stream"])
 async def test_event_id_of_another_session_is_refused(server, id):
     # finding: R2
     async with read_whole(server) as (env, reader):
@@ -273,6 +273,6 @@ async def test_stored_events_are_limited_in_number_bytes_and_time():
         await session()
     full, empty = map(len, stored)
     assert 0 < full <= min(BYTES_AT_MOST, EVENTS_AT_MOST * 2000)
-    assert 0 < empty < 1000, "the last one"
+    assert 0 < empty < 1000, "after five minutes, only the last event is stored"
     gc.collect()
     assert streams.bytes == 0

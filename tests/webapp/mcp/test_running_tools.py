@@ -93,7 +93,7 @@ async def test_gathered_question_stops_waiting_when_its_request_ends(server):
         is_quiet = not len(env.service.elicitations.waiters)
         for link in (*links_asked(first), *links_asked(second)):
             await env.complete(link)
-        assert is_quiet  # the call has ended, so no claim can be delivered
+        assert is_quiet, "an ended request leaves no waiter that could claim an answer"
 
 
 async def test_answer_between_two_requests_of_a_gather_is_used_by_the_next_request(server):
@@ -251,8 +251,8 @@ async def test_once_runs_once_across_requests(server, revision):
             assert result == f"{{'seats': [{first}]}} {first + 1}"
 
 
-@pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
-async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, turns):
+@pytest.mark.parametrize("turns", ["sequential", "concurrent", "after a question", "invalid key"])
+async def test_second_once_with_same_name_and_key_raises_and_does_not_run(server, revision, turns):
     # finding: R13
     done: list[str] = []
 
@@ -264,14 +264,14 @@ async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, t
     @server.tool()
     async def pay_all() -> str:
         match turns:
-            case "in a row":
+            case "sequential":
                 return str([await elicit.once("pay", pay) for _ in range(3)])
-            case "at once":
+            case "concurrent":
                 three = (elicit.once("pay", pay) for _ in range(3))
                 *_, last = await asyncio.gather(*three, return_exceptions=True)
                 assert isinstance(last, Exception)
                 raise last
-            case "after an answer":
+            case "after a question":
                 await elicit.once("pay", pay, key=1)
                 await elicit.url("Sign", LOGIN)
                 return str(await elicit.once("pay", pay, key=1))
@@ -279,13 +279,13 @@ async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, t
 
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay_all")
-        if turns == "after an answer":
+        if turns == "after a question":
             await env.complete(await caller.link())
         result = await soon(call)
         assert result.is_error
         assert "[ELICITATION_INVALID_USE]" in text_of(result)
         assert "key" in text_of(result)
-        assert len(done) == (0 if turns == "by a bad key" else 1)
+        assert len(done) == (0 if turns == "invalid key" else 1)
 
 
 @pytest.mark.every_way

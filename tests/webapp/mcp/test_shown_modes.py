@@ -57,7 +57,7 @@ async def test_accepted_link_is_not_an_acceptance_in_a_later_request_with_forms(
         waiting = forms.start_request(tool, after=asked)
         (row,) = await env.pending()
         assert not row.status.is_final
-        assert not RAN, "nobody opened the page"
+        assert not RAN, "the tool does not run before the person opens the page"
         await (await env.person()).press(link)
         assert text_of(answered_in(await soon(waiting))) == "done"
         assert [tool] == RAN
@@ -88,7 +88,7 @@ async def test_unanswered_form_is_shown_again_in_the_mode_of_the_request(server)
         assert request.params.mode == "url"  # type: ignore[union-attr]
         waiting = forms.start_request("gated", after=again)
         await env.pending()
-        assert not RAN, "the accept was the link's"
+        assert not RAN, "accepting the link does not approve the call"
         await (await env.person()).decline(request.params.url)  # type: ignore[union-attr]
         assert answered_in(await soon(waiting)).is_error
 

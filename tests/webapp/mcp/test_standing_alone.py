@@ -61,7 +61,7 @@ async def test_client_without_a_session_gets_the_link_in_the_result(server):
 @pytest.mark.parametrize(
     "options",
     [{}, {"stateless_http": True}, {"json_response": True}],
-    ids=["as usual", "without sessions", "without streams"],
+    ids=["default options", "without sessions", "without streams"],
 )
 async def test_newer_revision_works_with_any_server_options(server, options):
     add_sign_in(server)

@@ -172,7 +172,7 @@ async def test_deleted_store_file_makes_the_server_unready_immediately(tmp_path)
         assert "nothing is lost" in page.text
         (tmp_path / "aside.db").rename(path)
         assert await env.elicitations() == []
-    assert begun == ["greet"], "the error comes from its question"
+    assert begun == ["greet"], "the tool starts, and its question raises the error"
 
 
 @pytest.mark.parametrize("address", ["memory:", "sqlite"])

@@ -39,7 +39,7 @@ def test_open_question_makes_the_task_input_required():
 def test_open_approval_by_others_leaves_the_task_working():
     waits = state(asked=replace(ASKED, kind="decision"))
     assert waits.status(MODERN) == "working"
-    assert len(waits.open) == 1, "so the body does not run"
+    assert len(waits.open) == 1, "the task has an open wait, so its body does not run"
 
 
 def test_payment_in_transit_leaves_the_task_working():

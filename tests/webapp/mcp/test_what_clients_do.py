@@ -476,7 +476,7 @@ async def test_clock_change_during_a_call_does_not_affect_answer_timing(server, 
 
 
 @pytest.mark.parametrize(
-    ("minutes", "code"), [(-2, NOBODY), (2, CODES["decline"])], ids=["back", "forth"]
+    ("minutes", "code"), [(-2, NOBODY), (2, CODES["decline"])], ids=["set back", "set forward"]
 )
 async def test_clock_set_back_between_two_requests_leaves_the_person_the_link(
     server, minutes, code

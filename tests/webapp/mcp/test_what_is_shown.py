@@ -282,7 +282,7 @@ async def test_different_key_order_in_an_argument_is_a_different_call(server, re
         assert json.dumps(ran["amounts"]) in caller.forms[0].message
         other = dict(reversed(one.items()))
         assert (await caller.result("pay", by="rail", amounts=other)).is_error
-        assert len(caller.forms) == 2, "the client is asked again"
+        assert len(caller.forms) == 2, "a different key order needs a new approval"
         assert len(RAN) == 1
 
 
@@ -356,7 +356,7 @@ def test_shown_arguments_equal_the_arguments_the_tool_receives(name, given_):
     asyncio.run(_run(name, server, given_))
     (ran,) = RAN
     assert json.dumps(shown) == json.dumps({each: as_json(value) for each, value in ran.items()})
-    assert not RAN[1:], "to look is not to run"
+    assert not RAN[1:], "reading the arguments for the page does not run the tool"
 
 
 async def _run(library: str, server: Any, arguments: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ async def test_each_address_is_notified_reminded_and_the_question_is_escalated_i
     # finding: XQ4
     async with notifying(store, clock, sent, TWICE) as service:
         await asked(service, timeout=WEEK)
-        assert not sent.sent, "the request of the tool sends nothing"
+        assert not sent.sent, "the tool's request sends no notification itself"
         await round_of(service)
         assert len(sent.titles(MAIL)) == len(sent.titles(CHAT)) == 1
         await pass_time(service, clock, hours=3, minutes=59)

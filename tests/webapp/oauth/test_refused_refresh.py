@@ -105,7 +105,7 @@ async def test_account_survives_provider_showing_page_for_some_minutes() -> None
     # finding: XO1
     async with connected(hours=2) as (service, network, clock):
         renews = network.renews
-        answering(network, PAGES["elsewhere"], api=500)
+        answering(network, PAGES["redirect"], api=500)
         for _ in range(5):
             await called(service, str(clock()))
             clock.tick(seconds=SECOND_LOOK.total_seconds())

@@ -211,7 +211,7 @@ async def test_refused_redirect_address_stops_only_person_who_brought_code() -> 
         assert (await connect(service, "repo", owner=bob)).label == "octocat"
 
 
-OTHER_GRANT = ENDED["not this grant"]
+OTHER_GRANT = ENDED["grant type not allowed"]
 
 
 async def test_unauthorized_client_at_exchange_blames_operator_if_two_people_fail() -> None:

@@ -126,10 +126,10 @@ ALLOW = "allow the grant type client_credentials for this client at Robot"
 ALLOW_EXCHANGE = "allow the grant type token-exchange for this client at CRM"
 PAGE = answers(200, html="<h1>Hello</h1>")
 SETUPS: dict[str, Setup] = {
-    "key: right": keyed(answers(401), right=REFUSED),
+    "key: correct": keyed(answers(401), right=REFUSED),
     "key: refused with 200 and no person": keyed(answers(200, json={"ok": False}), right=REFUSED),
     "key: wrong address": keyed(answers(404), "answers HTTP 404", AT),
-    "key: any key is good": keyed(
+    "key: any key is accepted": keyed(
         answers(200, json={"id": 7, "email": "ada"}), "accepts a made-up API key", AT
     ),
     "key: another status": keyed(answers(204), "accepts a made-up API key (HTTP 204)", AT),
@@ -138,8 +138,10 @@ SETUPS: dict[str, Setup] = {
         "redirects to 'https://evil.example/c'",
         "no key is sent elsewhere",
     ),
-    "key: down": keyed(down, "cannot be reached: Keyed did not answer", "allow outgoing https"),
-    "key: untrusted": keyed(untrusted, "does not trust", "set SSL_CERT_FILE"),
+    "key: provider unreachable": keyed(
+        down, "cannot be reached: Keyed did not answer", "allow outgoing https"
+    ),
+    "key: certificate not trusted": keyed(untrusted, "does not trust", "set SSL_CERT_FILE"),
     "key: clock": Setup(
         provider=KEYED,
         replies={"/me": answers(401)},

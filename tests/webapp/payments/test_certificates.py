@@ -163,7 +163,9 @@ async def test_expired_certificate_is_fetched_again_even_if_the_fetch_limit_is_u
         await host.invented(certificates, f"X{number}", sender=f"198.51.100.{number}")
     assert (await host.genuine(certificates)).body == BODY
     host.is_gone = True
-    assert (await host.genuine(await host.process())).body == BODY, "the new one is stored"
+    assert (await host.genuine(await host.process())).body == BODY, (
+        "the new certificate is stored, so another process can use it"
+    )
 
 
 async def test_certificate_changed_in_the_store_is_fetched_again(host: Host) -> None:

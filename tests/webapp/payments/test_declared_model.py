@@ -190,7 +190,7 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
             self.payment_env.clock.tick(seconds=31)
             if not await fall_due(self.payment_env.service):
                 return
-        assert self.acme.is_down, "the sweeper never comes to an end"
+        assert self.acme.is_down, "the sweeper must finish while the provider is reachable"
 
     # Invariants.
 
@@ -204,9 +204,9 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         assert max(Counter(p.session for p in payments).values(), default=1) == 1
         for payment in payments:
             checkout = self.acme.checkouts[payment.session]
-            assert checkout["state"] == "paid", "a row without money"
+            assert checkout["state"] == "paid", "each payment row has a paid checkout"
             gone = checkout["refunded"] + checkout["charged_back"]
-            assert gone <= PRICE, "more is gone than came"
+            assert gone <= PRICE, "refunds and chargebacks do not exceed the price"
 
     async def end_well(self) -> None:
         self.acme.is_down, self.acme.loses = False, None
@@ -218,12 +218,18 @@ class DeclaredAgainstModel(RuleBasedStateMachine):
         await self._agrees()
         rows = {payment.session: payment for payment in await self.payments()}
         for id, checkout in self.acme.checkouts.items():
-            assert checkout["state"] != "open", "a checkout that nobody closed"
-            assert (checkout["state"] == "paid") == (id in rows), "paid, and nobody's"
+            assert checkout["state"] != "open", "each checkout must be closed at the end"
+            assert (checkout["state"] == "paid") == (id in rows), (
+                "each paid checkout has a payment row"
+            )
         for id, payment in rows.items():
             checkout = self.acme.checkouts[id]
-            assert payment.refunded == checkout["refunded"], "not what the provider has"
-            assert payment.status is not ReceiptStatus.REFUNDING, "begun and never ended"
+            assert payment.refunded == checkout["refunded"], (
+                "the refunded amount equals the amount at the provider"
+            )
+            assert payment.status is not ReceiptStatus.REFUNDING, (
+                "each refund that was begun must end"
+            )
             is_back = checkout["refunded"] == PRICE
             assert (payment.status is ReceiptStatus.REFUNDED) == is_back
             is_claimed = 0 < checkout["charged_back"] >= PRICE - checkout["refunded"]

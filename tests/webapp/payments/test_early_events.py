@@ -417,4 +417,6 @@ async def test_mollie_chargeback_after_the_question_was_erased_is_applied() -> N
         before, another = len(provider.calls), query[:-1] + ("A" if query[-1] != "A" else "B")
         for body, named in ((b"id=tr_2", query), (b"id=tr_1", another)):
             await payment_env.post(body, query=named)
-        assert len(provider.calls) == before, "an unknown payment is not polled"
+        assert len(provider.calls) == before, (
+            "an unknown payment is not requested from the provider"
+        )

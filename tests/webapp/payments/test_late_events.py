@@ -289,7 +289,7 @@ async def test_refund_of_another_sale_changes_nothing_and_is_not_looked_up(shop:
     assert (await shop.tell(named)).json() == {"received": "waiting"}
     await shop.sweep()
     assert sorted(hook.status for hook in await shop.webhooks()) == ["ignored", "unknown"]
-    assert shop.line.calls == [], "nobody is asked about it"
+    assert shop.line.calls == [], "no request about the unknown refund goes to the provider"
 
 
 # Banks' claims.

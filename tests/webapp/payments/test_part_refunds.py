@@ -106,7 +106,9 @@ async def test_automatic_refund_waits_for_a_part_refund(
     del shop.line.held[REFUND]
     gate.set()
     await asyncio.gather(first, sweeping)
-    assert await amounts(shop) == [600], "the same key, so the provider made one refund"
+    assert await amounts(shop) == [600], (
+        "both requests have the same key, so the provider made one refund"
+    )
     await shop.sweep()
     assert sorted(await amounts(shop)) == [300, 600]
     assert (await the_payment(shop)).status is ReceiptStatus.REFUNDED

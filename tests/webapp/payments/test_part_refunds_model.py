@@ -165,7 +165,9 @@ class PartRefundsAgainstModel(RuleBasedStateMachine):
             except ElicitError:
                 pass
             else:
-                assert self.till.given >= (up_to or PAID), "said to be refunded"
+                assert self.till.given >= (up_to or PAID), (
+                    "a refund that returns has refunded at least the requested amount"
+                )
 
         life.making[asyncio.create_task(refund())] = up_to or PAID
         await self._calm()

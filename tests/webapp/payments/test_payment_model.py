@@ -191,7 +191,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         await self.calm()
         if request.presenter.shown is not None:
             self.topic_of[request.presenter.shown.elicitation.id] = topic
-        assert not (is_paid and request.is_asked), "paid, and asked to pay again"
+        assert not (is_paid and request.is_asked), "a person who has paid is not asked to pay again"
         return request
 
     @precondition(lambda self: self.topic_of)
@@ -238,7 +238,9 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         if paid is not None:
             self.delivered.setdefault(paid, set()).add(request.call.run.value.id)
             statuses = {p.id: str(p.status) for p in await self.shop.payments()}
-            assert statuses[paid] not in ("open", "taken"), "delivered, and to be used again"
+            assert statuses[paid] not in ("open", "taken"), (
+                "a delivered payment cannot be used again"
+            )
 
     # The person.
 
@@ -475,17 +477,17 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         assert len({payment.session for payment in payments}) == len(payments)
         for payment in payments:
             session = await self.shop.session(payment.session)
-            assert session["payment_status"] == "paid", "a row without money"
+            assert session["payment_status"] == "paid", "each payment row has a paid session"
             assert session["client_reference_id"] == payment.elicitation_id
             topic = self.topic_of[payment.elicitation_id]
             assert payment.price == PRICES[topic]
         rows = {payment.session for payment in payments}
-        assert self.acknowledged <= rows, "acknowledged and lost"
+        assert self.acknowledged <= rows, "each acknowledged session has a payment row"
         for elicitation in asked.values():
             if elicitation.status is Status.ACCEPTED:
                 assert elicitation.id in {payment.elicitation_id for payment in payments}
         for runs in self.delivered.values():
-            assert len(runs) == 1, "one receipt in the results of two calls"
+            assert len(runs) == 1, "a payment is delivered to only one run"
         for request in self.requests:
             if request.receipt is not None:
                 (payment,) = [p for p in payments if p.id == request.receipt.id]
@@ -509,7 +511,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
         await self.money_is_where_the_ledger_says()
         for id in self.tills:
             session = await self.shop.session(id)
-            assert session["status"] != "open", "a checkout that nobody closed"
+            assert session["status"] != "open", "each checkout must be closed at the end"
             assert (session["payment_status"] == "paid") == (id in rows)
         for topic in PRICES:
             await self.can_be_bought(topic)
@@ -519,14 +521,16 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
     async def money_is_where_the_ledger_says(self) -> None:
         for payment in await self.shop.payments():
             refunded = await self.refunded(payment)
-            assert payment.refunded == refunded, "the ledger is not what the provider has"
+            assert payment.refunded == refunded, (
+                "the refunded amount equals the amount at the provider"
+            )
             assert (payment.status == "refunded") == (refunded == payment.amount)
-            assert payment.status != "refunding", "begun and never ended"
+            assert payment.status != "refunding", "each refund that was begun must end"
             if payment.id in self.claims and payment.status != "refunded":
                 is_claimed = self.claims[payment.id] != "won"
                 assert (payment.status == "disputed") == is_claimed
             if payment.id in self.delivered and payment.status != "refunded":
-                assert payment.spent_at is not None, "used, and not spent"
+                assert payment.spent_at is not None, "each delivered payment is marked as spent"
 
     async def refunded(self, payment: "Payment") -> int:
         return sum(
@@ -572,7 +576,7 @@ class PaymentsAgainstModel(RuleBasedStateMachine):
             and session["payment_intent"]["status"] == "processing"
             and self.topic_of[session["client_reference_id"]] == topic
         ]
-        assert pending, "said to be on its way, and it is not"
+        assert pending, "a payment reported as on its way must be processing at the provider"
         for number in pending:
             await self._at_the_checkout(number, "arrive", returns=False)
         self.shop.post.clear()  # no event arrives, so the call asks the provider

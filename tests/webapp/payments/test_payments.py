@@ -103,7 +103,9 @@ async def test_lost_checkout_reply_charges_nothing_and_pressing_again_reuses_the
         await shop.tell_all()
         assert await buy.paid() == "paid 9.00 EUR"
         id = (await shop.asked())[0].id
-        assert shop.line.keys == [f"{id}:1"] * 2, "it is the page that was made the first time"
+        assert shop.line.keys == [f"{id}:1"] * 2, (
+            "both presses use one idempotency key, so they share a checkout"
+        )
         assert len(await shop.payments()) == 1
 
 
@@ -169,7 +171,7 @@ async def test_payment_after_canceling_the_checkout_is_used_by_the_next_same_cal
         assert "ELICITATION_DENIED" in await buy.result()
         await buy.person.press_there(there, "card")
         await shop.tell_all()
-        assert await shop.ledger() == ["open"], "the money is not lost"
+        assert await shop.ledger() == ["open"], "the payment can be used by the next call"
         assert await buy.again() == "paid 9.00 EUR"
         assert not buy.caller.has_links_left
 
@@ -183,7 +185,7 @@ async def test_declining_on_our_page_closes_the_checkout(shop: Shop) -> None:
         assert (await shop.session(there.rsplit("/", 1)[1]))["status"] == "expired"
         calls = len(shop.line.calls)
         await shop.sweep()
-        assert len(shop.line.calls) == calls, "and asks no more"
+        assert len(shop.line.calls) == calls, "the second sweep sends no request to the provider"
 
 
 async def test_question_expiry_closes_the_checkout_after_the_provider_was_down(shop: Shop) -> None:
@@ -265,7 +267,7 @@ async def test_payment_of_an_abandoned_call_is_stored_for_the_next_same_call(sho
         assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
-        assert not buy.caller.has_links_left, "nobody was asked again"
+        assert not buy.caller.has_links_left, "the repeated call does not ask for a payment"
         await results_are_noted(shop)
         assert (await shop.ledger(), shop.bodies) == (["spent"], 1)
 
@@ -285,7 +287,7 @@ async def test_payment_after_expiry_is_stored_and_the_page_says_so(shop: Shop) -
         assert len(await shop.payments()) == 1
 
 
-async def test_webhook_before_the_sweeper_at_the_timeout_delivers_the_payment_once(
+async def test_payment_at_timeout_is_delivered_once_if_webhook_runs_before_sweeper(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -300,7 +302,7 @@ async def test_webhook_before_the_sweeper_at_the_timeout_delivers_the_payment_on
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
 
-async def test_sweeper_before_the_webhook_at_the_timeout_delivers_the_payment_once(
+async def test_payment_at_timeout_is_delivered_once_if_sweeper_runs_before_webhook(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -382,7 +384,7 @@ async def test_pending_bank_transfer_is_shown_on_the_page_and_accepted_on_arriva
         page = await buy.person.visit(buy.link)
         assert page.status == 200
         assert "bank" in page.text
-        assert page.csrf is None, "there is nothing to press while it is under way"
+        assert page.csrf is None, "the page has no form while the transfer is pending"
         assert not buy.call.done()
         assert await shop.ledger() == []
         shop.clock.tick(minutes=10)
@@ -435,16 +437,16 @@ async def test_failed_bank_transfer_fails_the_waiting_tool(shop: Shop) -> None:
         assert (await shop.statuses(), await shop.ledger()) == (["failed"], [])
 
 
-@pytest.mark.parametrize("asks", ["the way back", "the sweeper"])
+@pytest.mark.parametrize("polled_by", ["return page", "sweeper"])
 async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
-    shop: Shop, asks: str
+    shop: Shop, polled_by: str
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
         back = await buy.person.press_there(there, "fail")
         shop.post.clear()
-        if asks == "the way back":
+        if polled_by == "return page":
             assert "did not arrive" in (await buy.person.come_back(back)).text
             assert "did not arrive" in await buy.result()
         else:
@@ -456,9 +458,9 @@ async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
         assert text_of(await soon(newer)) == "paid 9.00 EUR"
 
 
-@pytest.mark.parametrize("asks", ["the next call", "the sweeper"])
+@pytest.mark.parametrize("polled_by", ["next call", "sweeper"])
 async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again(
-    shop: Shop, asks: str
+    shop: Shop, polled_by: str
 ) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
@@ -467,13 +469,15 @@ async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again
         assert ON_ITS_WAY in await buy.result()
         await buy.person.press_there(there, "fail")
         shop.post.clear()
-        if asks == "the sweeper":
+        if polled_by == "sweeper":
             shop.clock.tick(hours=12)
             await shop.sweep()
             calls = shop.line.count(FETCH)
             shop.clock.tick(days=2)
             await shop.sweep()
-            assert shop.line.count(FETCH) == calls, "it has said its last word"
+            assert shop.line.count(FETCH) == calls, (
+                "the sweeper does not fetch a failed session again"
+            )
             page = await buy.person.visit(buy.link)
             assert "on its way" not in f"{page.heading} {page.text}"
         newer = buy.caller.call("report")
@@ -525,7 +529,7 @@ async def test_failed_transfer_of_an_earlier_tab_leaves_the_latest_tab_payable(
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
 @pytest.mark.parametrize("is_failure_first", [True, False])
-async def test_failed_transfer_and_card_payment_in_two_tabs_end_the_same_in_any_order(
+async def test_event_order_of_failed_transfer_and_card_payment_does_not_change_final_state(
     shop: Shop, *, is_failure_first: bool, is_waited_for: bool
 ) -> None:
     async with buying(shop) as buy:
@@ -573,7 +577,7 @@ async def test_card_payment_right_after_a_failed_transfer_answers_the_waiting_ca
         assert await shop.statuses() == ["accepted"]
 
 
-async def test_payment_of_a_question_ended_by_a_failed_transfer_answers_a_newer_call(
+async def test_payment_in_older_tab_after_failed_transfer_answers_newer_call(
     shop: Shop,
 ) -> None:
     """After the failed transfer, a newer call asks again and gets the payment of the older page."""
@@ -814,7 +818,9 @@ async def test_a_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> No
         with pytest.raises(Failed):
             await receipt.refund()
         shop.line.broken.clear()
-        assert await shop.ledger() == ["refunding"], "nobody uses it any more"
+        assert await shop.ledger() == ["refunding"], (
+            "no call can use a payment while its refund is pending"
+        )
         return f"refunded {(await receipt.refund()).price}"
 
     shop.body = refund
@@ -835,7 +841,7 @@ async def test_spent_receipt_cannot_be_refunded(shop: Shop) -> None:
     shop.body = both
     async with buying(shop) as buy:
         assert await buy.paid() == "kept"
-        assert shop.line.count(REFUND) == 0, "money was not even asked for"
+        assert shop.line.count(REFUND) == 0, "no refund is requested for a spent receipt"
         assert await shop.ledger() == ["spent"]
 
 
@@ -905,7 +911,9 @@ async def test_crash_before_the_checkout_was_stored_is_reconciled_with_the_same_
     await shop.sweep()
     assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
     assert [hook.status for hook in await shop.webhooks()] == ["applied"]
-    assert len(set(shop.line.keys)) == 1, "the same key made the same session"
+    assert len(set(shop.line.keys)) == 1, (
+        "each request to create the checkout has the same idempotency key"
+    )
     async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"
         assert not caller.has_links_left
@@ -953,7 +961,7 @@ async def test_removed_provider_does_not_stop_the_sweeper_for_other_questions(
     assert await shop.statuses() == ["declined", "expired"]
     await shop.restart(sellers=sellers)
     await shop.sweep()
-    assert shop.line.count(EXPIRE) == 1, "what was open is closed when the seller is back"
+    assert shop.line.count(EXPIRE) == 1, "the open checkout is closed when the provider is back"
 
 
 async def test_return_page_of_a_removed_provider_does_not_answer_500(shop: Shop) -> None:
@@ -969,14 +977,14 @@ async def test_return_page_of_a_removed_provider_does_not_answer_500(shop: Shop)
     assert await shop.ledger() == ["open"]
 
 
-async def test_trusted_code_cannot_complete_a_payment_question(shop: Shop) -> None:
+async def test_complete_elicitation_does_not_accept_payment_questions(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.person.go_on(buy.link)
         assert await shop.env.complete(buy.link, {"payment": "p"}) == "unknown"
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
 
 
-async def test_tool_failure_repeated_after_a_disconnect_leaves_the_payment_usable(
+async def test_stored_tool_error_is_returned_after_disconnect_and_payment_stays_usable(
     shop: Shop,
 ) -> None:
     # finding: M10

@@ -79,7 +79,9 @@ async def test_delivery_is_stored_when_the_store_is_available_again(
         async with buying(shop) as buy:
             await delivered(shop, buy)
             await shop.service.running_tools.renew()
-            assert shop.service.running_tools.is_storing_result, "the store is still away"
+            assert shop.service.running_tools.is_storing_result, (
+                "the delivery cannot be stored while the store is unavailable"
+            )
             comes_back(shop)
             await shop.service.running_tools.renew()
             await eventually(lambda: not shop.service.running_tools.is_storing_result)

@@ -32,7 +32,7 @@ async def test_ten_browsers_pressing_continue_at_once_leave_a_single_open_checko
     async with buying(shop) as buy:
         people = [await shop.person() for _ in range(BROWSERS)]
         pages = await asyncio.gather(*(pressed(payer, buy.link) for payer in people))
-        assert len(set(pages)) == BROWSERS, "no two browsers share a page"
+        assert len(set(pages)) == BROWSERS, "each browser gets its own checkout page"
         (left,) = await open_there(shop, set(pages))
         back = await buy.person.press_there(left, "card")
         await shop.tell_all()
@@ -117,6 +117,8 @@ async def test_press_in_another_process_closes_the_checkout_being_created(
         latest = await depart(other.service, asked, cookie=other.service.browser.fresh())
         gate.set()
         page = await first
-        assert (page.status, page.location) == (303, buy.link), "it leads to no page that is closed"
+        assert (page.status, page.location) == (303, buy.link), (
+            "the first press does not redirect to the closed checkout"
+        )
         assert await open_there(shop, {made, latest}) == [latest]
         await other.ended()

@@ -50,7 +50,9 @@ async def test_refund_command_refunds_the_payment_of_a_dead_call_after_a_wait(sh
         began = shop.clock()
         assert await standing(command) == "open"
         assert "is refunded" in (await refund(command))[0]
-        assert shop.clock() - began == UNSURE, "waited out its doubt"
+        assert shop.clock() - began == UNSURE, (
+            "the refund waits until the dead call can no longer use the payment"
+        )
         assert await shop.ledger() == ["refunded"]
         await command.ended()
 

@@ -39,7 +39,7 @@ async def test_unused_payment_is_refunded_automatically_after_a_week(shop: Shop)
         assert (refund["amount"], refund["id"]) == (900, payment.refund_id)
         assert f"refund:{payment.id}" in shop.line.keys
         await shop.sweep()
-        assert shop.line.count(REFUND) == 1, "and that was all"
+        assert shop.line.count(REFUND) == 1, "the second sweep requests no further refund"
         assert await buy.is_asked_again() != buy.link
 
 
@@ -249,7 +249,7 @@ async def test_refund_that_always_fails_is_not_retried_after_the_maximum_of_trie
     calls = len(shop.line.calls)
     shop.clock.tick(days=30)
     await shop.sweep()
-    assert len(shop.line.calls) == calls, "and asks no more"
+    assert len(shop.line.calls) == calls, "the sweeper sends no request after the last try"
     assert await shop.ledger() == ["refunding"]
 
 

@@ -58,7 +58,9 @@ async def test_webhook_refused_by_the_old_store_is_applied_once_in_the_new_store
             await moved(shop, address)
             assert (await shop.tell(event)).status_code == 503
             why = [vars(each).get("why") for each in caplog.records]
-            assert any("has moved to" in str(each) for each in why), "the operator reads it"
+            assert any("has moved to" in str(each) for each in why), (
+                "the log tells the operator where the store has moved"
+            )
             assert await shop.statuses() == ["opened"]
         await start_there(shop, address)
         assert (await shop.tell(event)).json() == {"received": "accepted"}

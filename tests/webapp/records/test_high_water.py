@@ -85,7 +85,7 @@ async def test_missing_mark_reveals_step_back_of_store(store, clock, caplog):
     assert "mark 3, made at 2026-03-01 12:00:12 UTC, is missing" in line.why
     back = await noted(high_water)
     assert (back.noticed_at, back.survived, back.is_handled) == (clock(), survived, False)
-    assert not await high_water.look(), "it is noted once"
+    assert not await high_water.look(), "the step back is reported only once"
 
 
 # finding: XB4
@@ -114,7 +114,7 @@ async def test_record_lost_after_last_mark_is_noticed_on_reconnection(store, clo
         await write(high_water, store, record("b-1", owner="b"))
     clock.tick(seconds=1)
     await go_back(store, copies, newer=["b"])
-    assert not await high_water.look(), "the mark is there"
+    assert not await high_water.look(), "the last mark still exists, so no step back is found yet"
     high_water.reconnected()
     assert await high_water.look()
     back = await noted(high_water)

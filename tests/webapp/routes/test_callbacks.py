@@ -192,17 +192,17 @@ REPLIES: dict[str, Response] = {
     "an empty token": JSONResponse({"access_token": "", "token_type": "bearer"}),
     "null": JSONResponse(None),
     "a list": JSONResponse([{"access_token": "s3cret-of-the-reply"}]),
-    "a token of another type": JSONResponse({"access_token": "s3cret-of-the-reply\r\nX: y"}),
-    "a kind of key nobody knows": JSONResponse(
+    "token with a line break": JSONResponse({"access_token": "s3cret-of-the-reply\r\nX: y"}),
+    "unknown token type": JSONResponse(
         {"access_token": "s3cret-of-the-reply", "token_type": "mac"}
     ),
     "a huge token": JSONResponse({"access_token": "x" * 100_000, "token_type": "bearer"}),
     "a huge reply": PlainTextResponse("x" * 2_000_000),
-    "a bomb": Response(b"\x1f\x8b" + b"x" * 100, headers={"content-encoding": "gzip"}),
-    "a deep reply": PlainTextResponse("[" * 200_000, media_type="application/json"),
+    "invalid gzip body": Response(b"\x1f\x8b" + b"x" * 100, headers={"content-encoding": "gzip"}),
+    "deeply nested JSON": PlainTextResponse("[" * 200_000, media_type="application/json"),
     "not UTF-8": Response(b'{"access_token":"\xff\xfe"}', media_type="application/json"),
     "a redirect": PlainTextResponse("", 307, headers={"location": "http://127.0.0.1:1/"}),
-    "nothing": Response(b"", 204),
+    "204 without a body": Response(b"", 204),
     "401": JSONResponse({"error": "invalid_client"}, 401),
 }
 

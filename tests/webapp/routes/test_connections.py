@@ -322,7 +322,7 @@ async def test_repeated_disconnect_shows_same_page() -> None:
         (None, "Hub offers no way to revoke access from here."),
         (Revocation(url=f"{NOBODY}/revoke"), "Hub did not confirm that access is revoked."),
     ],
-    ids=["without a way", "down"],
+    ids=["no revocation endpoint", "revocation endpoint unreachable"],
 )
 async def test_unconfirmed_revocation_shows_link_for_manual_removal(
     revocation: Revocation | None, words: str

@@ -14,7 +14,7 @@ FORMS = {
     "a thousand fields": "&".join(f"field{n}=1" for n in range(1_000)),
     "eleven tokens": "&".join("csrf=x" for _ in range(11)),
     "separators": "&" * 5_000,
-    "bytes that are no text": "csrf=%ff%fe&\u00ff=1",
+    "bytes that are not UTF-8": "csrf=%ff%fe&\u00ff=1",
     "nothing": "",
 }
 

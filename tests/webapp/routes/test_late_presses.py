@@ -94,9 +94,7 @@ async def pay(at: SandboxEnv, link: str) -> object:
         ("payment", pay, "Paid 9.00 €"),
     ],
 )
-async def test_decline_after_answer_says_nothing_was_changed(
-    tool: str, act: Act, heading: str
-) -> None:
+async def test_decline_after_answer_reports_no_change(tool: str, act: Act, heading: str) -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, tool)
@@ -123,7 +121,7 @@ async def test_late_page_says_that_the_assistant_has_continued() -> None:
 
 
 @pytest.mark.parametrize("tool", ["confirm", "gate", "form", "secret", "payment", "url"])
-async def test_answer_after_decline_says_nothing_was_changed(tool: str) -> None:
+async def test_answer_after_decline_reports_no_change(tool: str) -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, tool)
@@ -136,7 +134,7 @@ async def test_answer_after_decline_says_nothing_was_changed(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ["form", "secret"])
-async def test_different_second_answer_says_nothing_was_changed(tool: str) -> None:
+async def test_different_second_answer_reports_no_change(tool: str) -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, tool)
@@ -156,7 +154,7 @@ async def test_repeated_decline_is_not_called_late(tool: str) -> None:
             assert (await pressed(at.guest.person, tab, f"{link}/decline")).status == 303
 
 
-async def test_answer_after_expiry_says_nothing_was_changed() -> None:
+async def test_answer_after_expiry_reports_no_change() -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, "confirm")
@@ -167,7 +165,7 @@ async def test_answer_after_expiry_says_nothing_was_changed() -> None:
         assert LATE in late.text
 
 
-async def test_withdrawal_after_decision_of_approver_says_nothing_was_changed() -> None:
+async def test_withdrawal_after_decision_of_approver_reports_no_change() -> None:
     # finding: XP8
     async with approving(shop()) as here, here.asking() as caller:
         link = await caller.link_in_result("refund", order="o8")

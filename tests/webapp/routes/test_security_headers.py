@@ -33,7 +33,7 @@ def test_servers_on_loopback_ports_have_separate_cookies() -> None:
         assert "Secure" not in cookie
         assert "HttpOnly" in cookie
         # finding: S15
-        assert cookie.clears, "another program may have had this port before"
+        assert cookie.clears, "the cookie clears data of a program that used this port before"
 
 
 def test_cookie_planted_from_another_port_clears_stored_data() -> None:
@@ -45,9 +45,13 @@ def test_cookie_planted_from_another_port_clears_stored_data() -> None:
     assert all(cookie.clears for cookie in sets)
     name, _, mark = sets[0].partition(";")[0].partition("=")
     assert own_browser.marks(value, planted | {name: mark}) == ()
-    assert own_browser.marks("w" * 32, planted | {name: mark}), "it was made for another cookie"
+    assert own_browser.marks("w" * 32, planted | {name: mark}), (
+        "a mark made for another cookie value is not accepted"
+    )
     assert own_browser.cookie_of(planted | {name: mark}) == value
-    assert not browser(HTTPS).marks(value, {}), "nobody else ever had that name"
+    assert not browser(HTTPS).marks(value, {}), (
+        "an HTTPS host needs no mark: no other server can set its cookie"
+    )
 
 
 def test_fresh_cookie_is_unique_and_valid_in_header() -> None:

@@ -190,7 +190,7 @@ async def test_checkout_with_lost_response_is_opened_by_next_press(shop: Shop) -
         assert "did not answer" in (await buy.person.visit(buy.link)).heading
         await buy.person.go_on(buy.link)
         assert "Waiting for" in (await buy.person.visit(buy.link)).heading
-        assert len(set(shop.line.keys)) == 1, "it was made once"
+        assert len(set(shop.line.keys)) == 1, "each press uses the same idempotency key"
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])

@@ -145,7 +145,7 @@ async def test_retire_is_refused_and_names_store_which_needs_secret(
         await served(settings)
 
 
-@pytest.mark.parametrize("damage", ["no store", "a folder", "no folder to look into"])
+@pytest.mark.parametrize("damage", ["not a database", "folder", "symbolic link to itself"])
 async def test_retire_is_refused_if_recorded_store_cannot_be_opened(
     folder: Path, clock: Clock, damage: str
 ) -> None:
@@ -155,9 +155,9 @@ async def test_retire_is_refused_if_recorded_store_cannot_be_opened(
     path = folder / "other.db"
     path.unlink()
     match damage:
-        case "no store":
+        case "not a database":
             path.write_bytes(b"a text, and no database at all" * 50)
-        case "a folder":
+        case "folder":
             path.mkdir()
         case _:
             path.symlink_to(path)

@@ -352,7 +352,7 @@ async def test_write_uses_index_even_if_plan_was_cached_for_empty_table(url, sto
     )
     pages = sum(int(number) for line in plan for number in re.findall(r"hit=(\d+)", line[0]))
     await connection.close()
-    assert 50 < pages < 50 * 60, "of more than 3,000 that a plan for an empty table would read"
+    assert 50 < pages < 50 * 60, "the plan for an empty table would read more than 3,000 pages"
 
 
 async def test_clock_returns_server_time_with_time_zone(store):

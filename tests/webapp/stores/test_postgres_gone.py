@@ -132,7 +132,9 @@ async def test_server_killed_during_any_write_loses_no_acknowledged_write(server
             found = await store.read("a", "elicitation", "a-1")
             before = now if now.version else None
             if isinstance(result, StoreUnavailable):
-                assert found in (before, *as_written([wanted])), "unknown is one or the other"
+                assert found in (before, *as_written([wanted])), (
+                    "a failed write is stored completely or not at all"
+                )
             else:
                 assert result == (found,)
         now = await written_again(store, wanted)

@@ -72,7 +72,7 @@ async def test_store_connects_to_second_host_if_first_host_fails(good, database,
         watched = await open_store(url)
         watch = watched.watch()
         (written,) = await store.write(record())
-        assert await anext(watch) == written, "the connection that listens has reached it too"
+        assert await anext(watch) == written, "the listening connection uses the second host too"
         assert await asyncio.to_thread(holds_something, url)
         await store.aclose()
         await watched.aclose()

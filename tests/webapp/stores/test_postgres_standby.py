@@ -195,7 +195,9 @@ async def test_writer_and_reader_detect_standby_without_recent_writes():
         await pair.promote()
         for store, high_water in zip(stores, (writer, reader), strict=True):
             await written(store, f"after-{id(store)}")
-            assert not await high_water.look(), "the last mark is there"
+            assert not await high_water.look(), (
+                "the last mark still exists, so no step back is found yet"
+            )
             high_water.reconnected()
             assert await high_water.look()
         back = await writer.step_back()
@@ -251,7 +253,9 @@ async def test_writes_fail_fast_with_reason_while_synchronous_standby_is_away():
         for _ in range(20):
             with pytest.raises(StoreUnavailable, match="synchronous standby"):
                 await store.check()
-        assert await fetchval(pair.primary, _WAITING) == stuck, "no further backend waits"
+        assert await fetchval(pair.primary, _WAITING) == stuck, (
+            "no further backend waits for the standby"
+        )
         await pair.stream.mend()
         with suppress(StoreUnavailable):
             await first

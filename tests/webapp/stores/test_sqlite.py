@@ -54,7 +54,7 @@ async def test_overwritten_value_is_removed_from_write_ahead_log(path, monkeypat
         assert reader.execute("SELECT count(*) FROM records").fetchone() == (1,)
         await store.write(replace(written, sealed=b""))
         await store.check()
-        assert places(), "somebody reads it as it was"
+        assert places(), "the log has the old value while a reader uses it"
         reader.execute("ROLLBACK")
         for _ in range(2):  # the second check waits for work that the first one started
             await store.check()
@@ -146,7 +146,7 @@ async def test_list_of_owner_does_not_read_rows_of_other_owners(path):
     store._reader.set_progress_handler(step, 10)
     assert [found.id for found in await store.list("elicitation", owner="c")] == ["c-1"]
     assert await store.list("elicitation", owner="a") == ()
-    assert steps < 100, "reading every row takes thousands of steps"
+    assert steps < 100, "a query that reads every row takes thousands of steps"
     await store.aclose()
 
 
@@ -338,7 +338,7 @@ async def test_writes_above_statement_row_limit_are_all_stored(path):
     await store.aclose()
 
 
-@pytest.mark.parametrize("key", ["k", None], ids=["going on", "over"])
+@pytest.mark.parametrize("key", ["k", None], ids=["open", "ended"])
 async def test_write_of_version_created_by_other_writer_raises_conflict(path, key):
     store = await SqliteStore.open(path)
     (first,) = await store.write(replace(record("a-1"), key="k"))

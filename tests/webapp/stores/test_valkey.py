@@ -610,7 +610,9 @@ class TestConnection:
                 await store._server._client.connection_pool.disconnect()
                 await store.write(record("a-2"))
                 async with asyncio.timeout(LIMIT_SECONDS):
-                    assert await anext(watch) is None, "what it listens on has moved too"
+                    assert await anext(watch) is None, (
+                        "the watch reports that changes may have been missed"
+                    )
                 while len(old.look().client_list(_type="pubsub")):
                     pass
                 assert old.look().hlen(key(0, "records")) == 1
@@ -782,7 +784,7 @@ class TestCluster:
                     await asyncio.sleep(0)
                     for owner in others:
                         assert await store.read(owner, "elicitation", "a-1") is not None
-                        assert not silent.done(), "it waits, and nobody else does"
+                        assert not silent.done(), "only the read from the silent node waits"
                     with pytest.raises(StoreUnavailable):
                         await silent
                     found = await recovered(lambda: store.read(mine, "elicitation", "a-1"))

@@ -86,7 +86,9 @@ def test_traces_are_sent_to_endpoint_from_environment() -> None:
     assert [span.name for scope in sent.scope_spans for span in scope.spans] == ["ask url"]
 
 
-@pytest.mark.parametrize("program", [OWN, NOBODY], ids=["the application's own", "nobody"])
+@pytest.mark.parametrize(
+    "program", [OWN, NOBODY], ids=["provider of the application", "no provider"]
+)
 def test_traces_are_sent_to_provider_of_application_or_nowhere(program: str) -> None:
     assert run(program) == ""
 

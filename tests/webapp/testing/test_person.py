@@ -287,7 +287,7 @@ async def test_secret_must_be_one_text_or_fields_but_not_both(shop):
                     plan(*value, **dict.fromkeys(fields, "ada"))
 
 
-async def test_unknown_person_of_provider_error_lists_known_people(shop):
+async def test_error_for_unknown_provider_user_lists_known_users(shop):
     with pytest.raises(
         AssertionError, match=r"no person 'bob'. It has octocat and hubot\."
     ) as raised:
