@@ -499,8 +499,10 @@ class Buying:
         return text_of(call.result())
 
     async def is_asked_again(self) -> str:
-        """Return the link that the same call made again asks to open."""
-        _ = self.caller.call("report")
+        """Return the link that the same call made again asks to open. Fail if it asks for none."""
+        call = self.caller.call("report")
+        await eventually(lambda: call.done() or self.caller.has_links_left)
+        assert self.caller.has_links_left, "it does not ask to pay"
         return await self.caller.link()
 
 
