@@ -143,6 +143,6 @@ def test_work_on_hostile_input_stays_within_bounds(bound: Bound):
     # finding: S29
     # finding: XH10
     # The threat table allows 250 ms on the machine of its measurements. On that machine, the
-    # baseline took 14 ms.
-    assert is_at_most(bound.work, times=250 / 14, baseline=many_values)
+    # baseline took 8 ms.
+    assert is_at_most(bound.work, times=250 / 8, baseline=many_values)
     assert f"| {bound.what} | {bound.bytes:,} | {bound.measured} ms |" in PAGE
