@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from itertools import product
 
 import httpx2
@@ -19,7 +19,7 @@ from tests.browser.visits import REPOSITORIES
 from tests.crash.shop_env import no_certificates
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-Browsers = Callable[[str], Awaitable[Driven]]
+Browsers = Callable[[str], AbstractAsyncContextManager[Driven]]
 Steps = Callable[[Driven], Awaitable[None]]
 
 
@@ -90,17 +90,21 @@ async def call_text(client: Client, tool: str, arguments: dict[str, str]) -> str
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def browsers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browsers]:
-    """Provide a function that starts each browser once and returns it without cookies."""
+    """Provide a function that starts each browser once and yields it without cookies."""
     started = dict[str, Driven]()
     async with AsyncExitStack() as stack:
 
-        async def browser(name: str) -> Driven:
+        @asynccontextmanager
+        async def browser(name: str) -> AsyncGenerator[Driven]:
             if name not in started:
                 opened = driven(name, tmp_path_factory.mktemp(name))
                 started[name] = await stack.enter_async_context(opened)
-            else:
+            try:
+                yield started[name]
+            finally:
                 await started[name].session.command("DeleteAllCookies")
-            return started[name]
+                # Otherwise the page could reload in the next test, when its server has stopped.
+                await started[name].open("about:blank")
 
         yield browser
 
@@ -116,8 +120,8 @@ async def test_person_answers_each_kind_of_question(
     async with (
         opened as env,
         calling(env.url) as client,
+        browsers(browser_name) as ann,
     ):
-        ann = await browsers(browser_name)
         text = await call_text(client, tool, arguments)
         (link,) = set(re.findall(rf"{env.url}/e/[\w.~-]+", text))
         await ann.open(link)
