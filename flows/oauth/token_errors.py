@@ -192,7 +192,7 @@ def refused(
     return TokenRefused(refusal.sentence or says, refusal=known)
 
 
-def needs_operator_fix(error: Exception) -> bool:
+def is_client_or_redirect_refused(error: Exception) -> bool:
     """Return True if only the operator can correct what the provider refused."""
     return isinstance(error, TokenRefused) and error.refusal.means in ("client", "redirect")
 
@@ -201,7 +201,7 @@ def needs_operator(error: Exception) -> bool:
     """Return True if trying again does not help: only the operator can correct the fault."""
     if isinstance(error, TokenRefused):
         refusal = error.refusal
-        is_of_client = needs_operator_fix(error) or refusal.is_unauthorized
+        is_of_client = is_client_or_redirect_refused(error) or refusal.is_unauthorized
         return is_of_client or refusal.is_of_request or refusal.is_wrong_endpoint
     return isinstance(error, SetupFault) or (isinstance(error, Unreachable) and error.is_lasting)
 

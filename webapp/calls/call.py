@@ -156,7 +156,7 @@ class Call:
             elicitations,
             caller=caller,
             tool=tool,
-            landed=partial(parts.running_tools.wait_until_sent, wait=self.wait_for),
+            wait_until_sent=partial(parts.running_tools.wait_until_sent, wait=self.wait_for),
             request_id=self.request_id,
             named=run_id,
             named_key=run_key,

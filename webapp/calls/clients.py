@@ -129,8 +129,8 @@ class McpClients:
 
     async def did(self, client: ClientName, mode: RememberedMode) -> str | None:
         """Return what the client did last in this mode, or None if that is unknown or expired."""
-        deed = await self._reaction(client, mode)
-        return None if deed is None else deed.what
+        reaction = await self._reaction(client, mode)
+        return None if reaction is None else reaction.what
 
     async def _reaction(self, client: ClientName, mode: RememberedMode) -> ClientReaction | None:
         id = self._id(client)
@@ -140,8 +140,10 @@ class McpClients:
         return self._of(self._known[id], mode)
 
     def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientReaction | None:
-        deed: ClientReaction | None = None if record is None else getattr(record, _ATTRIBUTES[mode])
-        return deed if deed and self.now < deed.until else None
+        reaction: ClientReaction | None = (
+            None if record is None else getattr(record, _ATTRIBUTES[mode])
+        )
+        return reaction if reaction and self.now < reaction.until else None
 
     async def note(
         self, client: ClientName, mode: RememberedMode, what: Reaction, *, about: str | None = None
@@ -213,7 +215,7 @@ class McpClients:
         async def noted() -> Sequence[ClientRecord]:
             until = self.now + REMEMBERED
             record = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
-            deed = self._next(self._of(record, mode), what, about=about)
+            reaction = self._next(self._of(record, mode), what, about=about)
             before = ClientRecord(id=id, owner=client.owner, name="", release="", erase_at=until)
             known = replace(
                 record or before,
@@ -222,7 +224,7 @@ class McpClients:
                 erase_at=until,
                 status=STORED,
             )
-            fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: deed})]
+            fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: reaction})]
             return fresh
 
         await self._elicitations.write_rebuilt(noted)
@@ -382,9 +384,9 @@ class AskedClient:
         elif not (is_valid or content):
             await self._note(asked, mode, Reaction.EMPTY)
 
-    async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Reaction) -> None:
+    async def drew_nothing(self, asked: Elicitation, mode: Mode, reaction: Reaction) -> None:
         self._set_state(asked, SentState.OUT)
-        await self._note(asked, mode, deed)
+        await self._note(asked, mode, reaction)
 
     async def record_silence(self, asked: Elicitation, mode: Mode) -> None:
         """Record that the client did not answer while the call was held."""
@@ -422,11 +424,11 @@ class AskedClient:
             return None if did == Reaction.ANSWERED else did
         return did
 
-    async def _note(self, asked: Elicitation, mode: Mode, deed: Reaction) -> None:
+    async def _note(self, asked: Elicitation, mode: Mode, reaction: Reaction) -> None:
         if self._client is not None and self._listed is None:
             # A client that answers automatically does so with every form.
-            remembered_mode = mode if deed is Reaction.AT_ONCE else _remembered(asked, mode)
-            await self._clients.note(self._client, remembered_mode, deed, about=asked.id)
+            remembered_mode = mode if reaction is Reaction.AT_ONCE else _remembered(asked, mode)
+            await self._clients.note(self._client, remembered_mode, reaction, about=asked.id)
 
 
 def _remembered(asked: Elicitation, mode: Mode) -> RememberedMode:

@@ -41,7 +41,7 @@ class CurrentRun:
         *,
         caller: Caller,
         tool: ToolCall,
-        landed: Callable[[str], Awaitable[bool]],
+        wait_until_sent: Callable[[str], Awaitable[bool]],
         request_id: str,
         named: str | None,
         named_key: str | None = None,
@@ -54,7 +54,7 @@ class CurrentRun:
         pepper = elicitations.owners.pepper
         self._elicitations = elicitations
         self._is_anonymous = caller.owner is None
-        self._landed = landed
+        self._wait_until_sent = wait_until_sent
         # A caller without an identity has no owner, so the run is its own owner.
         self._owner = caller.owner or pepper.tag("run", request_id)
         self._key = pepper.tag(
@@ -200,14 +200,14 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         if named is not None and not named.version:
-            if await self._landed(named.id):  # the response has arrived and ended the run
+            if await self._wait_until_sent(named.id):  # the response has arrived and ended the run
                 named = await self._find_named()
             if named is not None and not named.version:
                 self.is_continued = True
                 return named
         found = named or await self._elicitations.holder(Run, owner=self._owner, key=self._key)
         # The result may be on its way to the client. If it arrives, this call starts a new run.
-        if found is not None and await self._landed(found.id):
+        if found is not None and await self._wait_until_sent(found.id):
             found = await self._elicitations.read(Run, owner=self._owner, id=found.id)
         if found is None:
             return None

@@ -148,8 +148,8 @@ async def _run_body(
 def _must_be_no_awaitable(result: Result, tool: ServedTool | None) -> None:
     """Check that a result's text is not the repr of a question or coroutine that was not awaited.
 
-    A tool may print such a repr on purpose, for example from another program. So the check counts
-    only functions that the code of this tool calls.
+    A tool may print the repr of a coroutine on purpose, for example from another program. Such a
+    repr is therefore an error only if the code of this tool calls the function.
 
     Raises:
         NotAsked: The text has the repr of a question, or of a coroutine of such a function.

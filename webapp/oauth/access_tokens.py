@@ -40,7 +40,7 @@ from flows.oauth.refresh import (
 )
 from flows.oauth.requests import ApiAccess, ask_as, asked_who, get
 from flows.oauth.revocation import revoke
-from flows.oauth.token_errors import TokenRefused, needs_operator_fix
+from flows.oauth.token_errors import TokenRefused, is_client_or_redirect_refused
 from webapp.deadline import Deadline
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -433,7 +433,7 @@ def _as_it_is(
 
 
 def _not_now(current: Connection, *, error: Exception | None = None) -> Failed:
-    if isinstance(error, TokenRefused) and needs_operator_fix(error):
+    if isinstance(error, TokenRefused) and is_client_or_redirect_refused(error):
         return error
     why = f" {error}" if isinstance(error, Failed) else ""
     if current.is_service:

@@ -30,7 +30,7 @@ from flows.oauth.token_errors import (
     UNAUTHORIZED_CLIENT,
     Refusal,
     TokenRefused,
-    needs_operator_fix,
+    is_client_or_redirect_refused,
     refused,
 )
 from webapp.elicitations.service import Elicitations
@@ -91,7 +91,7 @@ class TokenFailures:
             about |= _log_facts(refusal, step=step, hidden=words)
         elif isinstance(error, ElicitError):
             about["why"] = getattr(error, "why", str(error))
-        is_renewed = step == "refresh" and needs_operator_fix(error)
+        is_renewed = step == "refresh" and is_client_or_redirect_refused(error)
         if client is not None and (is_renewed or step in ("push", "exchange")):
             address = f"ELICIT_URL/callback/{client.provider.name}"
             registered = RegisteredClient(client=client, redirect_uri=address)

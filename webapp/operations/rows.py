@@ -171,7 +171,7 @@ class ClientRow(Struct, frozen=True, kw_only=True):
 
 
 def client_row(client: ClientRecord) -> ClientRow:
-    deeds = [one for one in (client.forms, client.confirms, client.links) if one is not None]
+    reactions = [one for one in (client.forms, client.confirms, client.links) if one is not None]
     return ClientRow(
         id=tail_of(client),
         name=client.name,
@@ -180,8 +180,8 @@ def client_row(client: ClientRecord) -> ClientRow:
         forms=None if client.forms is None else client.forms.what,
         confirms=None if client.confirms is None else client.confirms.what,
         links=None if client.links is None else client.links.what,
-        seen_at=max(deed.at for deed in deeds),
-        until=max(deed.until for deed in deeds),
+        seen_at=max(reaction.at for reaction in reactions),
+        until=max(reaction.until for reaction in reactions),
     )
 
 
