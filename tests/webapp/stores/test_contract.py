@@ -351,11 +351,14 @@ class StoreContract:
         (now,) = await store.write(record("ball", status="0"))
 
         async def play(opening, watch, parity):
+            latest = 0
             async for seen in watch:
                 hit = seen or await opening.read("a", "elicitation", "ball")
-                if int(hit.status) % 2 != parity:
+                # After a gap, the watch can also yield the version that was just read.
+                if hit.version <= latest or int(hit.status) % 2 != parity:
                     continue
                 (hit,) = await opening.write(replace(hit, status=str(int(hit.status) + 1)))
+                latest = hit.version
                 if int(hit.status) >= 19:
                     return
 
