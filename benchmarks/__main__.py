@@ -21,7 +21,7 @@ _QUICK = 6  # divides the duration
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
+    parser.add_argument("--quick", action="store_true", help="two minutes instead of six")
     shorter = _QUICK if parser.parse_args().quick else 1
     figures: list[Figure] = []
     for figure in measure({name: seconds / shorter for name, seconds in SECONDS.items()}):

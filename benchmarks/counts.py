@@ -58,7 +58,10 @@ _counted: list[bool] = []  # once for each process
 
 
 class _Ready(deque[asyncio.Handle]):
-    """The handles that a loop runs next. `has_worked`: one did more than an idle server does."""
+    """The handles that a loop runs next.
+
+    `has_worked` is True once a handle has done more than an idle server does.
+    """
 
     has_worked = False
 
@@ -116,7 +119,7 @@ def counted(owner: type[Any], name: str, what: str) -> None:
     setattr(owner, name, counting)
 
 
-def telling(app: Any) -> Any:
+def reporting_counts(app: Any) -> Any:
     """Wrap the app and add an address that returns the counts."""
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
@@ -139,18 +142,20 @@ async def serve(which: str) -> None:
         folder = Path(name)
         if which.startswith("webhook"):
             async with hooked.opened(which.removeprefix("webhook "), folder) as app:
-                await until_stdin_ends(lambda _: telling(app))
+                await until_stdin_ends(lambda _: reporting_counts(app))
             return
 
         if which == "callback":
             with listening() as listener:
                 base = f"http://127.0.0.1:{listener.getsockname()[1]}"
                 async with _connecting(base, folder) as app:
-                    await until_stdin_ends(lambda _: telling(app), listener)
+                    await until_stdin_ends(lambda _: reporting_counts(app), listener)
             return
 
         def build(base: str) -> Any:
-            return telling(by_hand(base) if which == "by_hand" else with_elicit(base, folder))
+            return reporting_counts(
+                by_hand(base) if which == "by_hand" else with_elicit(base, folder)
+            )
 
         await until_stdin_ends(build)
 

@@ -219,7 +219,7 @@ class Measured:
     counted: float
 
     @property
-    def foretold(self) -> Limit:
+    def predicted(self) -> Limit:
         """The predicted limit of this process, without people at browsers."""
         alone = Site(machines=1, processes_a_machine=1, answer=1e-6)
         return limits(self.lifecycle, self.store, alone)[0]
@@ -345,7 +345,7 @@ def _line(measured: Measured) -> str:
     store = measured.store
     return (
         f"| {store.name} | {store.our_write * 1e6:.0f} us | {store.a_write * 1e6:.0f} us "
-        f"| {measured.foretold.calls:,.0f} a second | {measured.counted:,.0f} |"
+        f"| {measured.predicted.calls:,.0f} a second | {measured.counted:,.0f} |"
     )
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: two processes on one memory store with a manual clock, and a process that sells."""
+"""Fixtures: two processes on a memory store with a manual clock, and servers that sell."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -132,7 +132,7 @@ class ServiceAgainstModel(RuleBasedStateMachine):
             known.attempts += 1
 
     @rule(id=ids, status=noes)
-    def say_no(self, id: str, status: Status) -> None:
+    def decline(self, id: str, status: Status) -> None:
         known = self.model.get(id)
         work = self.here.elicitations.settle(id, status)
         if known is None:
@@ -254,7 +254,7 @@ class ServiceAgainstModel(RuleBasedStateMachine):
                 del self.model[id]
 
     @invariant()
-    def every_record_says_what_the_model_says(self) -> None:
+    def every_record_agrees_with_the_model(self) -> None:
         for id, known in self.model.items():
             now = self.now_of(id)
             assert now.status == known.status
@@ -268,14 +268,14 @@ class ServiceAgainstModel(RuleBasedStateMachine):
             assert now.take is None or now.take.until == known.until
 
     @invariant()
-    def one_elicitation_at_most_stands_for_a_question(self) -> None:
+    def each_question_has_at_most_one_open_elicitation(self) -> None:
         for join in ("one question", "another"):
             holders = [id for id, known in self.model.items() if known.holds and known.join == join]
             assert len(holders) <= 1
             assert self.holder(join) == (holders[0] if holders else None)
 
     @invariant()
-    def a_yes_is_delivered_once_and_nobody_waits(self) -> None:
+    def acceptance_is_delivered_once_and_no_call_waits(self) -> None:
         assert all(known.deliveries.count("accepted") <= 1 for known in self.model.values())
         assert len(self.here.elicitations.waiters) == 0
 

@@ -23,7 +23,7 @@ CLAIM_OVER_SECONDS = 31
 class Acting(Service):
     """A service that records the calls of `store_stepped_back`. The first `failures` calls fail.
 
-    `since` has the `back.survived` of each call.
+    `since` has the argument `back.survived` of each call.
     """
 
     since: ClassVar[list[datetime]]

@@ -538,14 +538,14 @@ async def test_callback_registered_after_end_is_called_immediately() -> None:
     assert reported == ["broken", False]
 
 
-def test_request_that_nothing_watches_has_no_connection() -> None:
+def test_unwatched_request_has_no_connection() -> None:
     line, scope = Line(), get()
     exchange_of(scope, line.receive, line.send)
     for unwatched in (scope, get(), {"type": "lifespan"}):
         assert client_connection_of(unwatched) is None
 
 
-async def test_pieces_count_parts_sent_before_client_left() -> None:
+async def test_pieces_counts_only_parts_sent_before_the_disconnect() -> None:
     line = Line(request())
 
     async def loses(scope: Scope, receive: Receive, send: Send) -> None:

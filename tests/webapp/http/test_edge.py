@@ -14,7 +14,7 @@ URL = "https://tools.example.com"
 
 
 class Door:
-    """An edge in front of three applications. `came` counts the requests that reach each one."""
+    """An edge in front of three applications. `came` counts the requests to each application."""
 
     def __init__(self, *, url: str = URL, hsts: timedelta | None = None) -> None:
         self.came = Counter[str]()

@@ -296,7 +296,7 @@ async def test_tools_of_both_libraries_see_caller(library: str, revision: str) -
 ACTIVE = {"active": True, "sub": "alice", "aud": HERE, "client_id": "an assistant"}
 
 
-class TestATokenThatOnlyItsIssuerCanRead:
+class TestOpaqueToken:
     """Token introspection (RFC 7662), which the operator can turn on."""
 
     async def test_opaque_token_is_introspected_once_per_minute(self) -> None:

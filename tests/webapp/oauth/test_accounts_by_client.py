@@ -1,4 +1,4 @@
-"""Tests that every client of a person can use an account until the person limits it to some."""
+"""Every client of a person can use an account, until the person limits it to some clients."""
 
 from functools import partial
 from typing import Any
