@@ -1,4 +1,4 @@
-"""Every client of a person can use an account, until the person limits it to some clients."""
+"""Accounts that a person limits to some clients: by default, every client can use an account."""
 
 from functools import partial
 from typing import Any
